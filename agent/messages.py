@@ -1,0 +1,73 @@
+"""What agents say to each other: facts, one dataclass per message, and how each becomes a frame's header.
+
+A message travels as one frame (agent/wire.py): its kind, its fields as msgpack, and for some a raw payload.
+docs/protocol.md tells who sends which, when.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Epoch:
+    """Which plan of a deployment: it only grows, and frames of a left epoch are dropped."""
+
+    term: int
+    """Of the leader that made the plan; persisted before its first message, never reused."""
+    number: int
+    """Counts the plans of one term."""
+
+
+NO_EPOCH = Epoch(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """One transfer of one request; the payload holds its pieces."""
+
+    deployment: str
+    epoch: Epoch
+    request: str
+    """`<gateway's node id>/<random boot id>/<count>`: names the gateway that the outputs go to."""
+    transfer: int
+    """`Transfer.number` of the plan."""
+    arrays: tuple[Any, ...]
+    """Per piece of the transfer, in its order: what agent/wire.py needs to read the array from the payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Sent to a request's gateway: this device cannot finish it."""
+
+    deployment: str
+    epoch: Epoch
+    request: str
+    stale: bool
+    """True: the device has left that epoch (or does not know it yet); run the request again on the current one."""
+    error: str
+    """For people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """From a gateway to every device of the plan: forget the request (its deadline passed, it is replayed)."""
+
+    deployment: str
+    epoch: Epoch
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeployOptions:
+    """What the user asked for."""
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    objective: str = "latency"
+    strategy: str = "auto"
+    axis: str | None = None
+    devices: tuple[str, ...] = ()
+    """Names; empty means all."""
+    memory_limit_bytes: int | None = None
+    """Per device."""

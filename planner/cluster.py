@@ -1,0 +1,160 @@
+"""Device, Link, Cluster: the device graph, read and written as cluster.json (SI units, named in the keys).
+
+Facts, and the one place that knows the JSON's form. No file is opened here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from edgepart.planner.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One box."""
+
+    name: str
+    """Unique in the cluster; on a live cluster the member's name."""
+    kind: str
+    """Boxes of one kind have equal hardware: profiles are shared between them."""
+    flops_per_s: float
+    """Achieved on convolutions with all `threads`; 1 multiply-add = 2 FLOPs."""
+    memory_bytes_per_s: float
+    """Achieved by memory-bound operators."""
+    memory_bytes: float
+    """What a plan may use."""
+    threads: int = 1
+    segment_s: float = 5e-5
+    """Fixed cost of starting one segment."""
+    families: Mapping[str, float] = field(default_factory=dict)
+    """Achieved FLOP/s by operator family ("conv", "depthwise", "gemm" ...) where it was measured; overrides
+    `flops_per_s` for that family."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What the way between two devices can do, each direction."""
+
+    bytes_per_s: float
+    latency_s: float
+    """From the first byte sent to the first byte there, for a small message: half a round trip."""
+    message_s: float = 5e-5
+    """Fixed cost per message at each end."""
+
+
+LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
+"""From a device to itself: the gateway and the executor of one box."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices and the links between them."""
+
+    devices: tuple[Device, ...]
+    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    """By (a, b) with a's and b's names; looked up in both orders."""
+    default_link: Link = Link(bytes_per_s=1.17e8, latency_s=2e-4)
+
+    def __post_init__(self) -> None:
+        names = [device.name for device in self.devices]
+        if len(set(names)) < len(names):
+            raise UsageError(f"cluster: two devices share a name among {sorted(names)}; give each its own")
+        for pair in self.links:
+            for name in pair:
+                if name not in names:
+                    raise UsageError(f"cluster: link {pair} names {name!r}, which is no device of it")
+
+    def device(self, name: str) -> Device:
+        for device in self.devices:
+            if device.name == name:
+                return device
+        raise UsageError(f"no device {name!r} in the cluster; there are {[d.name for d in self.devices]}")
+
+    def link(self, a: str, b: str) -> Link:
+        if a == b:
+            return LOCAL
+        return self.links.get((a, b)) or self.links.get((b, a)) or self.default_link
+
+    def only(self, names: tuple[str, ...]) -> Cluster:
+        """The cluster with just these devices, in the order given."""
+        kept = {pair: link for pair, link in self.links.items() if set(pair) <= set(names)}
+        return Cluster(tuple(self.device(name) for name in names), kept, self.default_link)
+
+
+def to_json(cluster: Cluster) -> dict[str, Any]:
+    return {
+        "devices": [asdict(device) | {"families": dict(device.families)} for device in cluster.devices],
+        "links": [{"a": a, "b": b, **asdict(link)} for (a, b), link in cluster.links.items()],
+        "default_link": asdict(cluster.default_link),
+    }
+
+
+def from_json(document: Any) -> Cluster:
+    """UsageError names the place and the fault: a missing key, a number that is none or not positive."""
+    root = _mapping(document, "cluster")
+    devices = tuple(_device(entry, f"devices[{i}]") for i, entry in enumerate(_list(root, "devices", "cluster")))
+    if not devices:
+        raise UsageError("cluster: 'devices' is empty; name at least one")
+    links = {
+        (_text(entry, "a", where), _text(entry, "b", where)): _link(entry, where)
+        for i, entry in enumerate(_list(root, "links", "cluster") if "links" in root else [])
+        for where in [f"links[{i}]"]
+    }
+    default = _link(root["default_link"], "default_link") if "default_link" in root else Cluster.default_link
+    return Cluster(devices, links, default)
+
+
+def _device(entry: Any, where: str) -> Device:
+    entry = _mapping(entry, where)
+    families = _mapping(entry.get("families", {}), f"{where}.families")
+    return Device(
+        name=_text(entry, "name", where),
+        kind=str(entry.get("kind", "unknown")),
+        flops_per_s=_positive(entry, "flops_per_s", where),
+        memory_bytes_per_s=_positive(entry, "memory_bytes_per_s", where),
+        memory_bytes=_positive(entry, "memory_bytes", where),
+        threads=int(_positive(entry, "threads", where, default=1)),
+        segment_s=_positive(entry, "segment_s", where, default=Device.__dataclass_fields__["segment_s"].default),
+        families={str(name): _positive(families, name, f"{where}.families") for name in families},
+    )
+
+
+def _link(entry: Any, where: str) -> Link:
+    entry = _mapping(entry, where)
+    default = Link.__dataclass_fields__["message_s"].default
+    return Link(
+        bytes_per_s=_positive(entry, "bytes_per_s", where),
+        latency_s=_positive(entry, "latency_s", where, or_zero=True),
+        message_s=_positive(entry, "message_s", where, default=default, or_zero=True),
+    )
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{where}: expected an object, found {type(value).__name__}")
+    return value
+
+
+def _list(root: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    if not isinstance(root.get(key), list):
+        raise UsageError(f"{where}: expected a list under {key!r}")
+    return list(root[key])
+
+
+def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
+    if not isinstance(entry.get(key), str) or not entry[key]:
+        raise UsageError(f"{where}: expected a name under {key!r}")
+    return str(entry[key])
+
+
+def _positive(
+    entry: Mapping[str, Any], key: str, where: str, *, default: float | None = None, or_zero: bool = False
+) -> float:
+    value = entry.get(key, default)
+    good = isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    if not good or value is None or value < 0 or (value == 0 and not or_zero):
+        raise UsageError(f"{where}: expected a positive number under {key!r}, found {value!r}")
+    return float(value)

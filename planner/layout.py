@@ -1,0 +1,70 @@
+"""Layout, Strategy and Problem: what a strategy is asked, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from edgepart.planner.cluster import Cluster
+from edgepart.planner.graph import Graph
+from edgepart.planner.region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which region of one tensor each device *computes*.
+
+    Regions may overlap (a recomputed halo) or be equal (replicas). A device that is not named, or whose region is
+    empty, sits out. Together they cover the tensor, save for parts that nobody reads."""
+
+    regions: Mapping[str, Region]
+    """By device name."""
+    partial: bool = False
+    """Whether the regions are addends that still have to be summed (set by splits of a reduced axis)."""
+
+
+class Sync(Enum):
+    """How data moves between two layers, before the graph optimiser is let loose on it."""
+
+    BROADCAST = "broadcast"
+    """Every device gets everything after every layer: BBGraP's initial partition (section 3.2)."""
+    HUB = "hub"
+    """Through one device after every layer, which hands each its input tile: MoDNN's mapper."""
+    NEEDED = "needed"
+    """Only the missing boxes, straight from whoever has them."""
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A layout for every tensor that an operator writes, and how data moves."""
+
+    name: str
+    layouts: Mapping[str, Layout]
+    """By tensor name; graph inputs are not in here (the gateway has them)."""
+    sync: Sync = Sync.NEEDED
+    hub: str | None = None
+    """The device that everything goes through with Sync.HUB."""
+    layers: Mapping[str, int] = field(default_factory=dict)
+    """By operator name, the layer it belongs to (planner/fusion.py). BROADCAST and HUB move data only between
+    different layers; inside a layer data moves as NEEDED. Operators that are not named are layers of their own."""
+    why: str = ""
+    """One sentence that a user understands."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What `plan(problem) -> Strategy` is asked."""
+
+    graph: Graph
+    cluster: Cluster
+    gateway: str
+    """The device at which requests come in and answers go out; a device of the cluster."""
+    objective: str = "latency"
+    """"latency" of one request, or "throughput"."""
+    axis: str | None = None
+    """Forces the direction of the split: "height", "width", "channel", "batch"; None leaves it to the strategy."""
+    memory_limit_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Per device, where it is to be less than the device's own `memory_bytes`."""
+    search_budget_s: float = 10.0
+    """What a strategy may spend; by count of candidates, as rules have no clock (see strategies/auto.py)."""

@@ -1,0 +1,265 @@
+"""Plan, Program, Segment, Transfer: what the agents obey. Frozen records, one canonical serialisation, a digest.
+
+A **program** is one device's static schedule for one request: receive, run a segment, send. The **gateway** (whoever
+holds the request) is the source of input transfers and the target of output transfers; it is not a device here, so
+that a request may enter at any agent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from edgepart.planner.errors import FrameError
+from edgepart.planner.region import Interval, Region
+
+GATEWAY = ""
+"""In `Transfer.source` and `Transfer.target`: whoever holds the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A region of a tensor: the packed array that holds it has shape `region.shape`."""
+
+    tensor: str
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a segment's model."""
+
+    name: str
+    """The value's name inside the segment's ONNX model."""
+    piece: Piece
+    """Exactly the elements that it takes or gives, packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRef:
+    """An initializer of a segment that is not in the segment: a blob, or a slice of one."""
+
+    name: str
+    """The initializer's name inside the segment's ONNX model (declared there as external data)."""
+    digest: str
+    """SHA-256 (hex) of the packed little-endian bytes of exactly this region."""
+    source: str
+    """Name of the constant in the model that it is cut from."""
+    region: Region
+    """Of the constant."""
+    dtype: str
+    """ONNX element type in lower case."""
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A maximal run of operators between communications: a stand-alone ONNX model without its weights."""
+
+    digest: str
+    """SHA-256 (hex) of `model` and the digests of its weights: the key of profiles."""
+    model: bytes = field(repr=False)
+    """Serialized ModelProto; big initializers are external, under the names in `weights`."""
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    weights: tuple[WeightRef, ...]
+    operators: tuple[str, ...]
+    """Names of the model's operators that (a part of) is computed here, for people and for traces."""
+    compute_s: float
+    """Predicted seconds on its device, fixed cost included."""
+    flops: float
+    workspace_bytes: int
+    """Largest sum of activations alive at once inside it, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One message: boxes that travel together."""
+
+    number: int
+    """Unique in the plan, from 0."""
+    source: str
+    """A device, or GATEWAY."""
+    target: str
+    """A device, or GATEWAY; not `source`."""
+    pieces: tuple[Piece, ...]
+    nbytes: int
+    """Payload, as far as it is known before the run (strings and unknown shapes count 0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    transfer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    segment: int
+    """Index into the program's `segments`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    transfer: int
+
+
+Step = Receive | Run | Send
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one device does for one request, in order. A Run finds its inputs among the pieces that were received or
+    computed before it: a port's piece may be a part of one of them, or be put together from several."""
+
+    device: str
+    steps: tuple[Step, ...]
+    segments: tuple[Segment, ...]
+    weight_bytes: int
+    """Each distinct digest once."""
+    peak_memory_bytes: int
+    """Weights, buffers and workspace, predicted."""
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """An input or output of the model, as clients see it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who does what, for one model with bound shapes."""
+
+    model_digest: str
+    strategy: str
+    programs: Mapping[str, Program]
+    """By device; devices with nothing to do are left out."""
+    transfers: tuple[Transfer, ...]
+    """`transfers[n].number == n`."""
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    constant_outputs: tuple[str, ...] = ()
+    """Outputs that are constants or graph inputs themselves: the gateway answers them without any device."""
+    predicted_latency_s: float = 0.0
+    predicted_throughput_per_s: float = 0.0
+    why: str = ""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the canonical bytes."""
+        return hashlib.sha256(to_bytes(self)).hexdigest()
+
+    @property
+    def syncs(self) -> int:
+        """Transfers between devices (the gateway's not counted)."""
+        return sum(GATEWAY not in (t.source, t.target) for t in self.transfers)
+
+
+def pack_region(region: Region) -> list[list[int]]:
+    return [[bound for i in s for bound in (i.start, i.stop)] for s in region.spans]
+
+
+def unpack_region(packed: Any) -> Region:
+    return Region(tuple(tuple(Interval(*pair) for pair in zip(s[::2], s[1::2], strict=True)) for s in packed))
+
+
+def to_bytes(plan: Plan) -> bytes:
+    """The canonical serialisation: equal plans give equal bytes."""
+    document = _pack(plan)
+    document["programs"] = [_pack(plan.programs[name]) for name in sorted(plan.programs)]
+    return bytes(msgpack.packb(document, use_bin_type=True))
+
+
+def from_bytes(data: bytes) -> Plan:
+    """FrameError where the bytes are no plan."""
+    try:
+        document = msgpack.unpackb(data, raw=False, max_buffer_size=len(data))
+        return Plan(
+            model_digest=document["model_digest"],
+            strategy=document["strategy"],
+            programs={p["device"]: _program(p) for p in document["programs"]},
+            transfers=tuple(_transfer(t) for t in document["transfers"]),
+            inputs=tuple(map(_value, document["inputs"])),
+            outputs=tuple(map(_value, document["outputs"])),
+            constant_outputs=tuple(document["constant_outputs"]),
+            predicted_latency_s=float(document["predicted_latency_s"]),
+            predicted_throughput_per_s=float(document["predicted_throughput_per_s"]),
+            why=document["why"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, msgpack.UnpackException) as error:
+        raise FrameError(f"these {len(data)} bytes are no plan: {error!r}") from error
+
+
+def for_device(plan: Plan, device: str) -> Plan:
+    """The plan with only that device's program whole: the others keep their steps and lose their models."""
+    def lighten(program: Program) -> Program:
+        if program.device == device:
+            return program
+        return Program(program.device, program.steps, (), program.weight_bytes, program.peak_memory_bytes)
+
+    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+    return Plan(**fields | {"programs": {n: lighten(p) for n, p in plan.programs.items()}})
+
+
+_STEPS: dict[str, type[Receive] | type[Run] | type[Send]] = {"receive": Receive, "run": Run, "send": Send}
+
+
+def _pack(value: Any) -> Any:
+    match value:
+        case Region():
+            return pack_region(value)
+        case Receive():
+            return ["receive", value.transfer]
+        case Run():
+            return ["run", value.segment]
+        case Send():
+            return ["send", value.transfer]
+        case tuple() | list():
+            return [_pack(item) for item in value]
+        case dict():
+            return {key: _pack(item) for key, item in value.items()}
+        case _ if hasattr(value, "__dataclass_fields__"):
+            return {name: _pack(getattr(value, name)) for name in value.__dataclass_fields__}
+        case _:
+            return value
+
+
+def _piece(packed: Any) -> Piece:
+    return Piece(packed["tensor"], unpack_region(packed["region"]))
+
+
+def _port(packed: Any) -> Port:
+    return Port(packed["name"], _piece(packed["piece"]))
+
+
+def _transfer(packed: Any) -> Transfer:
+    pieces = tuple(map(_piece, packed["pieces"]))
+    return Transfer(packed["number"], packed["source"], packed["target"], pieces, packed["nbytes"])
+
+
+def _value(packed: Any) -> ValueInfo:
+    return ValueInfo(packed["name"], packed["dtype"], None if packed["shape"] is None else tuple(packed["shape"]))
+
+
+def _weight(packed: Any) -> WeightRef:
+    return WeightRef(**packed | {"region": unpack_region(packed["region"]), "shape": tuple(packed["shape"])})
+
+
+def _segment(packed: Any) -> Segment:
+    ports = {side: tuple(map(_port, packed[side])) for side in ("inputs", "outputs")}
+    weights = tuple(map(_weight, packed["weights"]))
+    return Segment(**packed | ports | {"weights": weights, "operators": tuple(packed["operators"])})
+
+
+def _program(packed: Any) -> Program:
+    steps = tuple(_STEPS[kind](number) for kind, number in packed["steps"])
+    segments = tuple(map(_segment, packed["segments"]))
+    return Program(**packed | {"steps": steps, "segments": segments})

@@ -1,0 +1,252 @@
+"""Interval and Region: a box of a tensor, per axis a sorted set of disjoint half-open intervals.
+
+Facts and pure arithmetic. Everything about halos is region arithmetic: no other module writes a border's `+ 1`.
+A region with several intervals on an axis is BBGraP's ShapeMap (Mateu Cuadrat et al., section 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """Half-open: `start` is in, `stop` is not. Never empty, never negative in length."""
+
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if self.stop <= self.start:
+            raise ValueError(f"empty interval [{self.start}, {self.stop})")
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+Span = tuple[Interval, ...]
+"""The part of one axis: sorted, disjoint and not touching; () is nothing."""
+
+
+def span(*bounds: tuple[int, int] | Interval) -> Span:
+    """The normal form of any intervals: sorted, empty ones dropped, touching or overlapping ones joined.
+
+    >>> span((4, 6), (0, 2), (2, 3), (9, 9))
+    (Interval(start=0, stop=3), Interval(start=4, stop=6))
+    """
+    pairs = sorted((b.start, b.stop) if isinstance(b, Interval) else b for b in bounds)
+    joined: list[list[int]] = []
+    for start, stop in pairs:
+        if stop <= start:
+            continue
+        if joined and start <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], stop)
+        else:
+            joined.append([start, stop])
+    return tuple(Interval(start, stop) for start, stop in joined)
+
+
+def span_size(one: Span) -> int:
+    return sum(interval.size for interval in one)
+
+
+def span_intersect(one: Span, two: Span) -> Span:
+    return span(*((max(a.start, b.start), min(a.stop, b.stop)) for a in one for b in two))
+
+
+def span_subtract(one: Span, two: Span) -> Span:
+    kept: list[tuple[int, int]] = []
+    for interval in one:
+        start = interval.start
+        for hole in two:
+            if hole.stop <= start or hole.start >= interval.stop:
+                continue
+            kept.append((start, hole.start))
+            start = max(start, hole.stop)
+        kept.append((start, interval.stop))
+    return span(*kept)
+
+
+def span_hull(one: Span) -> Span:
+    """The smallest single interval around `one`."""
+    return span((one[0].start, one[-1].stop)) if one else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A product of spans, one per axis. `Region(())` is all of a scalar, and of a value without a known shape
+    (a sequence, a string tensor whose shape depends on data): it can be had or not, never cut."""
+
+    spans: tuple[Span, ...]
+
+    @staticmethod
+    def full(shape: Sequence[int] | None) -> Region:
+        """All of a tensor of `shape`; None (shape not known) gives `Region(())`."""
+        return Region(tuple(span((0, extent)) for extent in shape or ()))
+
+    @staticmethod
+    def box(*bounds: tuple[int, int]) -> Region:
+        """One interval per axis: `Region.box((0, 1), (4, 8))`."""
+        return Region(tuple(span(b) for b in bounds))
+
+    @property
+    def rank(self) -> int:
+        return len(self.spans)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the packed array that holds this region."""
+        return tuple(span_size(s) for s in self.spans)
+
+    @property
+    def size(self) -> int:
+        """Number of elements; 1 for rank 0."""
+        return prod(self.shape)
+
+    @property
+    def is_empty(self) -> bool:
+        return not all(self.spans)
+
+    @property
+    def is_box(self) -> bool:
+        """Whether no axis has more than one interval."""
+        return all(len(s) <= 1 for s in self.spans)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """First index on each axis (0 on an empty one)."""
+        return tuple(s[0].start if s else 0 for s in self.spans)
+
+    def nbytes(self, item_bytes: int) -> int:
+        return self.size * item_bytes
+
+    def replace(self, axis: int, new: Span) -> Region:
+        axis %= self.rank
+        return Region(self.spans[:axis] + (new,) + self.spans[axis + 1 :])
+
+    def intersect(self, other: Region) -> Region:
+        self._same_rank(other)
+        return Region(tuple(map(span_intersect, self.spans, other.spans)))
+
+    def contains(self, other: Region) -> bool:
+        return other.is_empty or self.intersect(other) == other
+
+    def subtract(self, other: Region) -> tuple[Region, ...]:
+        """What of `self` is not in `other`, as disjoint regions (each may have several intervals on an axis)."""
+        common = self.intersect(other)
+        if common.is_empty:
+            return () if self.is_empty else (self,)
+        left: list[Region] = []
+        rest = self
+        for axis, keep in enumerate(common.spans):
+            outside = span_subtract(rest.spans[axis], keep)
+            if outside:
+                left.append(rest.replace(axis, outside))
+            rest = rest.replace(axis, keep)
+        return tuple(left)
+
+    def subtract_all(self, others: Iterable[Region]) -> tuple[Region, ...]:
+        left: tuple[Region, ...] = () if self.is_empty else (self,)
+        for other in others:
+            left = tuple(piece for region in left for piece in region.subtract(other))
+        return left
+
+    def union_if_box(self, other: Region) -> Region | None:
+        """The union when it is itself a product of spans (they differ on one axis at most), else None."""
+        self._same_rank(other)
+        if self.contains(other):
+            return self
+        if other.contains(self):
+            return other
+        differing = [axis for axis, (a, b) in enumerate(zip(self.spans, other.spans, strict=True)) if a != b]
+        if len(differing) != 1:
+            return None
+        axis = differing[0]
+        return self.replace(axis, span(*self.spans[axis], *other.spans[axis]))
+
+    def union_spans(self, other: Region) -> Region:
+        """The smallest product of spans that holds both: per axis the union of the intervals."""
+        self._same_rank(other)
+        if self.is_empty:
+            return other
+        if other.is_empty:
+            return self
+        return Region(tuple(span(*a, *b) for a, b in zip(self.spans, other.spans, strict=True)))
+
+    def hull(self) -> Region:
+        """The smallest box around this region."""
+        return Region(tuple(span_hull(s) for s in self.spans))
+
+    def translate(self, offsets: Sequence[int]) -> Region:
+        return Region(
+            tuple(
+                tuple(Interval(i.start + by, i.stop + by) for i in s)
+                for s, by in zip(self.spans, offsets, strict=True)
+            )
+        )
+
+    def clamp(self, shape: Sequence[int]) -> Region:
+        """The part inside a tensor of `shape`."""
+        return self.intersect(Region.full(tuple(shape)))
+
+    def boxes(self) -> tuple[Region, ...]:
+        """The same elements as boxes with one interval per axis."""
+        return tuple(Region(tuple((i,) for i in choice)) for choice in product(*self.spans))
+
+    def within(self, outer: Region) -> Region:
+        """This region in the coordinates of the packed array that holds `outer`, which contains it.
+
+        >>> Region.box((5, 6)).within(Region((span((0, 2), (4, 8)),)))
+        Region(spans=((Interval(start=3, stop=4),),))
+        """
+        if not outer.contains(self):
+            raise ValueError(f"{self} is not inside {outer}")
+        return Region(tuple(map(_packed, self.spans, outer.spans)))
+
+    def slices(self) -> tuple[slice, ...]:
+        """Python slices of a box; ValueError for a region with several intervals on an axis."""
+        if not self.is_box:
+            raise ValueError(f"{self} is not a box")
+        return tuple(slice(s[0].start, s[0].stop) if s else slice(0, 0) for s in self.spans)
+
+    def crop(self, array: Array) -> Array:
+        """The packed elements of this region out of an array that starts at index 0: a view where it is a box."""
+        if self.is_box:
+            return array[self.slices()] if self.spans else array
+        for axis, one in enumerate(self.spans):
+            if len(one) > 1:
+                pieces = [array[(slice(None),) * axis + (slice(i.start, i.stop),)] for i in one]
+                array = np.concatenate(pieces, axis=axis)
+            else:
+                bounds = slice(one[0].start, one[0].stop) if one else slice(0, 0)
+                array = array[(slice(None),) * axis + (bounds,)]
+        return array
+
+    def _same_rank(self, other: Region) -> None:
+        if self.rank != other.rank:
+            raise ValueError(f"rank {self.rank} against rank {other.rank}: {self} and {other}")
+
+    def __str__(self) -> str:
+        return "x".join("+".join(f"{i.start}:{i.stop}" for i in s) or "-" for s in self.spans) or "all"
+
+
+def _packed(inner: Span, outer: Span) -> Span:
+    """`inner` in positions of the packed `outer`."""
+    found: list[tuple[int, int]] = []
+    for want in inner:
+        before = 0
+        for have in outer:
+            low, high = max(want.start, have.start), min(want.stop, have.stop)
+            if low < high:
+                found.append((before + low - have.start, before + high - have.start))
+            before += have.size
+    return span(*found)
