@@ -1,0 +1,193 @@
+"""A small cluster on this machine: real agents as processes, each with its own state directory. Used by the demo,
+the tests and the benchmarks; it only types the commands that a person would. Door: processes and files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edgepart.planner.errors import ClusterError, InternalError
+
+
+def edgepart(*arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> Any:
+    """Runs one `edgepart ... --json` command and gives its document; ClusterError with what it printed otherwise."""
+    command = [sys.executable, "-m", "edgepart", *arguments, "--json"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(env or {})}
+    )
+    if done.returncode:
+        raise ClusterError(f"`edgepart {' '.join(arguments)}` exited {done.returncode}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout)
+
+
+@dataclass
+class LocalAgent:
+    """One agent's process and its state directory."""
+
+    name: str
+    state: Path
+    options: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.state.with_suffix(".log")
+
+    def start(self) -> None:
+        """Starts the process; `ready` tells when it can be talked to."""
+        if self.alive:
+            raise InternalError(f"agent {self.name} runs already")
+        command = [sys.executable, "-m", "edgepart", "agent", "--state", str(self.state), "--name", self.name]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, *self.options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.env},
+                start_new_session=True,
+            )
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def addresses(self) -> dict[str, Any]:
+        """What the running agent wrote of itself; {} while it is not up (or a dead one's file lies there)."""
+        try:
+            document: dict[str, Any] = json.loads((self.state / "agent.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
+        return document if self.process and document.get("pid") == self.process.pid else {}
+
+    @property
+    def url(self) -> str:
+        return str(self.addresses["http"])
+
+    def signal(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            os.killpg(self.process.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL: what a pulled plug is to a process."""
+        self.signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def stop(self, timeout_s: float = 10) -> int:
+        """SIGTERM and the exit status; killed when it does not leave in time."""
+        self.signal(signal.SIGTERM)
+        if self.process is None:
+            return 0
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return -signal.SIGKILL
+
+
+class LocalCluster:
+    """`with LocalCluster(["a", "b", "c"]) as cluster:` three members that have found each other and elected a leader."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        options: Sequence[str] = (),
+        env: Mapping[str, Mapping[str, str]] | None = None,
+        folder: Path | None = None,
+        listen: str = "0.0.0.0:0",
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="edgepart-") if folder is None else None
+        self.folder = folder or Path(self._temporary.name if self._temporary else "")
+        self._options = ("--listen", listen, "--http", "127.0.0.1:0", *options)
+        self._env = env or {}
+        self._names = tuple(names)
+        self.agents: dict[str, LocalAgent] = {}
+
+    def __enter__(self) -> LocalCluster:
+        try:
+            for name in self._names:
+                self.add(name)
+            self.wait_for_members(len(self._names))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, name: str) -> LocalAgent:
+        """Makes a cluster with the first agent, joins the others to it with a one-time token, and starts each."""
+        state = self.folder / name
+        agent = LocalAgent(name, state, self._options, self._env.get(name, {}))
+        if self.agents:
+            first = self.first
+            token = edgepart("token", "create", "--state", str(first.state))["token"]
+            edgepart("join", token, "--state", str(state), "--peer", first.addresses["listen"], "--name", name)
+        else:
+            edgepart("init", "--state", str(state), "--name", name)
+        self.agents[name] = agent
+        agent.start()
+        self.wait(lambda: agent.addresses, f"agent {name} to come up", agent)
+        return agent
+
+    @property
+    def first(self) -> LocalAgent:
+        """The founder; it holds the key that admits others."""
+        return next(iter(self.agents.values()))
+
+    @property
+    def living(self) -> list[LocalAgent]:
+        return [agent for agent in self.agents.values() if agent.alive]
+
+    def status(self, agent: LocalAgent | None = None) -> dict[str, Any]:
+        agent = agent or self.living[0]
+        document: dict[str, Any] = edgepart("status", "--state", str(agent.state))
+        return document
+
+    def wait_for_members(self, count: int, timeout_s: float = 60) -> None:
+        """Until every living agent sees `count` living members, all of them measured, and the same leader."""
+
+        def settled() -> bool:
+            seen = [self.status(agent) for agent in self.living]
+            return len({view["leader"] for view in seen}) == 1 and all(
+                view["leader"] and sum(m["status"] == "alive" for m in view["members"]) == count for view in seen
+            )
+
+        self.wait(settled, f"{count} members with one leader", timeout_s=timeout_s)
+
+    def wait(self, done: Any, what: str, agent: LocalAgent | None = None, timeout_s: float = 60) -> Any:
+        """What `done()` gives as soon as it is true; ClusterError with the agents' last words after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            with contextlib.suppress(ClusterError):
+                if result := done():
+                    return result
+            if agent is not None and not agent.alive:
+                break
+            time.sleep(0.1)
+        logs = "\n".join(f"--- {a.name}\n{a.log.read_text()[-3000:]}" for a in self.agents.values() if a.log.exists())
+        raise ClusterError(f"waited {timeout_s:.0f} s in vain for {what}\n{logs}")
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            agent.signal(signal.SIGTERM)
+        for agent in self.agents.values():
+            agent.stop()
+        if self._temporary is not None:
+            self._temporary.cleanup()

@@ -1,0 +1,86 @@
+"""Reading a page with PP-OCR: the demo's real model on its real input.
+
+RapidOCR finds lines of text and reads them; it prepares the pixels and makes sense of the outputs, and whoever is given as
+`Session` runs the models in between: one ONNX Runtime session here, or a cluster. Needs the extra `edgepart[demo]`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgepart.planner.errors import UsageError
+from edgepart.planner.region import Array
+
+Session = Callable[[Array], Array]
+"""Image batch in (float32, NCHW), the model's first output out."""
+
+PAGE = Path(__file__).with_name("page.png")
+"""A scanned page, 384 x 191 pixels; see NOTICE for where it is from."""
+
+
+@dataclass
+class Recorded:
+    """A session that keeps what went through it."""
+
+    run: Session
+    seen: list[tuple[Array, Array]] = field(default_factory=list)
+
+    def __call__(self, batch: Array) -> list[Array]:
+        output = self.run(batch)
+        self.seen.append((batch, output))
+        return [output]
+
+
+class Reader:
+    """`read(image)` gives the lines of text; `detector` and `recogniser` are the files of its two models."""
+
+    def __init__(self, image: Path = PAGE, threads: int = -1) -> None:
+        if (found := find_spec("rapidocr_onnxruntime")) is None or found.origin is None:
+            raise UsageError("reading a page needs the demo extra: pip install 'edgepart[demo]'")
+        from rapidocr_onnxruntime import RapidOCR
+
+        models = Path(found.origin).parent / "models"
+        self.detector = models / "ch_PP-OCRv4_det_infer.onnx"
+        self.recogniser = models / "ch_PP-OCRv4_rec_infer.onnx"
+        self.image = image
+        self._engine: Any = RapidOCR(
+            use_cls=False, rec_batch_num=1, intra_op_num_threads=threads, print_verbose=False
+        )
+        self._alone = (_whole(self._engine.text_det.infer), _whole(self._engine.text_rec.session))
+        self._widen()
+
+    def _widen(self) -> None:
+        """Lines differ in width, a deployment has one shape: pad all to the widest line of the page."""
+        _, lines = self.read()
+        height = self._engine.text_rec.rec_image_shape[1]
+        widest = max((batch.shape[3] for batch, _ in lines.seen), default=height)
+        self._engine.text_rec.rec_image_shape = [3, height, math.ceil(widest / 32) * 32]
+
+    def read(self, detect: Session | None = None, recognise: Session | None = None) -> tuple[Recorded, Recorded]:
+        """Runs the page through the given sessions (alone, in this process, where none is given) and gives what went
+        through the detector and through the recogniser."""
+        detector, recogniser = Recorded(detect or self._alone[0]), Recorded(recognise or self._alone[1])
+        self._engine.text_det.infer, self._engine.text_rec.session = detector, recogniser
+        found, _ = self._engine(str(self.image))
+        self.text = [str(line[1]) for line in found or []]
+        return detector, recogniser
+
+
+def _whole(session: Any) -> Session:
+    def run(batch: Array) -> Array:
+        output: Array = np.asarray(session(batch)[0])
+        return output
+
+    return run
+
+
+def relative_difference(one: Array, two: Array) -> float:
+    """Largest difference over the largest magnitude of `two`: the design's measure of "same answer"."""
+    return float(np.max(np.abs(one - two)) / max(float(np.max(np.abs(two))), 1e-30))
