@@ -1,0 +1,119 @@
+"""Cost: predicted seconds of computing and of moving bytes. Rules: no clock, no measuring; the numbers come from the
+cluster's devices (calibrated) and from profiles of real segments on real devices, where there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from edgepart.planner.access.language import Access, Outputs
+from edgepart.planner.cluster import Cluster, Device, Link
+from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.region import Region
+
+VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
+"""The runtime gives these the buffer of their input: no bytes move."""
+
+FUSED_BEHIND: Mapping[str, frozenset[str]] = {
+    "Conv": frozenset(
+        {"BatchNormalization", "Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "Tanh", "Add", "Sum"}
+    ),
+    "Gemm": frozenset({"Relu", "LeakyRelu", "Sigmoid", "HardSigmoid", "Tanh", "Elu"}),
+    "MatMul": frozenset({"Add"}),
+    "ConvTranspose": frozenset({"BatchNormalization"}),
+    "BatchNormalization": frozenset({"Relu"}),
+}
+"""By operator, what ONNX Runtime's CPU provider computes in the same pass when it is the only reader."""
+
+Profiles = Mapping[tuple[str, str], float]
+"""Measured seconds, by (segment digest, device kind)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one operator does to write one region."""
+
+    flops: float
+    nbytes: float
+    """Read and written, weights included."""
+    family: str
+
+    def on(self, device: Device) -> float:
+        """Seconds: arithmetic or memory, whichever is slower."""
+        rate = device.families.get(self.family, device.flops_per_s)
+        return max(self.flops / rate, self.nbytes / device.memory_bytes_per_s)
+
+
+@dataclass
+class Cost:
+    """Seconds on the devices of one cluster for the operators of one graph. Holds a memo and nothing else that
+    changes."""
+
+    cluster: Cluster
+    graph: Graph
+    profiles: Profiles = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._devices = {device.name: device for device in self.cluster.devices}
+        self._work: dict[tuple[str, tuple[tuple[int, Region], ...]], Work] = {}
+        self._fused = _fused(self.graph)
+
+    def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
+        """Seconds to write `outputs` of `op`. Starting the segment that it runs in is not counted."""
+        return self.work(op, access, outputs).on(self._devices[device])
+
+    def segment_s(self, device: str) -> float:
+        """Seconds to start one segment."""
+        return self._devices[device].segment_s
+
+    def profiled_s(self, digest: str, device: str) -> float | None:
+        """What running the segment took on a device of this kind; None where nobody measured it."""
+        return self.profiles.get((digest, self._devices[device].kind))
+
+    def transfer_s(self, nbytes: float, link: Link) -> float:
+        """Seconds from handing over a message to having all of it there, on an idle link."""
+        return 2 * link.message_s + link.latency_s + nbytes / link.bytes_per_s
+
+    def work(self, op: Operator, access: Access, outputs: Outputs) -> Work:
+        key = (op.name, tuple(sorted(outputs.items(), key=lambda item: item[0])))
+        found = self._work.get(key)
+        if found is None:
+            found = self._work[key] = self._measure(op, access, outputs)
+        return found
+
+    def item_bytes(self, name: str) -> float:
+        """Bytes per element of a tensor or constant."""
+        if name in self.graph.constants:
+            constant = self.graph.constants[name]
+            return constant.nbytes / max(1, constant.region.size)
+        return self.graph.tensors[name].item_bytes
+
+    def _measure(self, op: Operator, access: Access, outputs: Outputs) -> Work:
+        if op.op_type in VIEWS or op.name in self._fused:
+            return Work(0.0, 0.0, access.family)
+        pairs = list(zip(op.inputs, access.needs(outputs), strict=True))
+        pairs += [(op.outputs[index], region) for index, region in outputs.items()]
+        nbytes = sum(
+            region.size * self.item_bytes(name) for name, region in pairs if name and region is not None
+        )
+        return Work(access.flops(outputs), nbytes, access.family)
+
+
+def _fused(graph: Graph) -> frozenset[str]:
+    """Names of the operators that cost nothing of their own: the runtime computes them with the one before."""
+    heads: dict[str, str] = {}
+    for op in graph.operators:
+        for name in op.inputs:
+            before = graph.producers.get(name)
+            if before is None or len(graph.consumers[name]) > 1 or name in graph.outputs:
+                continue
+            head = heads.get(before.name, before.op_type)
+            if op.op_type in FUSED_BEHIND.get(head, ()) and _same_shape(graph, op, name):
+                heads[op.name] = head
+                break
+    return frozenset(heads)
+
+
+def _same_shape(graph: Graph, op: Operator, name: str) -> bool:
+    return graph.tensors[name].shape == graph.tensors[op.outputs[0]].shape

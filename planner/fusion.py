@@ -1,0 +1,174 @@
+"""Coarsening (Moirai, section 3.2): what the runtime computes in one pass stays together, as one layer. Rules as data.
+
+A layer is what a strategy decides about. Its **exits** are the tensors that somebody outside it reads; the layer's
+choice divides those. All its other tensors are **pulled**: a device computes of them what it needs itself, so that
+nothing inside a layer ever travels. Views and copies (Reshape, Concat, Transpose ...) are pulled by their readers.
+
+A quantise/dequantise group (the DequantizeLinears of an operator's inputs, the operator, the QuantizeLinear behind
+it) is one layer: only the quantised tensors between groups are ever cut or moved, which keeps the rounding the same
+as in the whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from edgepart.planner.access import access_of
+from edgepart.planner.access.language import Access, Axis, Outputs
+from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.region import Region
+
+DEQUANTIZE = frozenset({"DequantizeLinear"})
+"""Belong to whoever reads them, and are computed again by each reader."""
+
+QUANTIZE = frozenset({"QuantizeLinear"})
+"""Belong to whoever writes what they read."""
+
+FOLLOWER_FAMILIES = frozenset({"elementwise"})
+"""Join the layer that writes their input, where input and output have the same shape."""
+
+FOLLOWERS = frozenset({"BatchNormalization"})
+"""Join as well."""
+
+PULLED_FAMILIES = frozenset({"move"})
+"""Compute nothing: each reader's device makes what it needs itself."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Operators about which one decision is taken."""
+
+    number: int
+    operators: tuple[Operator, ...]
+    exits: tuple[str, ...]
+    """Tensors that are read outside the layer or are outputs of the model; () for a layer that is pulled."""
+    axes: tuple[Axis, ...]
+    """The ways in which its exits can be divided without computing anything twice; indices are those of the exits."""
+    opaque: bool
+    """Whether it can only be placed whole."""
+
+    def axis(self, name: str) -> Axis | None:
+        return next((axis for axis in self.axes if axis.name == name), None)
+
+    @property
+    def anchor(self) -> Operator:
+        """The operator that gives the layer its character."""
+        return next((op for op in self.operators if op.op_type not in DEQUANTIZE), self.operators[0])
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """A graph and its layers."""
+
+    graph: Graph
+    accesses: Mapping[str, Access]
+    """By operator name."""
+    layer_of: Mapping[str, int]
+    """By operator name."""
+
+    @cached_property
+    def _needs(self) -> dict[tuple[str, tuple[tuple[int, Region], ...]], tuple[Region | None, ...]]:
+        return {}
+
+    def needs(self, op: Operator, outputs: Outputs) -> tuple[Region | None, ...]:
+        """`Access.needs`, remembered: the search asks the same thing for many candidates."""
+        key = (op.name, tuple(outputs.items()))
+        found = self._needs.get(key)
+        if found is None:
+            found = self._needs[key] = self.accesses[op.name].needs(outputs)
+        return found
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """By number, which grows along the model."""
+        members: dict[int, list[Operator]] = {}
+        for op in self.graph.operators:
+            members.setdefault(self.layer_of[op.name], []).append(op)
+        return tuple(self._layer(number, tuple(members[number])) for number in range(len(members)))
+
+    def _layer(self, number: int, operators: tuple[Operator, ...]) -> Layer:
+        exits = tuple(
+            name
+            for op in operators
+            if not self.is_pulled(op)
+            for name in op.outputs
+            if name and self._leaves(name, number)
+        )
+        opaque = any(self.accesses[op.name].opaque is not None for op in operators)
+        return Layer(
+            number, operators, exits, () if opaque or not exits else self._axes(operators, exits), opaque
+        )
+
+    def _leaves(self, name: str, number: int) -> bool:
+        readers = self.graph.consumers[name]
+        return name in self.graph.outputs or any(self.layer_of[op.name] != number for op in readers)
+
+    def is_pulled(self, op: Operator) -> bool:
+        """Whether `op` is computed by whoever reads it, wherever that is."""
+        access = self.accesses[op.name]
+        if access.opaque is not None or any(name in self.graph.outputs for name in op.outputs):
+            return False
+        constant = not any(True for _ in self.graph.reads(op))
+        return constant or op.op_type in DEQUANTIZE or access.family in PULLED_FAMILIES
+
+    def _axes(self, operators: tuple[Operator, ...], exits: tuple[str, ...]) -> tuple[Axis, ...]:
+        """Axes that every operator of the layer can be split along, with the coarsest quantum among them."""
+        shape = self.graph.tensors[exits[0]].shape
+        if any(self.graph.tensors[name].shape != shape for name in exits):
+            return ()
+        inside = [
+            op for op in operators if not self.is_pulled(op) and self.graph.shape_of(op.outputs[0]) == shape
+        ]
+        found = [a for a in self.accesses[inside[0].name].axes() if a.reducer is None]
+        for op in inside[1:]:
+            quanta = {a.index: a.quantum for a in self.accesses[op.name].axes() if a.reducer is None}
+            found = [
+                Axis(a.name, a.index, a.extent, max(a.quantum, quanta[a.index]))
+                for a in found
+                if a.index in quanta
+            ]
+        return tuple(found)
+
+
+def coarsen(graph: Graph) -> Coarse:
+    """The layers of `graph`."""
+    accesses = {op.name: access_of(op, graph) for op in graph.operators}
+    position = {op.name: number for number, op in enumerate(graph.operators)}
+    joined: dict[str, str] = {}
+    for op in graph.operators:
+        before = max(_leaders(op, graph, accesses), key=lambda p: position[p.name], default=None)
+        joined[op.name] = joined[before.name] if before else op.name
+    for op in reversed(graph.operators):
+        if op.op_type in DEQUANTIZE and accesses[op.name].opaque is None:
+            readers = graph.consumers[op.outputs[0]]
+            if readers and op.outputs[0] not in graph.outputs:
+                joined[op.name] = joined[readers[0].name]
+    numbers: dict[str, int] = {}
+    for op in graph.operators:
+        numbers.setdefault(joined[op.name], len(numbers))
+    return Coarse(graph, accesses, {op.name: numbers[joined[op.name]] for op in graph.operators})
+
+
+def layers(graph: Graph) -> Mapping[str, int]:
+    """By operator name, the layer it belongs to."""
+    return coarsen(graph).layer_of
+
+
+def _leaders(op: Operator, graph: Graph, accesses: Mapping[str, Access]) -> list[Operator]:
+    """The operators whose layer `op` may join: they write an input of the shape of its output."""
+    access = accesses[op.name]
+    if access.family not in FOLLOWER_FAMILIES and op.op_type not in FOLLOWERS | QUANTIZE:
+        return []
+    if not _plain(op, access):
+        return []
+    shape = graph.shape_of(op.outputs[0])
+    writers = [graph.producers[n] for n in op.inputs if n in graph.producers and graph.shape_of(n) == shape]
+    return [
+        w for w in writers if _plain(w, accesses[w.name]) and accesses[w.name].family not in PULLED_FAMILIES
+    ]
+
+
+def _plain(op: Operator, access: Access) -> bool:
+    return access.opaque is None and sum(map(bool, op.outputs)) == 1 and op.op_type not in DEQUANTIZE
