@@ -1,0 +1,250 @@
+"""What agents say to each other about the cluster: facts, one frozen dataclass per control message.
+
+Fields are what agent/wire.py carries: str, int, float, bool, bytes, None, tuples, dicts, nested frozen dataclasses.
+Nothing here decides; membership.py, election.py, controller.py and follower.py do. Node ids are 16 hex digits,
+addresses are "host:port", digests are SHA-256 in hex.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgepart.agent.messages import DeployOptions, Epoch
+
+ALIVE = "alive"
+SUSPECT = "suspect"
+DEAD = "dead"
+LEFT = "left"
+STATUSES = (ALIVE, SUSPECT, DEAD, LEFT)
+"""From the best to the worst news: of two sightings of one incarnation the worse one wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First message on a link, and the answer to one (`reply`): who speaks here."""
+
+    node: str
+    name: str
+    """What the user calls the device; need not be unique (membership.unique_names)."""
+    boot: str
+    """Random per process start: another boot is another process, and all that was prepared in the old one is gone."""
+    incarnation: int
+    """Grows with each start and each refutation; persisted."""
+    listen: tuple[str, ...]
+    """Where this agent takes links."""
+    http: str
+    """Where it takes HTTP, as a URL; empty when it does not."""
+    version: str
+    reply: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """How one member sees a device."""
+
+    node: str
+    incarnation: int
+    status: str
+    """One of STATUSES."""
+    name: str
+    listen: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """To every linked device each `Timing.heartbeat_s`, and at once when the leader changes."""
+
+    boot: str
+    incarnation: int
+    seen_term: int
+    """The largest term that the sender knows of."""
+    leader: str
+    """Whom the sender follows, itself if it leads, or empty."""
+    term: int
+    """That leader's term, or 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that the sender sees: when a link comes up, when its view changes, and now and then."""
+
+    sightings: tuple[Sighting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AskAbout:
+    """I cannot reach `node`; can you?"""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """The answer to AskAbout: one of STATUSES; ALIVE only when the device was heard just now."""
+
+    node: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """The sender leaves on purpose, at once."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What a device and its links can do, as its probe found; broadcast when it changes (by more than noise)."""
+
+    node: str
+    document: bytes
+    """For whoever computes plans; the cluster logic only asks whether it is there and whether it changed."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """Of a deployment's entry: the larger one wins everywhere."""
+
+    counter: int
+    node: str
+    """Who wrote it; breaks ties."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One entry of the versioned map that every member keeps on disk."""
+
+    name: str
+    model: str
+    """Digest under which the store knows the model, external data included."""
+    model_bytes: int
+    options: DeployOptions
+    version: Version
+    deleted: bool = False
+    """A tombstone: the name was undeployed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployments:
+    """Entries of the sender's map: all when a link comes up, the changed ones when they change."""
+
+    entries: tuple[Deployment, ...]
+
+
+LOADING = "loading"
+READY = "ready"
+FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """One plan that a member has, or tries to have."""
+
+    deployment: str
+    epoch: Epoch
+    state: str
+    """LOADING, READY or FAILED."""
+    active: bool
+    error: str = ""
+    """Why it FAILED, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A member's state, to its leader: at once when it changes, and each `Timing.report_s`."""
+
+    boot: str
+    holdings: tuple[Holding, ...]
+    models: tuple[str, ...]
+    """Digests of the models that it stores whole."""
+    versions: tuple[tuple[str, Version], ...]
+    """Its map of deployments, in short."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """From the leader to every member: have this plan ready. Devices load their programs, the others keep the plan
+    to be a gateway. The same message again is no harm."""
+
+    term: int
+    """Of the leader that sends it; the epoch may be of an earlier one whose plan it keeps."""
+    deployment: str
+    version: Version
+    epoch: Epoch
+    plan: bytes
+    names: tuple[tuple[str, str], ...]
+    """(device name in the plan, node id) for every device with a program."""
+    model: str
+    sources: tuple[str, ...]
+    """Nodes that store the model whole: weights come from them."""
+    latency_s: float
+    """Predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """From the leader to every member that is ready: new requests start on this epoch."""
+
+    term: int
+    deployment: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """From the leader: drop this plan, which will not be (or is no longer) used."""
+
+    term: int
+    deployment: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class FetchModel:
+    """From the leader: store this model, from any of these nodes."""
+
+    term: int
+    model: str
+    model_bytes: int
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a deployment does, from the leader to all, for people and for whoever waits for a deployment."""
+
+    term: int
+    deployment: str
+    version: Version
+    state: str
+    """waiting | storing | planning | preparing | serving | failed"""
+    text: str
+    """The same in a sentence, with numbers."""
+    acknowledged: bool
+    """True when a plan of this version serves, and model and entry would survive the loss of any one device (or
+    there is only one)."""
+    epoch: Epoch
+    devices: tuple[str, ...]
+    """Names of the devices that compute, of the active plan."""
+    error: str = ""
+    error_kind: str = ""
+    """Class name in planner/errors.py, so that the user's agent can raise it again."""
+
+
+ControlMessage = (
+    Hello
+    | Heartbeat
+    | View
+    | AskAbout
+    | Opinion
+    | Goodbye
+    | Card
+    | Deployments
+    | Report
+    | Prepare
+    | Activate
+    | Retire
+    | FetchModel
+    | Standing
+)

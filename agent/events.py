@@ -1,0 +1,307 @@
+"""What goes into the cluster logic and what comes out: facts. The shell (agent/service.py) turns what happens into
+events and obeys the effects in their order; a Persist* effect is on disk before the next effect is begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgepart.agent.control import Card, ControlMessage, Deployment, Standing, Version
+from edgepart.agent.messages import DeployOptions, Epoch
+
+# Events: links and discovery
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUp:
+    """Frames can be sent to `node` (authenticated). Also the answer to a Connect whose link is up already."""
+
+    node: str
+    via: str = ""
+    """The address that was dialled, empty when the other side dialled."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDown:
+    """A connection to or from `node` was closed, in either direction."""
+
+    node: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectFailed:
+    """The answer to a Connect that came to nothing."""
+
+    node: str
+    addresses: tuple[str, ...]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A hint where a device may be: mDNS, --peer, the saved list. Untrusted; leads to a Connect at most."""
+
+    node: str
+    """Empty when unknown (a static peer)."""
+    addresses: tuple[str, ...]
+    lasting: bool = False
+    """True for --peer: tried for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    node: str
+    """From the verified certificate."""
+    message: ControlMessage
+
+
+# Events: from this device's own doors
+
+
+@dataclass(frozen=True, slots=True)
+class CardReady:
+    """This device's probe is done, or found something clearly different from before."""
+
+    document: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsStored:
+    """All models that the store holds whole, whenever that changes."""
+
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanLoaded:
+    """The answer to LoadPlan; an `error` says why it cannot run here."""
+
+    deployment: str
+    epoch: Epoch
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeployRequested:
+    """A user deployed through this agent; the model is in its store."""
+
+    name: str
+    model: str
+    model_bytes: int
+    options: DeployOptions
+
+
+@dataclass(frozen=True, slots=True)
+class UndeployRequested:
+    name: str
+    version: Version | None = None
+    """Only if this is still the entry's version: to take back a deployment that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanKey:
+    """What a plan was computed for; equal keys would give equal plans."""
+
+    deployment: str
+    version: Version
+    devices: tuple[tuple[str, str, str], ...]
+    """(node, name in the plan, digest of its card), sorted by node."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanComputed:
+    """The answer to ComputePlan."""
+
+    key: PlanKey
+    plan: bytes
+    names: tuple[str, ...]
+    """Devices of the plan that have a program."""
+    latency_s: float
+    """Predicted, of the new plan."""
+    current_latency_s: float
+    """Predicted now, on the same cluster, of `ComputePlan.current`; inf when there was none or it cannot run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFailed:
+    """The other answer to ComputePlan."""
+
+    key: PlanKey
+    error: str
+    kind: str
+    """Class name in planner/errors.py."""
+    final: bool
+    """True: the same key would fail again (Infeasible, a bad model); False: worth another try."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveRequested:
+    """The agent is stopping on purpose."""
+
+
+Event = (
+    LinkUp
+    | LinkDown
+    | ConnectFailed
+    | Seen
+    | Received
+    | CardReady
+    | ModelsStored
+    | PlanLoaded
+    | DeployRequested
+    | UndeployRequested
+    | PlanComputed
+    | PlanFailed
+    | LeaveRequested
+)
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Try these addresses once and answer LinkUp or ConnectFailed; a link that is up already is LinkUp at once."""
+
+    node: str
+    """Expected in the certificate; empty: whoever answers."""
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Close all connections with `node`, both directions; no LinkDown need follow."""
+
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    node: str
+    message: ControlMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One device that is in."""
+
+    node: str
+    name: str
+    """Unique among the members (membership.unique_names)."""
+    boot: str
+    status: str
+    """ALIVE, or SUSPECT until that is settled."""
+    listen: tuple[str, ...]
+    http: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """Who is in now, this device included, sorted by node id. Who is not listed is lost: gateways replay."""
+
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChanged:
+    leader: str
+    """Node id; empty while nobody leads."""
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersistTerm:
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersistIncarnation:
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PersistDeployments:
+    """The whole map, tombstones included (deployments.to_json)."""
+
+    entries: tuple[Deployment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """Get the weights of this device's program, build and warm its sessions, keep the plan; answer PlanLoaded."""
+
+    deployment: str
+    version: Version
+    epoch: Epoch
+    plan: bytes
+    names: tuple[tuple[str, str], ...]
+    """(device name in the plan, node id)."""
+    model: str
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchTo:
+    """From now on requests of this deployment start on this epoch."""
+
+    deployment: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class DropPlan:
+    """Forget this plan and free its sessions (also when it is still loading)."""
+
+    deployment: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class StoreModel:
+    """Fetch a model from any of these nodes unless that is under way already; ModelsStored follows."""
+
+    model: str
+    model_bytes: int
+    sources: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ComputePlan:
+    """Plan `deployment` on these devices, in the background; answer PlanComputed or PlanFailed with the same key.
+    A newer ComputePlan for the same deployment with `urgent` makes an older one pointless."""
+
+    key: PlanKey
+    deployment: Deployment
+    cards: tuple[Card, ...]
+    """Of the devices in the key, in its order."""
+    current: bytes
+    """The plan that serves now, to be compared, or empty."""
+    urgent: bool
+    """False: a contingency plan, at low priority."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandingChanged:
+    """News of a deployment, from the leader (wherever that is)."""
+
+    standing: Standing
+
+
+Effect = (
+    Connect
+    | Disconnect
+    | Send
+    | MembersChanged
+    | LeaderChanged
+    | PersistTerm
+    | PersistIncarnation
+    | PersistDeployments
+    | LoadPlan
+    | SwitchTo
+    | DropPlan
+    | StoreModel
+    | ComputePlan
+    | StandingChanged
+)
