@@ -36,6 +36,10 @@ class RequestError(UserError):
     """The request does not fit the model. Nothing was run."""
 
 
+class UnknownDeployment(RequestError):
+    """Nothing of that name is deployed. Nothing was run."""
+
+
 class UsageError(UserError):
     """An option or argument is wrong. Nothing was changed."""
 

@@ -1,0 +1,113 @@
+"""What the HTTP gateway asks of the agent around it: the Protocol `Node`, and the records that it answers with.
+
+Facts only: no socket, no clock, no thread. agent/service.py implements Node; tests do so with a bare session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from edgepart.agent.messages import DeployOptions, Epoch
+from edgepart.planner.plan import ValueInfo
+
+Progress = Callable[[str, float, float], None]
+"""(stage, done, total): stage in plain words ("storing", "planning", "sending weights", "warming up" ...), done and
+total in a unit of the stage's own, total 0 where it is not known. Any thread may call it."""
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """One deployment, as clients and people see it."""
+
+    name: str
+    state: str
+    """"serving", or what is still to happen, in a few words ("planning", "preparing 2/3", "waiting: ...")."""
+    inputs: tuple[ValueInfo, ...] = ()
+    """Shape: -1 for an axis that may vary; None where not even the rank is known."""
+    outputs: tuple[ValueInfo, ...] = ()
+    epoch: Epoch | None = None
+    """Of the active plan; None while there is none."""
+    strategy: str = ""
+    devices: tuple[str, ...] = ()
+    """Those that compute a part of it."""
+    why: str = ""
+    """Why the plan is what it is, in a sentence."""
+    predicted_latency_s: float | None = None
+    model_digest: str = ""
+
+
+@dataclass(frozen=True)
+class InferResult:
+    """The answer to one request."""
+
+    outputs: Mapping[str, Any]
+    """By name: numpy arrays (strings: object arrays), or what ONNX Runtime gives for maps and sequences."""
+    epoch: Epoch
+    """Of the plan that made it."""
+    seconds: float
+    """From the request's arrival at the node to its outputs, waiting for a plan included."""
+    replays: int = 0
+    """How often it was run again because a device or an epoch was lost."""
+    queue_s: float = 0.0
+    """The part of `seconds` before the (last) run began."""
+
+
+class Node(Protocol):
+    """The agent, seen from its HTTP side. Async methods run on the server's event loop and do not block it; the
+    others answer at once from memory. Errors are those of planner/errors.py."""
+
+    @property
+    def name(self) -> str:
+        """This device's name in the cluster."""
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the cluster's CA, hex."""
+
+    def live(self) -> bool:
+        """Whether this agent works at all."""
+
+    def ready(self, model: str | None) -> tuple[bool, str]:
+        """Whether `model` (None: the agent, for requests in general) can be used now, and if not, why."""
+
+    def models(self) -> Sequence[ModelCard]: ...
+
+    async def infer(
+        self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float
+    ) -> InferResult:
+        """Run one request; `outputs` None means all. `deadline_s` counts from now.
+
+        UnknownDeployment; RequestError: no such output, or inputs that do not fit the model; Unavailable: nothing can
+        serve it in time."""
+
+    async def deploy(
+        self, name: str, folder: Path, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
+        """Deploy the model whose files lie in `folder`: one graph file (`*.onnx`) at its top, with external data
+        where the graph says. What is needed is copied or moved out before it returns; the caller deletes the folder.
+        It returns when the deployment is acknowledged and serves; the answer is for people and scripts, JSON only,
+        and holds at least {"name", "devices", "strategy", "predicted_latency_s", "why", "notes"}.
+
+        ModelError, UsageError, Infeasible, Unavailable."""
+
+    async def undeploy(self, name: str) -> None:
+        """UnknownDeployment where there is none of that name."""
+
+    def status(self) -> dict[str, Any]:
+        """{"name", "node", "version", "cluster", "http", "leader", "term", "uptime_s",
+        "members": [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...]}: `leader` the
+        leader's name or null, `http` a URL or null, one entry of `members` for this device itself too. `deployments`
+        may be left out: the gateway puts the cards of `models()` there."""
+
+    def devices(self) -> dict[str, Any]:
+        """cluster.json's form (planner/cluster.py), with extra keys where they are known."""
+
+    def plan(self, name: str) -> dict[str, Any]:
+        """The report of the deployment's active plan. UnknownDeployment, or Unavailable where there is no
+        plan."""

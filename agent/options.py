@@ -1,0 +1,129 @@
+"""AgentOptions: how one agent is to run, and the readers of what people type for it (addresses, sizes, folders).
+
+Facts and rules: the environment is an argument, and no file or socket is opened here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepart.planner.errors import UsageError
+
+LISTEN_PORT = 7433
+HTTP_PORT = 8433
+
+Address = tuple[str, int]
+"""(host, port): the host is a name or a bare IPv4 or IPv6 address; port 0 picks a free one where we listen."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """How one agent is to run; read once, at the door."""
+
+    state: Path
+    """Folder of this device's identity and store."""
+    name: str | None = None
+    """What people call this device; None takes the host's name."""
+    listen: Address = ("0.0.0.0", LISTEN_PORT)
+    """Where other agents connect. A narrower host keeps other networks out, and devices on them too."""
+    http: Address = ("127.0.0.1", HTTP_PORT)
+    """Where clients connect. Loopback by default: HTTP is not encrypted, so open it only to a network you trust."""
+    peers: tuple[Address, ...] = ()
+    """Members to call besides those that mDNS finds; for networks without multicast."""
+    mdns: bool = True
+    """Whether to announce this device and look for others by multicast."""
+    threads: int | None = None
+    """For ONNX Runtime; None takes every core this process may use. Fewer leave room for other work on the box."""
+    memory_limit_bytes: int | None = None
+    """What plans may use on this device; None takes most of what is free at the start."""
+
+    def __post_init__(self) -> None:
+        if self.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", self.name):
+            raise UsageError(
+                f"--name {self.name!r}: use 1 to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+            )
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise UsageError(f"--threads {self.threads}: give 1 to 1024, or leave it out for every core")
+        if self.memory_limit_bytes is not None and self.memory_limit_bytes <= 0:
+            raise UsageError(f"--memory-limit {self.memory_limit_bytes}: give a positive number of bytes")
+        for _, port in self.peers:
+            if port == 0:
+                raise UsageError("--peer: port 0 is nobody's; give the port the peer listens on")
+
+
+def parse_address(text: str, *, option: str = "address", default_port: int | None = None) -> Address:
+    """UsageError that names `option`.
+
+    >>> parse_address("pi-a.local:7433")
+    ('pi-a.local', 7433)
+    >>> parse_address("[fe80::1%eth0]:7433")
+    ('fe80::1%eth0', 7433)
+    """
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([^\s:\[\]/]+))(?::([0-9]{1,5}))?", text)
+    if not found or (found[3] is None and default_port is None):
+        raise UsageError(
+            f"{option} {text!r}: give HOST:PORT, and an IPv6 address in brackets, like [fe80::1]:7433"
+        )
+    port = default_port if found[3] is None else int(found[3])
+    if port is None or port > 65535:
+        raise UsageError(f"{option} {text!r}: a port is a number from 0 to 65535")
+    return found[1] or found[2], port
+
+
+def format_address(address: Address) -> str:
+    """
+    >>> format_address(("fe80::1", 7433))
+    '[fe80::1]:7433'
+    """
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def parse_bytes(text: str, *, option: str = "size") -> int:
+    """Bytes of "2G", "512MiB", "1.5g" or "1000000": K, M, G and T are powers of 1024. UsageError names `option`.
+
+    >>> parse_bytes("2G")
+    2147483648
+    """
+    found = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    size = round(float(found[1]) * 1024 ** _UNITS[found[2]]) if found else 0
+    if size <= 0:
+        raise UsageError(
+            f"{option} {text!r}: give a positive number of bytes, such as 2G, 512M or 1500000000"
+        )
+    return size
+
+
+def parse_shapes(texts: list[str], *, option: str = "--shape") -> dict[str, tuple[int, ...]]:
+    """By input name, from repeated "NAME=1,3,224,224" (names may hold "=" and ":"; "NAME=" is a scalar's shape).
+
+    >>> parse_shapes(["x=1,3,224,224"])
+    {'x': (1, 3, 224, 224)}
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, equals, dims = text.rpartition("=")
+        if not equals or not name or not re.fullmatch(r"(?:[0-9]{1,10}(?:,[0-9]{1,10})*)?", dims):
+            raise UsageError(f"{option} {text!r}: give NAME=D0,D1,..., such as {option} x=1,3,224,224")
+        if name in shapes:
+            raise UsageError(f"{option}: input {name!r} is given twice; give it once")
+        shapes[name] = tuple(int(dim) for dim in dims.split(",") if dim)
+    return shapes
+
+
+def state_folder(environ: Mapping[str, str], given: Path | None = None) -> Path:
+    """Where state is kept: `given`, EDGEPART_STATE, systemd's STATE_DIRECTORY, or the user's XDG state folder."""
+    if given is not None:
+        return given
+    if environ.get("EDGEPART_STATE"):
+        return Path(environ["EDGEPART_STATE"])
+    if environ.get("STATE_DIRECTORY"):
+        return Path(environ["STATE_DIRECTORY"].split(":")[0])
+    home = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME") or "/") / ".local" / "state")
+    return Path(home) / "edgepart"
