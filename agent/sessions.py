@@ -1,0 +1,304 @@
+"""Sessions: the ONNX Runtime sessions of the programs that this device holds. A door: the only module of the
+product that creates or runs ONNX Runtime sessions.
+
+Weights are not in a segment's model: each is one OrtValue over the memory-mapped blob, made once per digest
+and shared by every session of every epoch. Equal segments share one session. Both are let go with the last
+program that uses them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+
+from edgepart.agent.elements import element_dtype, is_native, is_sub_byte, onnx_number
+from edgepart.planner.errors import InternalError, RequestError
+from edgepart.planner.plan import Program, Segment, WeightRef
+from edgepart.planner.region import Array
+
+log = logging.getLogger(__name__)
+
+Value = Any
+"""What travels: a numpy array (object dtype for strings), or for what is no tensor a list, a dict or None."""
+
+WeightSource = Callable[[WeightRef], Array]
+"""Gives a weight's bytes: an array of any type and shape with `nbytes` bytes, contiguous; it may be
+memory-mapped."""
+
+ORT_ERRORS: tuple[type[Exception], ...] = (
+    ort_errors.Fail,
+    ort_errors.InvalidArgument,
+    ort_errors.InvalidGraph,
+    ort_errors.InvalidProtobuf,
+    ort_errors.NoModel,
+    ort_errors.NoSuchFile,
+    ort_errors.NotImplemented,
+    ort_errors.EPFail,
+    ort_errors.EngineError,
+    ort_errors.RuntimeException,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    MemoryError,
+)
+"""What ONNX Runtime's Python front raises; its errors have no common ancestor but Exception."""
+
+
+@dataclass(eq=False)
+class LoadedSegment:
+    """A session with what it needs to be called; shared by all programs that hold an equal segment."""
+
+    segment: Segment
+    session: Any
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+    dtypes: Mapping[str, np.dtype[Any] | None]
+    """By the value's name in the segment's model; None for what is no tensor."""
+    weights: tuple[Any, ...]
+    """OrtValues: they must live as long as the session, which keeps only their addresses."""
+    plain: bool
+    """Whether numpy knows every type that goes in or out."""
+    programs: int = 0
+    """How many prepared programs use it."""
+
+    def run(self, inputs: Sequence[Value]) -> list[Value]:
+        """Outputs in the segment's order. RequestError says what ONNX Runtime did not like about these
+        inputs."""
+        try:
+            if self.plain:
+                feed = dict(zip(self.input_names, inputs, strict=True))
+                return list(self.session.run(self.output_names, feed))
+            return self._run_bound(inputs)
+        except ORT_ERRORS as error:
+            raise RequestError(
+                f"ONNX Runtime could not run {describe(self.segment)} on this request's inputs: {error}"
+            ) from error
+
+    def _run_bound(self, inputs: Sequence[Value]) -> list[Value]:
+        binding = self.session.io_binding()
+        for name, value in zip(self.input_names, inputs, strict=True):
+            if isinstance(value, np.ndarray) and is_native(value.dtype):
+                binding.bind_cpu_input(name, value)
+            else:
+                binding.bind_ortvalue_input(name, as_ort_value(value))
+        for name in self.output_names:
+            binding.bind_output(name)
+        self.session.run_with_iobinding(binding)
+        return [
+            _as_array(value, self.dtypes[name])
+            for name, value in zip(self.output_names, binding.get_outputs(), strict=True)
+        ]
+
+
+@dataclass(eq=False)
+class PreparedProgram:
+    """A program whose sessions are made. It can be run until it is garbage, also after `Sessions.release`."""
+
+    program: Program
+    loaded: tuple[LoadedSegment, ...]
+    dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+    """By tensor of the plan, for those that go in or out of a segment here and are tensors."""
+
+    def run(self, segment: int, inputs: Sequence[Value]) -> list[Value]:
+        """Run segment number `segment`: values per input port in, values per output port out.
+        RequestError."""
+        return self.loaded[segment].run(inputs)
+
+
+class Sessions:
+    """Makes, shares and lets go of sessions. Thread-safe; preparations happen one after the other."""
+
+    def __init__(self, threads: int, weights: WeightSource) -> None:
+        self._threads = threads
+        self._read_weight = weights
+        self._loaded: dict[str, LoadedSegment] = {}
+        self._weights: dict[str, tuple[Any, int]] = {}
+        self._lock = Lock()
+
+    def prepare(self, program: Program) -> PreparedProgram:
+        """Sessions for all segments, warmed up. InternalError names the segment that ONNX Runtime refuses;
+        then nothing is held."""
+        with self._lock:
+            held: list[LoadedSegment] = []
+            try:
+                for segment in program.segments:
+                    held.append(self._hold(segment))
+            except BaseException:
+                self._drop(held)
+                raise
+        ports = [(p, one) for one in held for p in (*one.segment.inputs, *one.segment.outputs)]
+        found = {port.piece.tensor: one.dtypes[port.name] for port, one in ports}
+        dtypes = {tensor: dtype for tensor, dtype in found.items() if dtype is not None}
+        return PreparedProgram(program, tuple(held), dtypes)
+
+    def release(self, prepared: PreparedProgram) -> None:
+        """Forget a program: what no other program uses is freed as soon as a run in progress lets go of
+        it."""
+        with self._lock:
+            self._drop(prepared.loaded)
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """How many distinct sessions and weights are held now."""
+        return len(self._loaded), len(self._weights)
+
+    def _hold(self, segment: Segment) -> LoadedSegment:
+        loaded = self._loaded.get(segment.digest)
+        if loaded is None:
+            values = self._hold_weights(segment)
+            try:
+                loaded = load_segment(segment, values, self._threads)
+                warm_up(loaded)
+            except BaseException:
+                self._drop_weights(segment)
+                raise
+            self._loaded[segment.digest] = loaded
+        loaded.programs += 1
+        return loaded
+
+    def _drop(self, held: Sequence[LoadedSegment]) -> None:
+        for loaded in held:
+            loaded.programs -= 1
+            if loaded.programs == 0:
+                del self._loaded[loaded.segment.digest]
+                self._drop_weights(loaded.segment)
+
+    def _hold_weights(self, segment: Segment) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        fresh = {ref.digest: ref for ref in segment.weights if ref.digest not in self._weights}
+        made = {digest: _weight_value(ref, self._read_weight(ref)) for digest, ref in fresh.items()}
+        for ref in segment.weights:
+            value, users = self._weights.get(ref.digest, (made.get(ref.digest), 0))
+            self._weights[ref.digest] = (value, users + 1)
+            values[ref.name] = value
+        return values
+
+    def _drop_weights(self, segment: Segment) -> None:
+        for ref in segment.weights:
+            value, users = self._weights.pop(ref.digest)
+            if users > 1:
+                self._weights[ref.digest] = (value, users - 1)
+
+
+def describe(segment: Segment) -> str:
+    """A segment for people: its first operators."""
+    first = ", ".join(segment.operators[:3])
+    more = len(segment.operators) - 3
+    return f"segment {segment.digest[:8]} ({first}{f' and {more} more' if more > 0 else ''})"
+
+
+def load_segment(segment: Segment, weights: Mapping[str, Any], threads: int) -> LoadedSegment:
+    """A session for `segment`. `weights`: by initializer name an OrtValue, or the packed bytes of sub-byte
+    elements."""
+    shared = {name: value for name, value in weights.items() if isinstance(value, ort.OrtValue)}
+    embedded = {name: value for name, value in weights.items() if name not in shared}
+    try:
+        session = ort.InferenceSession(
+            _embed(segment.model, embedded) if embedded else segment.model,
+            session_options(threads, shared),
+            providers=["CPUExecutionProvider"],
+        )
+    except ORT_ERRORS as error:
+        raise InternalError(
+            f"ONNX Runtime {ort.__version__} cannot load {describe(segment)}: {error}"
+        ) from error
+    types = {arg.name: _port_dtype(arg.type) for arg in (*session.get_inputs(), *session.get_outputs())}
+    names = tuple(p.name for p in segment.inputs), tuple(p.name for p in segment.outputs)
+    if absent := {*names[0], *names[1]} - set(types):
+        raise InternalError(
+            f"{describe(segment)} has no input or output {sorted(absent)}, which its ports name"
+        )
+    plain = all(dtype is None or is_native(dtype) for dtype in types.values())
+    return LoadedSegment(segment, session, *names, types, tuple(shared.values()), plain)
+
+
+def session_options(threads: int, weights: Mapping[str, Any]) -> Any:
+    """`threads` of our own and none that spin: a device has other work, and its neighbour may be the
+    gateway."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if weights:
+        options.add_external_initializers(list(weights), list(weights.values()))
+    return options
+
+
+def warm_up(loaded: LoadedSegment) -> None:
+    """One run on made-up inputs, so that the first request does not pay for first-time allocations.
+
+    Left out where made-up inputs could do harm: integers are indices, lengths or divisors (a division by zero
+    kills the process), a loop might not end; and where shapes or values cannot be made up."""
+    inputs: list[Array] = []
+    for port in loaded.segment.inputs:
+        dtype = loaded.dtypes[port.name]
+        if dtype is None or not (dtype.kind == "f" or not is_native(dtype)) or port.piece.region.rank == 0:
+            return
+        inputs.append(np.ones(port.piece.region.shape, dtype))
+    if any(node.op_type == "Loop" for node in onnx.load_from_string(loaded.segment.model).graph.node):
+        return
+    try:
+        loaded.run(inputs)
+    except RequestError as error:
+        log.info("no warm-up of %s: %s", describe(loaded.segment), error)
+
+
+def as_ort_value(value: Value) -> Any:
+    """An OrtValue over the array's own memory, which must outlive it. Also for types that numpy lacks."""
+    array = np.ascontiguousarray(value)
+    if is_native(array.dtype):
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    if is_sub_byte(array.dtype):
+        raise TypeError(f"ONNX Runtime's Python front takes no {array.dtype} arrays")
+    raw = array.view(np.dtype(f"u{array.dtype.itemsize}"))
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, onnx_number(array.dtype))
+
+
+def _weight_value(ref: WeightRef, blob: Array) -> Any:
+    dtype = element_dtype(ref.dtype)
+    if dtype is None or blob.nbytes != ref.nbytes:
+        raise InternalError(
+            f"weight {ref.name} ({ref.dtype}, cut from {ref.source}) has {blob.nbytes} bytes in the store "
+            f"and {ref.nbytes} in the plan"
+        )
+    raw = np.asarray(blob).reshape(-1).view(np.uint8)
+    if is_sub_byte(dtype):
+        return raw.tobytes()
+    return as_ort_value(raw.view(dtype).reshape(ref.shape))
+
+
+def _embed(model: bytes, weights: Mapping[str, bytes]) -> bytes:
+    """The model with these external initializers put inside: OrtValues cannot be made of sub-byte
+    elements."""
+    proto = onnx.load_from_string(model)
+    for tensor in proto.graph.initializer:
+        if tensor.name in weights:
+            tensor.ClearField("external_data")
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            tensor.raw_data = weights[tensor.name]
+    return bytes(proto.SerializeToString())
+
+
+def _port_dtype(ort_type: str) -> np.dtype[Any] | None:
+    """Of ONNX Runtime's "tensor(float)"; None for seq(...), map(...), optional(...)."""
+    kind, _, rest = ort_type.partition("(")
+    return element_dtype(rest.rstrip(")")) if kind == "tensor" else None
+
+
+def _as_array(value: Any, dtype: np.dtype[Any] | None) -> Value:
+    """A numpy array of an OrtValue; copied where numpy lacks the type."""
+    if dtype is None or is_native(dtype):
+        return value.numpy()
+    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(bytearray(raw), dtype).reshape(value.shape())
