@@ -1,0 +1,167 @@
+"""Frame: what one message is on the wire, its limits and its codec. Rules: no socket, no clock, no thread.
+
+    magic "EPRT" | version u8 | flags u8 (0) | header length u32 | payload length u64 | header | payload
+
+All numbers are big-endian. The header is MessagePack of [kind, fields]; the payload is raw bytes. Lengths are
+checked against Limits before any memory is taken for them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from edgepart.planner.errors import FrameError, InternalError
+
+MAGIC = b"EPRT"
+VERSION = 1
+PREFIX = struct.Struct("!4sBBIQ")
+
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Larger lets bigger messages through; smaller bounds what one peer can make us allocate."""
+
+    header_bytes: int
+    payload_bytes: int
+
+
+UNAUTHENTICATED = Limits(header_bytes=64 << 10, payload_bytes=0)
+"""For a peer that has shown no certificate: it may only speak join frames, which have no payload."""
+MEMBER = Limits(header_bytes=16 << 20, payload_bytes=1 << 30)
+"""For a member of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message; `header` maps the kind's field names to what MessagePack holds (sequences: tuples)."""
+
+    kind: str
+    header: dict[str, Any] = field(default_factory=dict)
+    payload: tuple[Buffer, ...] = ()
+    """Travels as one run of bytes; a frame that was received has one memoryview, or none."""
+
+    @property
+    def body(self) -> memoryview:
+        """The payload in one piece; without a copy where it is one already."""
+        views = list(byte_views(self.payload))
+        if len(views) == 1:
+            return views[0]
+        return memoryview(b"".join(views))
+
+    @property
+    def payload_bytes(self) -> int:
+        return sum(view.nbytes for view in byte_views(self.payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a prefix announces."""
+
+    header_bytes: int
+    payload_bytes: int
+
+
+def byte_views(payload: Sequence[Buffer]) -> Iterator[memoryview]:
+    """Each non-empty buffer as a flat view of bytes. InternalError for one that is not C-contiguous."""
+    for buffer in payload:
+        view = memoryview(buffer)
+        if not view.c_contiguous:
+            raise InternalError("a payload buffer is not C-contiguous: pack arrays with pack_arrays")
+        if view.nbytes:
+            yield view.cast("B")
+
+
+def encode(frame: Frame) -> list[Buffer]:
+    """The frame's bytes, in order: prefix and header first, then the payload's buffers, not copied.
+
+    InternalError where a field is nothing that MessagePack can hold.
+    """
+    payload = list(byte_views(frame.payload))
+    try:
+        header = msgpack.packb([frame.kind, frame.header], use_bin_type=True, unicode_errors="surrogatepass")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InternalError(f"{frame.kind} cannot be sent: {error}") from error
+    if len(header) > MEMBER.header_bytes:
+        raise InternalError(
+            f"{frame.kind} has a header of {len(header)} bytes: put large things in the payload"
+        )
+    prefix = PREFIX.pack(MAGIC, VERSION, 0, len(header), sum(view.nbytes for view in payload))
+    return [prefix + header, *payload]
+
+
+def parse_prefix(prefix: Buffer, limits: Limits) -> Sizes:
+    """What follows these `PREFIX.size` bytes. FrameError for no prefix or one over `limits`."""
+    if len(prefix) != PREFIX.size:
+        raise FrameError(f"a frame starts with {PREFIX.size} bytes, these are {len(prefix)}")
+    magic, version, flags, header_bytes, payload_bytes = PREFIX.unpack(prefix)
+    if magic != MAGIC:
+        raise FrameError(f"these bytes are no edgepart frame (they start with {bytes(magic)!r})")
+    if version != VERSION or flags:
+        raise FrameError(
+            f"a frame of version {version}, flags {flags}; this agent speaks {VERSION}: update the older"
+        )
+    if header_bytes > limits.header_bytes or payload_bytes > limits.payload_bytes:
+        raise FrameError(
+            f"a frame announces {header_bytes} bytes of header and {payload_bytes} of payload; "
+            f"the limits are {limits.header_bytes} and {limits.payload_bytes}"
+        )
+    return Sizes(header_bytes, payload_bytes)
+
+
+def parse_frame(header: Buffer, payload: memoryview | None) -> Frame:
+    """The frame of these bytes. FrameError where the header is not MessagePack of [kind, fields]."""
+    try:
+        document = msgpack.unpackb(
+            header, raw=False, use_list=False, strict_map_key=False, unicode_errors="surrogatepass"
+        )
+    # A key that cannot be hashed is a TypeError; the rest are subclasses of ValueError.
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        raise FrameError(f"a frame's header is not MessagePack: {error!r}") from error
+    match document:
+        case (str() as kind, dict() as fields) if all(isinstance(name, str) for name in fields):
+            return Frame(kind, fields, () if payload is None else (payload,))
+    raise FrameError("a frame's header is not [kind, fields]")
+
+
+class Decoder:
+    """Frames out of a stream of bytes that comes in any pieces; holds at most one frame and a piece."""
+
+    def __init__(self, limits: Limits = MEMBER) -> None:
+        self._limits = limits
+        self._held = bytearray()
+        self._sizes: Sizes | None = None
+        self._broken: FrameError | None = None
+
+    def feed(self, data: Buffer) -> list[Frame]:
+        """The frames that these bytes complete. After a FrameError every further call raises it again."""
+        if self._broken is not None:
+            raise self._broken
+        self._held += data
+        try:
+            return list(self._complete())
+        except FrameError as error:
+            self._broken = error
+            self._held.clear()
+            raise
+
+    def _complete(self) -> Iterator[Frame]:
+        while True:
+            if self._sizes is None:
+                if len(self._held) < PREFIX.size:
+                    return
+                self._sizes = parse_prefix(bytes(self._held[: PREFIX.size]), self._limits)
+            start = PREFIX.size + self._sizes.header_bytes
+            stop = start + self._sizes.payload_bytes
+            if len(self._held) < stop:
+                return
+            header, payload = bytes(self._held[PREFIX.size : start]), bytes(self._held[start:stop])
+            del self._held[:stop]
+            self._sizes = None
+            yield parse_frame(header, memoryview(payload) if payload else None)
