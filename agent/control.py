@@ -1,8 +1,8 @@
 """What agents say to each other about the cluster: facts, one frozen dataclass per control message.
 
-Fields are what agent/wire.py carries: str, int, float, bool, bytes, None, tuples, dicts, nested frozen dataclasses.
-Nothing here decides; membership.py, election.py, controller.py and follower.py do. Node ids are 16 hex digits,
-addresses are "host:port", digests are SHA-256 in hex.
+Fields are what agent/wire.py carries: str, int, float, bool, bytes, None, tuples, dicts, nested frozen
+dataclasses. Nothing here decides; membership.py, election.py, controller.py and follower.py do. Node ids are
+16 hex digits, addresses are "host:port", digests are SHA-256 in hex.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Hello:
     name: str
     """What the user calls the device; need not be unique (membership.unique_names)."""
     boot: str
-    """Random per process start: another boot is another process, and all that was prepared in the old one is gone."""
+    """Random per process start: another boot is another process, and all that was prepared in the old one is
+    gone."""
     incarnation: int
     """Grows with each start and each refutation; persisted."""
     listen: tuple[str, ...]
@@ -95,7 +96,8 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a device and its links can do, as its probe found; broadcast when it changes (by more than noise)."""
+    """What a device and its links can do, as its probe found; broadcast when it changes (by more than
+    noise)."""
 
     node: str
     document: bytes
@@ -164,8 +166,8 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """From the leader to every member: have this plan ready. Devices load their programs, the others keep the plan
-    to be a gateway. The same message again is no harm."""
+    """From the leader to every member: have this plan ready. Devices load their programs, the others keep the
+    plan to be a gateway. The same message again is no harm."""
 
     term: int
     """Of the leader that sends it; the epoch may be of an earlier one whose plan it keeps."""
@@ -222,8 +224,8 @@ class Standing:
     text: str
     """The same in a sentence, with numbers."""
     acknowledged: bool
-    """True when a plan of this version serves, and model and entry would survive the loss of any one device (or
-    there is only one)."""
+    """True when a plan of this version serves, and model and entry would survive the loss of any one device
+    (or there is only one)."""
     epoch: Epoch
     devices: tuple[str, ...]
     """Names of the devices that compute, of the active plan."""

@@ -1,5 +1,6 @@
-"""What goes into the cluster logic and what comes out: facts. The shell (agent/service.py) turns what happens into
-events and obeys the effects in their order; a Persist* effect is on disk before the next effect is begun.
+"""What goes into the cluster logic and what comes out: facts. The shell (agent/service.py) turns what happens
+into events and obeys the effects in their order; a Persist* effect is on disk before the next effect is
+begun.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ class PlanComputed:
     latency_s: float
     """Predicted, of the new plan."""
     current_latency_s: float
-    """Predicted now, on the same cluster, of `ComputePlan.current`; inf when there was none or it cannot run."""
+    """Predicted now, on the same cluster, of `ComputePlan.current`; inf when there was none or it cannot
+    run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,8 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Try these addresses once and answer LinkUp or ConnectFailed; a link that is up already is LinkUp at once."""
+    """Try these addresses once and answer LinkUp or ConnectFailed; a link that is up already is LinkUp at
+    once."""
 
     node: str
     """Expected in the certificate; empty: whoever answers."""
@@ -230,7 +233,8 @@ class PersistDeployments:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Get the weights of this device's program, build and warm its sessions, keep the plan; answer PlanLoaded."""
+    """Get the weights of this device's program, build and warm its sessions, keep the plan; answer
+    PlanLoaded."""
 
     deployment: str
     version: Version
@@ -269,8 +273,8 @@ class StoreModel:
 
 @dataclass(frozen=True, slots=True)
 class ComputePlan:
-    """Plan `deployment` on these devices, in the background; answer PlanComputed or PlanFailed with the same key.
-    A newer ComputePlan for the same deployment with `urgent` makes an older one pointless."""
+    """Plan `deployment` on these devices, in the background; answer PlanComputed or PlanFailed with the same
+    key. A newer ComputePlan for the same deployment with `urgent` makes an older one pointless."""
 
     key: PlanKey
     deployment: Deployment

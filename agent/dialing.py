@@ -1,0 +1,123 @@
+"""Whom to dial when: a rule without I/O. Hints come in (mDNS, --peer, the saved list, what other members
+see), Connect effects go out, with growing waits. Who is in is membership's business, not this module's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from edgepart.agent.events import Connect
+
+MAX_TARGETS = 1024
+"""Hints are untrusted: more targets than this are not kept."""
+MAX_ADDRESSES = 16
+"""Per target; the newest stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class DialTiming:
+    """How eagerly to dial: sooner finds a device sooner, later spares a box that is switched off."""
+
+    first_s: float = 0.2
+    most_s: float = 10.0
+    """Waits double from `first_s` to this."""
+    answer_s: float = 5.0
+    """With no answer to a Connect for so long, another one is sent."""
+    turn_s: float = 0.3
+    """The device with the larger id waits so long for the other one to dial, which spares double links."""
+    keep_s: float = 600.0
+    """A target that nobody mentioned for so long is forgotten."""
+
+
+@dataclass(slots=True)
+class Target:
+    node: str
+    addresses: tuple[str, ...]
+    lasting: bool
+    mentioned_at: float
+    due_at: float
+    """Inf while its link is up."""
+    failures: int = 0
+    reached: str = ""
+    """Of a static peer: the node that answered there."""
+
+
+class Dialing:
+    """Targets by node id, or by address for static peers whose id is not known."""
+
+    def __init__(self, node: str, timing: DialTiming) -> None:
+        self._node = node
+        self._timing = timing
+        self._targets: dict[str, Target] = {}
+
+    def hint(self, node: str, addresses: Iterable[str], now: float, *, lasting: bool = False) -> None:
+        """Someone says that a device is there."""
+        if node == self._node:
+            return
+        for key, known in [(node, tuple(addresses))] if node else [(a, (a,)) for a in addresses]:
+            target = self._targets.get(key)
+            if target is None:
+                if not known or (len(self._targets) >= MAX_TARGETS and not lasting):
+                    continue
+                due_at = now if node > self._node or not node else now + self._timing.turn_s
+                self._targets[key] = Target(node, known[:MAX_ADDRESSES], lasting, now, due_at)
+                continue
+            target.mentioned_at = now
+            target.lasting |= lasting
+            if not set(known) <= set(target.addresses):
+                target.addresses = tuple(dict.fromkeys(known + target.addresses))[:MAX_ADDRESSES]
+                target.due_at = min(target.due_at, now) if target.due_at != math.inf else math.inf
+
+    def dial_soon(self, node: str, now: float) -> None:
+        """There is a fresh reason to try (its link broke, another member sees it)."""
+        if target := self._targets.get(node):
+            target.failures = 0
+            target.mentioned_at = now
+            turn = 0.0 if node > self._node else self._timing.turn_s
+            target.due_at = min(target.due_at, now + turn)
+
+    def knows(self, node: str) -> bool:
+        return node in self._targets
+
+    def linked(self, node: str, via: str) -> None:
+        if target := self._targets.get(node):
+            target.due_at, target.failures = math.inf, 0
+        if static := self._targets.get(via):
+            static.due_at, static.failures, static.reached = math.inf, 0, node
+        if node == self._node:  # somebody gave us our own address as a peer
+            self._targets.pop(via, None)
+
+    def unlinked(self, node: str, now: float) -> None:
+        for target in self._targets.values():
+            if node in (target.node, target.reached):
+                target.due_at = min(target.due_at, now + self._timing.first_s)
+        self.dial_soon(node, now)
+
+    def failed(self, node: str, addresses: tuple[str, ...], now: float) -> None:
+        for key in (node,) if node else addresses:
+            if (target := self._targets.get(key)) and target.due_at != math.inf:
+                wait = self._timing.first_s * 2 ** min(target.failures, 16)
+                target.failures += 1
+                target.due_at = now + min(wait, self._timing.most_s)
+
+    def forget(self, node: str) -> None:
+        """It left on purpose: no more dialling until someone mentions it again."""
+        if (target := self._targets.get(node)) and not target.lasting:
+            del self._targets[node]
+
+    def wake_at(self) -> float:
+        return min((target.due_at for target in self._targets.values()), default=math.inf)
+
+    def wake(self, now: float) -> list[Connect]:
+        effects = []
+        for key, target in list(self._targets.items()):
+            if target.due_at > now:
+                continue
+            if not target.lasting and now - target.mentioned_at > self._timing.keep_s:
+                del self._targets[key]
+                continue
+            target.due_at = now + self._timing.answer_s
+            effects.append(Connect(target.node, target.addresses))
+        return effects

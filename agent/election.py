@@ -1,0 +1,128 @@
+"""Who leads: the rules, without I/O and without votes.
+
+A leader stays leader while it is in, so a joiner changes nothing. Where nobody leads, the member with the
+smallest node id takes over: every member can tell who that is from its view. Each leadership has a **term**,
+larger than any seen anywhere and persisted before its first message; where two leaders meet (a split heals)
+the larger term wins. Plans are soft state, so no majority is needed: both sides of a split may have a leader,
+each with its own term.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from edgepart.agent.control import Heartbeat
+from edgepart.agent.events import Effect, LeaderChanged, PersistTerm
+
+NODE_BITS = 24
+"""Low bits of a term that come from the node id: two sides of a split cannot make the same term."""
+MAX_TERM = 2**53
+"""What JSON readers take as an exact integer; a larger one is not believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionTiming:
+    """Longer waits avoid needless leaderships, shorter ones serve sooner."""
+
+    start_s: float = 1.5
+    """After its start a device waits so long for others to be found, before it leads alone."""
+    hold_s: float = 0.3
+    """After somebody came in, views may differ for a moment: so long nobody takes over."""
+
+
+def next_term(seen: int, node: str) -> int:
+    """A term larger than `seen` that only `node` can make.
+
+    >>> next_term(0, "00000000000000ff") == (1 << NODE_BITS) + 0xFF
+    True
+    >>> next_term(next_term(0, "ff"), "0a") > next_term(0, "ff")
+    True
+    """
+    return ((seen >> NODE_BITS) + 1 << NODE_BITS) + int(node, 16) % (1 << NODE_BITS)
+
+
+def term_round(term: int) -> int:
+    """A term as people want to read it."""
+    return term >> NODE_BITS
+
+
+class Election:
+    """One device's part in it. `leader` and `term` are whom it follows, itself included; "" and 0 while
+    nobody."""
+
+    def __init__(self, node: str, term: int, now: float, timing: ElectionTiming | None = None) -> None:
+        self.node = node
+        self.seen_term = term
+        """Largest term seen anywhere, persisted."""
+        self.leader = ""
+        self.term = 0
+        self._timing = timing or ElectionTiming()
+        self._alive: frozenset[str] = frozenset()
+        self._claims: dict[str, Heartbeat] = {}
+        self._not_before = now + self._timing.start_s
+
+    @property
+    def leading(self) -> bool:
+        return self.leader == self.node
+
+    def wake_at(self) -> float:
+        return math.inf if self.leader else self._not_before
+
+    def members_changed(self, alive: Collection[str], now: float) -> list[Effect]:
+        """`alive`: the other members, suspects included."""
+        before = self._alive
+        self._alive = frozenset(alive)
+        self._claims = {node: claim for node, claim in self._claims.items() if node in self._alive}
+        if self._alive - before:
+            self._not_before = now + self._timing.hold_s
+        return list(self._decide(now))
+
+    def heard(self, node: str, beat: Heartbeat, now: float) -> list[Effect]:
+        """A member's heartbeat says whom it follows."""
+        if node not in self._alive or not 0 <= max(beat.term, beat.seen_term) < MAX_TERM:
+            return []
+        self._claims[node] = beat
+        return list(self._decide(now))
+
+    def restarted(self, node: str) -> None:
+        """That member is another process now: what the old one claimed is void."""
+        self._claims.pop(node, None)
+
+    def wake(self, now: float) -> list[Effect]:
+        return list(self._decide(now))
+
+    def _decide(self, now: float) -> Iterator[Effect]:
+        seen = max([self.seen_term, *(max(c.term, c.seen_term) for c in self._claims.values())])
+        best = max(((c.term, node) for node, c in self._claims.items() if c.leader == node), default=(0, ""))
+        if self.leading and best < (self.term, self.node):
+            if seen > self.term:  # a term that we did not know was used before: ours must be larger
+                yield from self._lead(seen)
+            return
+        if seen > self.seen_term:
+            self.seen_term = seen
+            yield PersistTerm(seen)
+        if best[1]:
+            yield from self._follow(best[1], best[0])
+        elif self._may_lead(now):
+            yield from self._lead(seen)
+        else:
+            yield from self._follow("", 0)
+
+    def _may_lead(self, now: float) -> bool:
+        """It is our turn if we are first, unless a member still hears a leader whom we do not hear."""
+        waited = now >= self._not_before
+        first = all(self.node < node for node in self._alive)
+        followed = {claim.leader for claim in self._claims.values()} - {"", self.node}
+        return waited and first and not followed
+
+    def _lead(self, seen: int) -> Iterator[Effect]:
+        self.seen_term = next_term(seen, self.node)
+        yield PersistTerm(self.seen_term)
+        yield from self._follow(self.node, self.seen_term)
+
+    def _follow(self, leader: str, term: int) -> Iterator[Effect]:
+        if (leader, term) != (self.leader, self.term):
+            self.leader, self.term = leader, term
+            yield LeaderChanged(leader, term)
