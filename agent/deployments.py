@@ -72,9 +72,12 @@ class DeploymentMap:
     def put(self, node: str, name: str, model: str, model_bytes: int, options: DeployOptions) -> Deployment:
         """A new entry, written by `node`, that replaces any of that name. UsageError when the map is full."""
         if self._full and name not in self._entries:
-            raise UsageError(f"{MAX_ENTRIES} names were deployed so far, which is the most; reuse an old
-            name") entry = Deployment(name, model, model_bytes, options, self._next(name, node))
-            self._entries[name] = entry return entry
+            raise UsageError(
+                f"{MAX_ENTRIES} names were deployed so far, the most there can be; reuse an old one"
+            )
+        entry = Deployment(name, model, model_bytes, options, self._next(name, node))
+        self._entries[name] = entry
+        return entry
 
     def delete(self, node: str, name: str) -> Deployment:
         """The tombstone. UsageError when nothing of that name is deployed."""
