@@ -1,0 +1,399 @@
+"""From a model file to a Graph: read, check, bind free dimensions, infer, fold, drop what nobody reads.
+
+With weights.py the only place of the planner that opens files, and only the model's own. What one operator
+does to types is in shapes.py, what is constant in fold.py, what the file carries in weights.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import (
+    AttributeProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+    defs,
+    helper,
+)
+
+from edgepart.planner.errors import EdgepartError, ModelError, UsageError
+from edgepart.planner.fold import fold
+from edgepart.planner.graph import Constant, Graph, Operator, Tensor, check
+from edgepart.planner.shapes import completed, infer, tensor_of, type_of
+from edgepart.planner.subgraphs import (
+    captured_names,
+    described,
+    in_order,
+    inline_branch,
+    nested_graphs,
+    without_functions,
+)
+from edgepart.planner.weights import (
+    Origin,
+    constant_of,
+    embed_external,
+    external_path,
+    sparse_constant_of,
+    tensors_of,
+)
+
+_FAULTS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    RuntimeError,
+    AssertionError,
+    ArithmeticError,
+)
+"""What protobuf, onnx and numpy raise for files that are no models; turned into ModelError at this door."""
+
+
+def load_graph(path: Path | bytes, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
+    """The model in a file (or its bytes, without external data), with inputs of the shapes given.
+
+    A free dimension that `shapes` does not bind is taken as 1, with a note. Weights are not read.
+    ModelError: the model cannot be used. UsageError: `shapes` does not fit its inputs."""
+    model, origin = _parse(path)
+    try:
+        return check(_Loader(without_functions(model, origin.name), origin, shapes or {}).graph())
+    except EdgepartError:
+        raise
+    except _FAULTS as error:
+        raise ModelError(f"{origin.name}: is no model that can be used: {error!r}") from error
+
+
+def model_files(path: Path) -> tuple[Path, ...]:
+    """The model file, then the files with its external data, each once, in the order of first mention.
+
+    ModelError where one is missing or not inside the model's folder (links are followed first)."""
+    model, origin = _parse(path)
+    files = [path]
+    for proto in tensors_of(model):
+        if proto.data_location == TensorProto.EXTERNAL:
+            files.append(external_path(proto, origin, f"{origin.name}: constant {proto.name!r}"))
+    return tuple(dict.fromkeys(files))
+
+
+def model_digest(files: Sequence[Path]) -> str:
+    """Names a model by its content: the SHA-256 (hex) of its one file, or `joint_digest` of several."""
+    return joint_digest([file_digest(file) for file in files])
+
+
+def joint_digest(digests: Sequence[str]) -> str:
+    """A model's digest from its files' digests, in the order of `model_files`."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of the bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
+    origin = Origin("model", None) if isinstance(path, bytes) else Origin(path.name, path.absolute().parent)
+    try:
+        data = path if isinstance(path, bytes) else path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"{path!s}: cannot be read ({error.strerror}); is the path right?") from error
+    try:
+        model = onnx.load_model_from_string(data)
+    except (DecodeError, *_FAULTS) as error:
+        raise ModelError(f"{origin.name}: is no ONNX file, or is cut short ({error})") from error
+    if not model.HasField("graph") or not model.graph.output:
+        raise ModelError(
+            f"{origin.name}: holds no graph with outputs ({len(data)} bytes); is it an ONNX model?"
+        )
+    return model, origin
+
+
+@dataclass
+class _Loader:
+    """The one pass over a model: what is known so far."""
+
+    model: ModelProto
+    origin: Origin
+    shapes: Mapping[str, tuple[int, ...]]
+    types: dict[str, TypeProto] = field(default_factory=dict)
+    """Of everything written so far, constants included."""
+    constants: dict[str, Constant] = field(default_factory=dict)
+    operators: list[Operator] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    symbols: dict[str, int] = field(default_factory=dict)
+    """Bound symbolic dimensions, by name."""
+    names: set[str] = field(default_factory=set)
+    """Operators' names so far."""
+
+    def graph(self) -> Graph:
+        source = self.model.graph
+        self.imports = _imports(self.model, self.origin.name)
+        for sparse in source.sparse_initializer:
+            self._add_constant(sparse_constant_of(sparse, self.origin))
+        for proto in source.initializer:
+            self._add_constant(constant_of(proto, self.origin))
+        inputs = [value for value in source.input if value.name not in self.constants]
+        self._bind(inputs)
+        self.declared = {
+            value.name: self._with_symbols(value.type) for value in (*source.value_info, *source.output)
+        }
+        outputs = tuple(value.name for value in source.output)
+        for kind, names in (("inputs", [value.name for value in inputs]), ("outputs", list(outputs))):
+            if len(set(names)) < len(names) or "" in names:
+                raise ModelError(f"{self.origin.name}: two {kind} share a name, or one has none: {names}")
+        self._visit_all(source.node, outputs)
+        for name in outputs:
+            if name not in self.types:
+                raise ModelError(f"{self.origin.name}: nothing writes the output {name!r}")
+        return self._finished(tuple(value.name for value in inputs), outputs)
+
+    def _add_constant(self, constant: Constant) -> None:
+        if constant.name in self.types:
+            raise ModelError(f"{self.origin.name}: {constant.name!r} is written twice")
+        self.constants[constant.name] = constant
+        self.types[constant.name] = type_of(constant)
+
+    def _bind(self, inputs: Sequence[ValueInfoProto]) -> None:
+        """Gives every free dimension of the inputs a value: the user's, else that of its name, else 1."""
+        names = [value.name for value in inputs]
+        for name in self.shapes:
+            if name not in names:
+                raise UsageError(f"{self.origin.name}: no input is called {name!r}; its inputs are {names}")
+        by_user_first = sorted(inputs, key=lambda value: value.name not in self.shapes)
+        for value in by_user_first:
+            bound = TypeProto()
+            bound.CopyFrom(value.type)
+            if value.name in self.shapes:
+                self._bind_by_user(value, bound)
+            elif bound.HasField("tensor_type"):
+                self._bind_by_default(value.name, bound.tensor_type)
+            self.types[value.name] = bound
+
+    def _bind_by_user(self, value: ValueInfoProto, bound: TypeProto) -> None:
+        wanted, where = self.shapes[value.name], f"{self.origin.name}: input {value.name!r}"
+        if not bound.HasField("tensor_type"):
+            raise UsageError(f"{where} is no tensor and takes no shape")
+        dims = bound.tensor_type.shape.dim
+        if bound.tensor_type.HasField("shape") and len(dims) != len(wanted):
+            raise UsageError(
+                f"{where} has {len(dims)} dimensions, and {len(wanted)} were given: {list(wanted)}"
+            )
+        for axis, extent in enumerate(wanted):
+            dim = dims[axis] if axis < len(dims) else dims.add()
+            fixed = dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else extent
+            if symbol := _symbol(dim):
+                fixed = self.symbols.setdefault(symbol, extent)
+            if extent < 0 or fixed != extent:
+                reason = "negative" if extent < 0 else f"it is {fixed}"
+                raise UsageError(f"{where}: dimension {axis} cannot be {extent}: {reason}")
+            dim.dim_value = extent
+
+    def _bind_by_default(self, name: str, tensor: TypeProto.Tensor) -> None:
+        if not tensor.HasField("shape"):
+            self.notes.append(
+                f"input {name}: has no shape, so what depends on it cannot be split; give its shape"
+            )
+        for axis, dim in enumerate(tensor.shape.dim):
+            if dim.HasField("dim_value") and dim.dim_value >= 0:
+                continue
+            symbol = _symbol(dim)
+            if not symbol or symbol not in self.symbols:
+                self.notes.append(f"input {name}: {symbol or f'dimension {axis}'} taken as 1")
+            dim.dim_value = self.symbols.setdefault(symbol, 1) if symbol else 1
+
+    def _with_symbols(self, declared: TypeProto) -> TypeProto:
+        """A declared type with the bound names in it replaced; names that are not bound stay unknown."""
+        result = TypeProto()
+        result.CopyFrom(declared)
+        if result.HasField("tensor_type"):
+            for dim in result.tensor_type.shape.dim:
+                if _symbol(dim) in self.symbols:
+                    dim.dim_value = self.symbols[_symbol(dim)]
+                elif dim.HasField("dim_value") and dim.dim_value < 0:
+                    dim.ClearField("value")
+        return result
+
+    def _visit_all(self, nodes: Sequence[NodeProto], outputs: Sequence[str]) -> None:
+        for node in in_order(_live(nodes, outputs), set(self.types), self.origin.name):
+            self._visit(node)
+
+    def _visit(self, node: NodeProto) -> None:
+        """Makes of one node constants, the nodes of the one branch it can take, or an operator."""
+        if node.domain == "ai.onnx":
+            node.domain = ""
+        if (
+            node.op_type == "Constant"
+            and not node.domain
+            and (proto := _attribute(node, "value")) is not None
+        ):
+            self._add_constant(constant_of(proto.t, self.origin, name=node.output[0]))
+            return
+        if (branch := self._branch(node)) is not None:
+            self._visit_branch(node, branch)
+            return
+        version = self.imports.get(node.domain, 1)
+        read = {name: self.types[name] for name in (*node.input, *captured_names(node)) if name in self.types}
+        try:
+            found = infer(node, read, self.constants, self.imports, self.model.ir_version)
+        except ModelError as error:
+            assumed = f" ({'; '.join(self.notes)})" if self.notes else ""
+            raise ModelError(f"{self.origin.name}: {error}{assumed}") from error
+        merged = {name: completed(found.get(name), self.declared.get(name)) for name in node.output if name}
+        known = {name: of for name, of in merged.items() if of is not None}
+        folded = fold(node, known, read, self.constants, version)
+        if folded is not None:
+            for constant in folded.values():
+                self._add_constant(constant)
+            return
+        self.types |= {name: known.get(name, TypeProto()) for name in node.output if name}
+        self.operators.append(self._operator(node, version))
+
+    def _branch(self, node: NodeProto) -> onnx.GraphProto | None:
+        """The branch that an If with a constant condition always takes."""
+        if node.op_type != "If" or node.domain or len(node.input) != 1 or node.input[0] not in self.constants:
+            return None
+        condition = self.constants[node.input[0]].load()
+        taken = _attribute(node, "then_branch" if condition.size == 1 and condition.item() else "else_branch")
+        fits = taken is not None and condition.size == 1 and len(taken.g.output) == len(node.output)
+        return taken.g if fits and taken is not None else None
+
+    def _visit_branch(self, node: NodeProto, branch: onnx.GraphProto) -> None:
+        inlined = inline_branch(node, branch, self.types.keys())
+        for sparse in inlined.sparse_initializer:
+            self._add_constant(sparse_constant_of(sparse, self.origin))
+        for proto in inlined.initializer:
+            self._add_constant(constant_of(proto, self.origin))
+        self.declared |= {value.name: self._with_symbols(value.type) for value in inlined.value_info}
+        self._visit_all(inlined.node, tuple(node.output))
+
+    def _operator(self, node: NodeProto, version: int) -> Operator:
+        for nested in nested_graphs(node):
+            embed_external(nested, self.origin)
+        return Operator(
+            name=self._new_name(node),
+            op_type=node.op_type,
+            domain=node.domain,
+            version=version,
+            inputs=tuple(node.input),
+            outputs=tuple(node.output),
+            attributes={a.name: self._value(a, node) for a in node.attribute},
+            captured=captured_names(node),
+        )
+
+    def _new_name(self, node: NodeProto) -> str:
+        wanted = node.name or f"{node.op_type}_{len(self.operators)}"
+        name, count = wanted, 1
+        while name in self.names:
+            count += 1
+            name = f"{wanted}#{count}"
+        self.names.add(name)
+        return name
+
+    def _value(self, attribute: AttributeProto, node: NodeProto) -> Any:
+        """An attribute as a plain Python value; text as str where it is UTF-8."""
+        if attribute.ref_attr_name:
+            raise ModelError(
+                f"{self.origin.name}: {described(node)} refers to an attribute of a function, outside one"
+            )
+        value = helper.get_attribute_value(attribute)
+        match attribute.type:
+            case AttributeProto.TENSOR:
+                return constant_of(value, self.origin).load()
+            case AttributeProto.TENSORS:
+                return [constant_of(proto, self.origin).load() for proto in value]
+            case AttributeProto.STRING:
+                return _text(value)
+            case AttributeProto.STRINGS:
+                return [_text(one) for one in value]
+        return list(value) if isinstance(value, Iterable) and not isinstance(value, bytes | str) else value
+
+    def _finished(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+        """The graph without operators, tensors and constants that no output depends on."""
+        needed, kept = set(outputs), list[Operator]()
+        for op in reversed(self.operators):
+            if needed.intersection(op.outputs):
+                kept.append(op)
+                needed.update(op.inputs, op.captured)
+        written = {name for op in kept for name in op.outputs if name}
+        tensors: dict[str, Tensor] = {}
+        for name in (*inputs, *(name for op in reversed(kept) for name in op.outputs if name)):
+            tensors[name] = tensor_of(name, self.types[name])
+        return Graph(
+            name=self.model.graph.name or self.origin.name,
+            inputs=inputs,
+            outputs=outputs,
+            tensors=tensors,
+            constants={n: c for n, c in self.constants.items() if n in needed and n not in written},
+            operators=tuple(reversed(kept)),
+            opset_imports=dict(self.imports),
+            ir_version=self.model.ir_version,
+            notes=tuple(self.notes),
+        )
+
+
+def _imports(model: ModelProto, where: str) -> dict[str, int]:
+    """Versions by domain, "" for ai.onnx."""
+    imports = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
+    if not imports and model.ir_version >= 3:
+        raise ModelError(f"{where}: does not say which operator set it uses")
+    return imports or {"": 1}
+
+
+def _live(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
+    """The nodes that the outputs depend on, in their order, without optional outputs that nobody reads."""
+    writers: dict[str, list[NodeProto]] = {}
+    for node in nodes:
+        for name in filter(None, node.output):
+            writers.setdefault(name, []).append(node)
+    needed, waiting = set(outputs), list(outputs)
+    while waiting:
+        for node in writers.get(waiting.pop(), ()):
+            fresh = {*node.input, *captured_names(node)} - needed
+            needed |= fresh
+            waiting.extend(fresh)
+    live = [node for node in nodes if needed.intersection(node.output) - {""}]
+    for node in live:
+        _forget_unread(node, needed)
+    return live
+
+
+def _forget_unread(node: NodeProto, needed: Collection[str]) -> None:
+    """Takes the names of optional outputs that nobody reads (a Dropout's mask) off the node."""
+    if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type):
+        return
+    declared = defs.get_schema(node.op_type).outputs
+    for index, name in enumerate(node.output):
+        optional = (
+            index < len(declared) and declared[index].option == defs.OpSchema.FormalParameterOption.Optional
+        )
+        if optional and name not in needed:
+            node.output[index] = ""
+    while node.output and not node.output[-1]:
+        del node.output[-1]
+
+
+def _symbol(dim: TensorShapeProto.Dimension) -> str:
+    """Its name; "" where it has none, or one like "?" that is no name: two such need not be equal."""
+    return dim.dim_param if any(map(str.isalnum, dim.dim_param)) else ""
+
+
+def _attribute(node: NodeProto, name: str) -> AttributeProto | None:
+    return next((attribute for attribute in node.attribute if attribute.name == name), None)
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

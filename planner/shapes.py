@@ -1,0 +1,218 @@
+"""Types and shapes of what one operator writes: ONNX's own inference, contrib operators, declared types.
+
+Pure rules; the walk over a whole model is in model.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+from onnx import NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper, shape_inference
+
+from edgepart.planner.errors import ModelError
+from edgepart.planner.graph import Constant, Tensor
+from edgepart.planner.subgraphs import described
+from edgepart.planner.weights import SMALL_BYTES, checked_size, dtype_name, item_bytes
+
+Types = Mapping[str, TypeProto]
+
+_DATA_BYTES = SMALL_BYTES // 2
+"""Constants up to this size are shown to shape inference: shapes, scales, axes, pads."""
+
+
+def tensor_type(dtype: str, shape: tuple[int, ...] | None) -> TypeProto:
+    return helper.make_tensor_type_proto(TensorProto.DataType.Value(dtype.upper()), shape)
+
+
+def type_of(constant: Constant) -> TypeProto:
+    return tensor_type(constant.dtype, constant.shape)
+
+
+def known_shape(of: TypeProto | None) -> tuple[int, ...] | None:
+    """Extents; None unless every one is known."""
+    if of is None or not of.HasField("tensor_type") or not of.tensor_type.HasField("shape"):
+        return None
+    dims = of.tensor_type.shape.dim
+    if not all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
+        return None
+    return tuple(dim.dim_value for dim in dims)
+
+
+def tensor_of(name: str, of: TypeProto | None) -> Tensor:
+    """The graph's record of a value of this type."""
+    kind = None if of is None else of.WhichOneof("value")
+    if of is None or kind is None:
+        return Tensor(name, None, "unknown", 0)
+    if kind != "tensor_type":
+        return Tensor(name, None, kind.removesuffix("_type").replace("sparse_tensor", "unknown"), 0)
+    if of.tensor_type.elem_type == TensorProto.UNDEFINED:
+        return Tensor(name, None, "unknown", 0)
+    dtype, shape = dtype_name(of.tensor_type.elem_type), known_shape(of)
+    if shape is not None:
+        checked_size(shape, dtype, f"tensor {name!r}")
+    return Tensor(name, shape, dtype, item_bytes(dtype))
+
+
+def infer(
+    node: NodeProto,
+    types: Types,
+    constants: Mapping[str, Constant],
+    imports: Mapping[str, int],
+    ir_version: int,
+) -> dict[str, TypeProto]:
+    """Types of the node's outputs, as far as they can be known, from those of its inputs and captured values.
+
+    ModelError where the shapes of its inputs do not fit each other."""
+    schema = _schema(node.op_type, imports.get(node.domain, 1), node.domain)
+    if schema is None:
+        return _contrib(node, types, constants, imports, ir_version)
+    data = {
+        name: numpy_helper.from_array(np.ascontiguousarray(constants[name].load()), name)
+        for name in filter(None, node.input)
+        if name in constants and constants[name].nbytes <= _DATA_BYTES
+    }
+    if any(name and name not in types for name in node.input):
+        types = {**types, **{name: TypeProto() for name in node.input if name and name not in types}}
+    opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
+    try:
+        return shape_inference.infer_node_outputs(schema, node, dict(types), data, None, opsets, ir_version)
+    except shape_inference.InferenceError as error:
+        if node.op_type in _EXACT and "[ShapeInferenceError]" in str(error) and _all_known(node, types):
+            message = str(error).strip().splitlines()[0]
+            raise ModelError(f"{described(node)}: the shapes of its inputs do not fit: {message}") from error
+        return {}
+
+
+_EXACT = frozenset(
+    [
+        "Conv",
+        "ConvTranspose",
+        "MatMul",
+        "Gemm",
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "Concat",
+        "MaxPool",
+        "AveragePool",
+        "BatchNormalization",
+    ]
+)
+"""Operators that the runtime cannot run where inference refuses them; some others it can."""
+
+
+def _all_known(node: NodeProto, types: Types) -> bool:
+    return all(known_shape(types.get(name)) is not None for name in node.input if name)
+
+
+@cache
+def _schema(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
+    if not defs.has(op_type, domain):
+        return None
+    try:
+        return defs.get_schema(op_type, version, domain)
+    except defs.SchemaError:
+        return None
+
+
+def completed(found: TypeProto | None, declared: TypeProto | None) -> TypeProto | None:
+    """`found`, and what it does not know taken from `declared`."""
+    if found is None or found.WhichOneof("value") is None:
+        return declared
+    if declared is None or not (found.HasField("tensor_type") and declared.HasField("tensor_type")):
+        return found
+    result = TypeProto()
+    result.CopyFrom(found)
+    mine, other = result.tensor_type, declared.tensor_type
+    mine.elem_type = mine.elem_type or other.elem_type
+    if not mine.HasField("shape") and other.HasField("shape"):
+        mine.shape.CopyFrom(other.shape)
+    elif len(mine.shape.dim) == len(other.shape.dim):
+        for dim, stated in zip(mine.shape.dim, other.shape.dim, strict=True):
+            if not dim.HasField("dim_value") and stated.HasField("dim_value"):
+                dim.dim_value = stated.dim_value
+    return result
+
+
+_LIKE_FIRST_INPUT = frozenset(
+    [
+        "BiasGelu",
+        "FastGelu",
+        "Gelu",
+        "QuickGelu",
+        "SkipLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+        "LayerNormalization",
+        "SimplifiedLayerNormalization",
+        "QLinearSigmoid",
+        "QLinearLeakyRelu",
+        "QLinearSoftmax",
+        "RotaryEmbedding",
+        "BiasSplitGelu",
+        "GroupNorm",
+        "SkipGroupNorm",
+        "BiasAdd",
+    ]
+)
+"""com.microsoft operators whose output 0 has the type of input 0."""
+
+_LIKE_STANDARD: Mapping[str, tuple[str, tuple[int, ...], frozenset[str]]] = {
+    "FusedConv": ("Conv", (0, 1), frozenset({"activation", "activation_params"})),
+    "FusedGemm": ("Gemm", (0, 1), frozenset({"activation", "activation_alpha", "activation_beta"})),
+    "QLinearAdd": ("Add", (0, 3), frozenset()),
+    "QLinearMul": ("Mul", (0, 3), frozenset()),
+    "QGemm": ("Gemm", (0, 3), frozenset()),
+    "MatMulIntegerToFloat": ("MatMul", (0, 1), frozenset()),
+    "DynamicQuantizeMatMul": ("MatMul", (0, 1), frozenset()),
+    "Inverse": ("Identity", (0,), frozenset()),
+}
+"""com.microsoft operator: the standard one with the same shapes, which of its inputs that one gets, and the
+attributes that it does not have."""
+
+_TO_FLOAT = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul"})
+
+
+def _contrib(
+    node: NodeProto,
+    types: Types,
+    constants: Mapping[str, Constant],
+    imports: Mapping[str, int],
+    ir_version: int,
+) -> dict[str, TypeProto]:
+    """Types that some operators of ONNX Runtime's own domain (or from there, in "") are known to give."""
+    first = types.get(next(iter(node.input), ""))
+    outputs = [name for name in node.output if name]
+    if first is None or not outputs or outputs[0] != node.output[0]:
+        return {}
+    if node.op_type in _LIKE_FIRST_INPUT:
+        return {outputs[0]: first}
+    shape = known_shape(first)
+    if node.op_type in ("QuantizeLinear", "DequantizeLinear") and shape is not None and len(node.input) > 1:
+        kind = types.get(node.input[2 if node.op_type == "QuantizeLinear" and len(node.input) > 2 else 1])
+        return {} if kind is None else {outputs[0]: _with_shape(kind.tensor_type.elem_type, shape)}
+    if node.op_type not in _LIKE_STANDARD:
+        return {}
+    op_type, inputs, dropped = _LIKE_STANDARD[node.op_type]
+    if len(node.input) <= max(inputs):
+        return {}
+    twin = helper.make_node(op_type, [node.input[i] for i in inputs], outputs[:1])
+    twin.attribute.extend(a for a in node.attribute if a.name not in dropped)
+    stand_ins = {
+        name: _with_shape(TensorProto.FLOAT, shape)
+        for name in twin.input
+        if (shape := known_shape(types.get(name))) is not None
+    }
+    if len(stand_ins) < len(set(twin.input)):
+        return {}
+    shape = known_shape(
+        infer(twin, stand_ins, constants={}, imports=imports, ir_version=ir_version).get(outputs[0])
+    )
+    elem_type = TensorProto.FLOAT if node.op_type in _TO_FLOAT else first.tensor_type.elem_type
+    return {} if shape is None else {outputs[0]: _with_shape(elem_type, shape)}
+
+
+def _with_shape(elem_type: int, shape: tuple[int, ...]) -> TypeProto:
+    return helper.make_tensor_type_proto(elem_type, shape)

@@ -1,0 +1,145 @@
+"""Node lists and the graphs inside nodes: order, captured names, and a branch put in the place of its If.
+
+Pure rules over onnx protos; no file, no shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
+from onnx.inliner import inline_local_functions
+
+from edgepart.planner.errors import ModelError
+
+
+def nested_graphs(node: NodeProto) -> Iterator[GraphProto]:
+    """The sub-graphs among the node's attributes."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def captured_names(node: NodeProto) -> tuple[str, ...]:
+    """Outer values that the node's sub-graphs read by name, each once."""
+    found: dict[str, None] = {}
+    for graph in nested_graphs(node):
+        found |= dict.fromkeys(_outer_names(graph))
+    return tuple(found)
+
+
+def _outer_names(graph: GraphProto) -> Iterator[str]:
+    defined = _defined_names(graph)
+    for node in graph.node:
+        yield from (name for name in (*node.input, *captured_names(node)) if name and name not in defined)
+    yield from (output.name for output in graph.output if output.name not in defined)
+
+
+def _defined_names(graph: GraphProto) -> set[str]:
+    names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    names |= {sparse.values.name for sparse in graph.sparse_initializer}
+    return names | {name for node in graph.node for name in node.output if name}
+
+
+def in_order(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> list[NodeProto]:
+    """The nodes so that each comes after those it reads from, in the file's order where that is one.
+
+    ModelError for a value written twice, one that nothing writes, and for a cycle."""
+    writer: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in filter(None, node.output):
+            if name in writer or name in known:
+                raise ModelError(f"{where}: {name!r} is written twice, the second time by {described(node)}")
+            writer[name] = index
+    reads = [[*filter(None, node.input), *captured_names(node)] for node in nodes]
+    for index, names in enumerate(reads):
+        for name in names:
+            if name not in writer and name not in known:
+                raise ModelError(f"{where}: {described(nodes[index])} reads {name!r}, which nothing writes")
+    before = [[writer[name] for name in names if name in writer] for names in reads]
+    if all(other < index for index, others in enumerate(before) for other in others):
+        return list(nodes)
+    try:
+        return [nodes[index] for index in TopologicalSorter(dict(enumerate(before))).static_order()]
+    except CycleError as error:
+        raise ModelError(
+            f"{where}: {described(nodes[error.args[1][0]])} depends on its own output"
+        ) from error
+
+
+def described(node: NodeProto) -> str:
+    """The node, for people."""
+    return f"{node.op_type} {node.name or next(filter(None, node.output), '')!r}"
+
+
+def inline_branch(node: NodeProto, branch: GraphProto, taken: Collection[str]) -> GraphProto:
+    """The graph that gives `node`'s outputs the values of `branch`: inner names made new among `taken`, its
+    outputs under the node's names. Its nodes and initializers are what counts."""
+    results = [output.name for output in branch.output]
+    written = {name for inner in branch.node for name in inner.output}
+    mapping: dict[str, str] = {}
+    for inside, outside in zip(results, node.output, strict=True):
+        if inside in written and inside not in mapping and outside:
+            mapping[inside] = outside
+    prefix = node.name or next(filter(None, node.output))
+    while any(f"{prefix}/{name}" in taken for name in _defined_names(branch)):
+        prefix += "_"
+    for name in _defined_names(branch):
+        mapping.setdefault(name, f"{prefix}/{name}")
+    result = GraphProto()
+    result.CopyFrom(branch)
+    _rename(result, mapping)
+    for inner in result.node:
+        inner.name = f"{prefix}/{inner.name}" if inner.name else ""
+    for inside, outside in zip(results, node.output, strict=True):
+        if outside and mapping.get(inside) != outside:
+            result.node.append(helper.make_node("Identity", [mapping.get(inside, inside)], [outside]))
+    return result
+
+
+def _rename(graph: GraphProto, mapping: Mapping[str, str]) -> None:
+    """Renames in place; a nested graph's own names hide outer ones."""
+    for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+        tensor.name = mapping.get(tensor.name, tensor.name)
+    for value in (*graph.output, *graph.value_info):
+        value.name = mapping.get(value.name, value.name)
+    for node in graph.node:
+        node.input[:] = [mapping.get(name, name) for name in node.input]
+        node.output[:] = [mapping.get(name, name) for name in node.output]
+        for nested in nested_graphs(node):
+            own = _defined_names(nested)
+            _rename(nested, {old: new for old, new in mapping.items() if old not in own})
+
+
+def without_functions(model: ModelProto, where: str) -> ModelProto:
+    """The model with its local functions put in the place of their calls; ModelError where that cannot be."""
+    if not model.functions:
+        return model
+    calls = {_key(f): {(n.domain, n.op_type) for n in _all_nodes(f)} for f in model.functions}
+    try:
+        TopologicalSorter({key: called & calls.keys() for key, called in calls.items()}).prepare()
+    except CycleError as error:
+        raise ModelError(f"{where}: function {error.args[1][0][1]!r} calls itself") from error
+    inlined: ModelProto = inline_local_functions(model)
+    if inlined.functions:
+        inlined = inline_local_functions(inlined, convert_version=True)
+    left = {_key(f) for f in inlined.functions}
+    for node in _all_nodes(inlined.graph):
+        if (node.domain, node.op_type) in left:
+            raise ModelError(
+                f"{where}: {described(node)} calls a function of another opset, which cannot be inlined"
+            )
+    return inlined
+
+
+def _key(function: FunctionProto) -> tuple[str, str]:
+    return (function.domain, function.name)
+
+
+def _all_nodes(graph: GraphProto | FunctionProto) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        for nested in nested_graphs(node):
+            yield from _all_nodes(nested)
