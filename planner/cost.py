@@ -1,6 +1,6 @@
-"""Cost: predicted seconds of computing and of moving bytes. Rules: no clock, no measuring; the numbers come from the
-cluster's devices (calibrated) and from profiles of real segments on real devices, where there are any.
-"""
+"""Cost: predicted seconds of computing and of moving bytes. Rules: no clock, no measuring; the numbers come
+from the cluster's devices (calibrated) and from profiles of real segments on real devices, where there are
+any. """
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Work:
 
 @dataclass
 class Cost:
-    """Seconds on the devices of one cluster for the operators of one graph. Holds a memo and nothing else that
-    changes."""
+    """Seconds on the devices of one cluster for the operators of one graph. Holds a memo and nothing else
+    that changes."""
 
     cluster: Cluster
     graph: Graph
@@ -101,7 +101,8 @@ class Cost:
 
 
 def _fused(graph: Graph) -> frozenset[str]:
-    """Names of the operators that cost nothing of their own: the runtime computes them with the one before."""
+    """Names of the operators that cost nothing of their own: the runtime computes them with the one
+    before."""
     heads: dict[str, str] = {}
     for op in graph.operators:
         for name in op.inputs:

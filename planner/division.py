@@ -1,14 +1,15 @@
 """Choices for layers, and the layouts that follow from them. Rules only.
 
-A strategy takes one choice for every layer: divide its exits along an axis, place it whole, or leave it to its
-readers (which recompute the halo that they need). Everything else follows, back to front, from the access maps.
-"""
+A strategy takes one choice for every layer: divide its exits along an axis, place it whole, or leave it to
+its readers (which recompute the halo that they need). Everything else follows, back to front, from the
+access maps."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from edgepart.planner.access.language import Axis
 from edgepart.planner.fusion import Coarse, Layer
 from edgepart.planner.graph import Operator
 from edgepart.planner.layout import Layout
@@ -25,6 +26,9 @@ class Divide:
     """Device and its part, in order along the axis; need not sum to one. For a grid, row by row."""
     grid: tuple[int, ...] = ()
     """How many parts along each axis; () for one axis."""
+    widened: bool = False
+    """Whether a device also computes what its own next layers need of its neighbours' parts, so that they
+    fetch nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ Choice = Divide | Whole | Pull
 
 
 def divide(extent: int, shares: Sequence[float], quantum: int = 1) -> tuple[tuple[int, int], ...]:
-    """`extent` cut in proportion to `shares`, on multiples of `quantum`; () bounds (a, a) where nothing is left.
+    """`extent` cut in proportion to `shares`, on multiples of `quantum`; () bounds (a, a) where nothing is
+    left.
 
     With equal shares this is BBGraP's Equation 1: the floor for everybody, and the remainder round robin.
 
@@ -97,10 +102,17 @@ class _Back:
         if isinstance(choice, Whole):
             return dict.fromkeys(choice.devices, self.graph.tensors[name].region)
         if isinstance(choice, Divide) and layer:
-            return _divided(self.graph.tensors[name].region, layer, choice)
+            found = _divided(self.graph.tensors[name].region, layer, choice)
+            return self._widened(name, found) if choice.widened else found
         if name in self.graph.outputs:
             raise ValueError(f"output {name!r} of the model cannot be left to its readers")
         return {device: region.hull() for device, region in self.needed[name].items()}
+
+    def _widened(self, name: str, regions: dict[str, Region]) -> dict[str, Region]:
+        return {
+            device: region.union_spans(self.needed[name].get(device, region)).hull()
+            for device, region in regions.items()
+        }
 
     def _all_or_nothing(
         self, op: Operator, written: dict[int, dict[str, Region]]
@@ -121,21 +133,11 @@ class _Back:
 
 def _divided(region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
     axes = [axis for name in choice.axes if (axis := layer.axis(name)) is not None]
-    shares = [share for _, share in choice.shares]
     if len(axes) < len(choice.axes):
         raise ValueError(
             f"layer {layer.number} has no axes {choice.axes}, only {[a.name for a in layer.axes]}"
         )
-    if len(axes) == 1:
-        cuts = [(bounds,) for bounds in divide(axes[0].extent, shares, axes[0].quantum)]
-    else:
-        rows, columns = choice.grid
-        tall = divide(axes[0].extent, [sum(shares[r * columns : (r + 1) * columns]) for r in range(rows)])
-        cuts = [
-            (tall[r], wide)
-            for r in range(rows)
-            for wide in divide(axes[1].extent, shares[r * columns : (r + 1) * columns])
-        ]
+    cuts = _grid(axes, [share for _, share in choice.shares], choice.grid)
     found: dict[str, Region] = {}
     for (device, _), bounds in zip(choice.shares, cuts, strict=True):
         tile = region
@@ -144,3 +146,19 @@ def _divided(region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
         if not tile.is_empty:
             found[device] = tile
     return found
+
+
+def _grid(
+    axes: Sequence[Axis], shares: Sequence[float], grid: Sequence[int]
+) -> list[tuple[tuple[int, int], ...]]:
+    """Bounds along each axis, for each device."""
+    if len(axes) == 1:
+        return [(bounds,) for bounds in divide(axes[0].extent, shares, axes[0].quantum)]
+    rows, columns = grid
+    lines = [shares[r * columns : (r + 1) * columns] for r in range(rows)]
+    tall = divide(axes[0].extent, [sum(line) for line in lines], axes[0].quantum)
+    return [
+        (height, width)
+        for height, line in zip(tall, lines, strict=True)
+        for width in divide(axes[1].extent, line, axes[1].quantum)
+    ]

@@ -1,13 +1,14 @@
-"""Coarsening (Moirai, section 3.2): what the runtime computes in one pass stays together, as one layer. Rules as data.
+"""Coarsening (Moirai, section 3.2): what the runtime computes in one pass stays together, as one layer.
+Rules as data.
 
-A layer is what a strategy decides about. Its **exits** are the tensors that somebody outside it reads; the layer's
-choice divides those. All its other tensors are **pulled**: a device computes of them what it needs itself, so that
-nothing inside a layer ever travels. Views and copies (Reshape, Concat, Transpose ...) are pulled by their readers.
+A layer is what a strategy decides about. Its **exits** are the tensors that somebody outside it reads; the
+layer's choice divides those. All its other tensors are **pulled**: a device computes of them what it needs
+itself, so that nothing inside a layer ever travels. Views and copies (Reshape, Concat, Transpose ...) are
+pulled by their readers.
 
-A quantise/dequantise group (the DequantizeLinears of an operator's inputs, the operator, the QuantizeLinear behind
-it) is one layer: only the quantised tensors between groups are ever cut or moved, which keeps the rounding the same
-as in the whole model.
-"""
+A quantise/dequantise group (the DequantizeLinears of an operator's inputs, the operator, the QuantizeLinear
+behind it) is one layer: only the quantised tensors between groups are ever cut or moved, which keeps the
+rounding the same as in the whole model."""
 
 from __future__ import annotations
 
@@ -43,14 +44,21 @@ class Layer:
     number: int
     operators: tuple[Operator, ...]
     exits: tuple[str, ...]
-    """Tensors that are read outside the layer or are outputs of the model; () for a layer that is pulled."""
+    """Tensors that are read outside the layer or are outputs of the model; () for a layer that is
+    pulled."""
     axes: tuple[Axis, ...]
-    """The ways in which its exits can be divided without computing anything twice; indices are those of the exits."""
+    """The ways in which its exits can be divided without computing anything twice; indices are those of the
+    exits."""
     opaque: bool
     """Whether it can only be placed whole."""
 
     def axis(self, name: str) -> Axis | None:
         return next((axis for axis in self.axes if axis.name == name), None)
+
+    def splits(self, name: str) -> bool:
+        """Whether at least two devices can share it along the axis `name`."""
+        axis = self.axis(name)
+        return axis is not None and axis.extent >= 2 * axis.quantum
 
     @property
     def anchor(self) -> Operator:
@@ -114,7 +122,8 @@ class Coarse:
         return constant or op.op_type in DEQUANTIZE or access.family in PULLED_FAMILIES
 
     def _axes(self, operators: tuple[Operator, ...], exits: tuple[str, ...]) -> tuple[Axis, ...]:
-        """Axes that every operator of the layer can be split along, with the coarsest quantum among them."""
+        """Axes that every operator of the layer can be split along, with the coarsest quantum among
+        them."""
         shape = self.graph.tensors[exits[0]].shape
         if any(self.graph.tensors[name].shape != shape for name in exits):
             return ()

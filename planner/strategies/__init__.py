@@ -1,0 +1,51 @@
+"""The ways to choose layouts, by name. Each is a module that registers `candidates(study)`: the strategies
+it would consider, of which the best by simulation that fits is taken. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from types import MappingProxyType
+
+from edgepart.planner.errors import UsageError
+from edgepart.planner.layout import Problem, Strategy
+from edgepart.planner.study import Study
+
+Candidates = Callable[[Study], Iterator[Strategy]]
+
+MODULES = ("single", "modnn", "deepthings", "bbgrap", "auto")
+"""In the order of `edgepart plan --compare`. A new strategy is a new file, and its name here."""
+
+_registered: dict[str, Candidates] = {}
+
+
+def register(name: str) -> Callable[[Candidates], Candidates]:
+    """Makes the decorated `candidates` known as the strategy `name`."""
+
+    def keep(candidates: Candidates) -> Candidates:
+        _registered[name] = candidates
+        return candidates
+
+    return keep
+
+
+def strategies() -> Mapping[str, Candidates]:
+    """All of them."""
+    for module in MODULES:
+        import_module(f"{__name__}.{module}")
+    return MappingProxyType({name: _registered[name] for name in MODULES})
+
+
+def get(name: str) -> Candidates:
+    """UsageError where there is no strategy of that name."""
+    found = strategies().get(name)
+    if found is None:
+        raise UsageError(f"no strategy is called {name!r}; there are {', '.join(MODULES)}")
+    return found
+
+
+def plan(problem: Problem, name: str = "auto", study: Study | None = None) -> Strategy:
+    """The best candidate of the strategy `name`; Infeasible where none fits the devices' memory."""
+    candidates = get(name)
+    study = study or Study(problem)
+    return study.best(candidates(study))

@@ -1,0 +1,68 @@
+"""BBGraP (Mateu Cuadrat, Park, Egger: A Black-Box Graph Partitioner for Generalized Deep Neural Network
+Parallelization): every layer's output is divided along one direction, back to front, all devices get
+everything after every layer, and the graph optimiser takes away what is not needed.
+
+Ours, where the paper stops: unequal devices get proportional parts, the direction is chosen by simulation
+unless it is forced, a layer that lacks the direction is divided along its channels, and what cannot be
+divided at all is whole on the fastest device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgepart.planner.division import Choice, Whole
+from edgepart.planner.errors import UsageError
+from edgepart.planner.layout import Strategy, Sync
+from edgepart.planner.strategies import register
+from edgepart.planner.strategies.single import alone
+from edgepart.planner.study import Study
+
+KNOWN_AXES = ("height", "width", "channel", "batch", "sequence", "feature", "head", "depth")
+"""What may be forced on any model; one that the model does not have is said so, and the model is not
+split."""
+
+
+@register("bbgrap")
+def candidates(study: Study) -> Iterator[Strategy]:
+    """One candidate for each direction that the model can be split in, or for the one that is forced."""
+    forced = study.problem.axis
+    if forced is not None and forced not in (*KNOWN_AXES, *study.axis_names):
+        raise UsageError(
+            f"axis {forced!r}: this model has {', '.join(study.axis_names) or 'none to split along'}"
+        )
+    axes = [forced] if forced is not None else [a for a in study.axis_names if a != "batch"]
+    splittable = [axis for axis in axes if axis in study.axis_names]
+    for axis in splittable:
+        yield along(study, axis, study.by_speed)
+    if not splittable or len(study.by_speed) == 1:
+        yield from _unsplit(study, forced)
+
+
+def _unsplit(study: Study, forced: str | None) -> Iterator[Strategy]:
+    if len(study.by_speed) == 1:
+        reason = "there is only one device; "
+    else:
+        reason = f"no layer can be split along {forced or 'any axis'}; "
+    for device in study.by_speed:
+        yield alone(study, device, "bbgrap", reason)
+
+
+def along(study: Study, axis: str, devices: tuple[str, ...]) -> Strategy:
+    """Every layer along `axis`, over `devices`, the fastest of them first."""
+    shares = study.shares(devices)
+    choices: dict[int, Choice] = {}
+    main = split = 0
+    for layer in study.layers:
+        choice = study.divided(layer, axis, shares)
+        if choice is None:
+            choices[layer.number] = Whole((devices[0],))
+        else:
+            choices[layer.number] = choice
+            split += 1
+            main += choice == study.divided(layer, axis, shares, second=False)
+    rest = len(study.layers) - split
+    why = (
+        f"{main} of {len(study.layers)} layers are split along {axis} over {len(devices)} devices in proportion to their"
+        f" speed, {split - main} along another axis, and {rest} run whole on {devices[0]}"
+    )
+    return study.strategy("bbgrap", choices, why, Sync.BROADCAST)

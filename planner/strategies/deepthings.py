@@ -1,0 +1,90 @@
+"""DeepThings (Zhao, Barijough, Gerstlauer, TCAD 2018): fused tile partitioning. The layers from the input
+to some layer are one block; its output is cut into tiles, and each device computes everything that its tile
+needs, borders that overlap with its neighbours' included, so that nothing travels inside the block. The
+rest runs whole on one device.
+
+Which layer ends the block is chosen by simulation; one row of tiles, a column of them, or a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgepart.planner.division import Choice, Divide, Whole
+from edgepart.planner.layout import Strategy
+from edgepart.planner.strategies import register
+from edgepart.planner.strategies.single import alone
+from edgepart.planner.study import Cut, Study
+
+CUTS_TRIED = 8
+"""Ends of the block that are simulated for each shape of tiles, evenly spread over the model's
+arithmetic."""
+
+SHAPES = (("height",), ("width",), ("height", "width"))
+
+
+@register("deepthings")
+def candidates(study: Study) -> Iterator[Strategy]:
+    """Blocks of several lengths, each with each shape of tiles."""
+    count = len(study.by_speed)
+    shapes = [(study.problem.axis,)] if study.problem.axis else SHAPES
+    made = 0
+    for cut in spread(study, CUTS_TRIED) if count > 1 else ():
+        for axes in shapes:
+            strategy = fused(study, cut, axes)
+            if strategy is not None:
+                made += 1
+                yield strategy
+    if not made:
+        for device in study.by_speed:
+            yield alone(
+                study, device, "deepthings", "no block of layers can be cut into tiles for several devices; "
+            )
+
+
+def spread(study: Study, count: int) -> tuple[Cut, ...]:
+    """At most `count` cut points, at even distances by the seconds before them; the last one is always
+    in."""
+    cuts = [cut for cut in study.cuts if cut.seconds > 0]
+    if len(cuts) <= count:
+        return tuple(cuts)
+    wanted = [cuts[-1].seconds * (n + 1) / count for n in range(count)]
+    return tuple(dict.fromkeys(_nearest(cuts, seconds) for seconds in wanted))
+
+
+def _nearest(cuts: list[Cut], seconds: float) -> Cut:
+    return min(cuts, key=lambda cut: (abs(cut.seconds - seconds), len(cut.crossing)))
+
+
+def fused(study: Study, cut: Cut, axes: tuple[str, ...]) -> Strategy | None:
+    """The block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
+    devices = study.by_speed
+    grid = square(len(devices)) if len(axes) == 2 else ()
+    if grid is None:
+        return None
+    tiles = Divide(axes, study.shares(devices), grid, widened=True)
+    choices: dict[int, Choice] = {}
+    for layer in study.layers:
+        if study.ends[layer.number] > cut.position:
+            choices[layer.number] = Whole((devices[0],))
+        elif not cut.crossing.isdisjoint(layer.exits):
+            if not all(map(layer.splits, axes)):
+                return None
+            choices[layer.number] = tiles
+        else:
+            rest = tiles if all(map(layer.splits, axes)) else Whole((devices[0],))
+            choices[layer.number] = study.pull(layer) or rest
+    why = (
+        f"the layers up to {cut.last!r} are one block of {len(devices)} tiles along {' and '.join(axes)}, with"
+        f" overlapping borders computed twice; the rest runs on {devices[0]}"
+    )
+    return study.strategy("deepthings", choices, why)
+
+
+def square(count: int) -> tuple[int, int] | None:
+    """The grid of `count` tiles that is nearest to a square; None where there is only a row of them.
+
+    >>> square(6), square(7)
+    ((2, 3), None)
+    """
+    rows = max((r for r in range(2, int(count**0.5) + 1) if count % r == 0), default=None)
+    return None if rows is None else (rows, count // rows)

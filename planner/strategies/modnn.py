@@ -1,0 +1,50 @@
+"""MoDNN (Mao et al., DATE 2017): each layer is divided into tiles along the longer edge of its feature map,
+in proportion to the devices' speed; after every layer the tiles meet at one device, which hands out the
+next ones.
+
+Layers without rows or columns run whole on that device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgepart.planner.division import Choice, Divide, Whole
+from edgepart.planner.fusion import Layer
+from edgepart.planner.layout import Strategy, Sync
+from edgepart.planner.strategies import register
+from edgepart.planner.strategies.single import alone
+from edgepart.planner.study import Study
+
+SPATIAL = ("height", "width", "depth")
+
+
+@register("modnn")
+def candidates(study: Study) -> Iterator[Strategy]:
+    """With the fastest device as the hub, and with the gateway."""
+    for hub in dict.fromkeys((study.by_speed[0], study.problem.gateway)):
+        yield tiles(study, hub)
+
+
+def tiles(study: Study, hub: str) -> Strategy:
+    """Every layer that has an edge to cut, over all devices."""
+    shares = study.shares(study.by_speed)
+    choices: dict[int, Choice] = {}
+    split = 0
+    for layer in study.layers:
+        axis = edge(study, layer)
+        if axis is None:
+            choices[layer.number] = Whole((hub,))
+        else:
+            choices[layer.number] = Divide((axis,), shares)
+            split += 1
+    if not split or len(shares) == 1:
+        return alone(study, hub, "modnn", "no layer has an edge to cut into tiles for several devices; ")
+    why = f"{split} of {len(study.layers)} layers are cut into tiles, which meet at {hub} after every layer"
+    return study.strategy("modnn", choices, why, Sync.HUB, hub)
+
+
+def edge(study: Study, layer: Layer) -> str | None:
+    """The axis to cut: the forced one, or the longer edge of the feature map."""
+    wanted = (study.problem.axis,) if study.problem.axis else SPATIAL
+    found = [a for a in layer.axes if a.name in wanted and layer.splits(a.name)]
+    return max(found, key=lambda a: a.extent).name if found else None

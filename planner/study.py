@@ -1,0 +1,247 @@
+"""Study: one problem with all that is worked out about it once: layers, costs, speeds, cut points,
+verdicts.
+
+What strategies ask instead of the bare problem, so that comparing hundreds of candidates computes nothing
+twice. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from edgepart.planner.cost import Cost, Profiles
+from edgepart.planner.division import Choice, Divide, Pull, Whole, layouts
+from edgepart.planner.errors import Infeasible, UsageError
+from edgepart.planner.fusion import Coarse, Layer, coarsen
+from edgepart.planner.layout import Problem, Strategy, Sync
+from edgepart.planner.lower import make_plan
+from edgepart.planner.region import Region
+from edgepart.planner.simulate import Simulation, simulate
+
+SECOND_AXES = ("channel", "feature", "head", "sequence")
+"""What a layer that lacks the wanted axis is divided along instead, the first that it has."""
+
+
+Shares = tuple[tuple[str, float], ...]
+"""Devices, and each one's part; need not sum to one."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A place between layers that no layer straddles."""
+
+    position: int
+    """Operators up to this index lie before it."""
+    last: str
+    """The operator just before it."""
+    crossing: frozenset[str]
+    """Exits that are written before it and read after it."""
+    seconds: float
+    """Of computing what lies before it on the fastest device."""
+
+
+class Study:
+    """A problem, and what is known about it."""
+
+    def __init__(self, problem: Problem, profiles: Profiles | None = None) -> None:
+        self.problem = problem
+        self.graph = problem.graph
+        self.cluster = problem.cluster
+        self.cost = Cost(problem.cluster, problem.graph, profiles or {})
+        if problem.objective not in ("latency", "throughput"):
+            raise UsageError(f"objective {problem.objective!r}: choose 'latency' or 'throughput'")
+        problem.cluster.device(problem.gateway)
+        self._forecasts: dict[int, tuple[Strategy, Simulation]] = {}
+
+    @cached_property
+    def coarse(self) -> Coarse:
+        return coarsen(self.graph)
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Layers that a choice has to be taken for."""
+        return tuple(layer for layer in self.coarse.layers if layer.exits)
+
+    @cached_property
+    def whole_s(self) -> Mapping[str, float]:
+        """By device, seconds of computing the whole model there."""
+        by_name, accesses = self.graph.by_name, self.coarse.accesses
+        return {
+            device.name: self.cost.segment_s(device.name)
+            + sum(
+                self.cost.compute_s(by_name[name], accesses[name], full, device.name)
+                for name, full in self._full.items()
+            )
+            for device in self.cluster.devices
+        }
+
+    @cached_property
+    def by_speed(self) -> tuple[str, ...]:
+        """Devices, fastest first; the gateway first among equals."""
+        return tuple(
+            sorted(self.whole_s, key=lambda name: (self.whole_s[name], name != self.problem.gateway))
+        )
+
+    @cached_property
+    def axis_names(self) -> tuple[str, ...]:
+        """Axes along which at least one layer can be divided, the most often found first."""
+        count: dict[str, int] = {}
+        for layer in self.layers:
+            for axis in layer.axes:
+                if layer.splits(axis.name):
+                    count[axis.name] = count.get(axis.name, 0) + 1
+        return tuple(sorted(count, key=lambda name: (-count[name], name)))
+
+    def shares(self, devices: Iterable[str]) -> Shares:
+        """In proportion to how fast each computes the whole model."""
+        return tuple((name, 1 / self.whole_s[name]) for name in devices)
+
+    def limit_bytes(self, device: str) -> float:
+        """What a plan may use there."""
+        own = self.cluster.device(device).memory_bytes
+        return min(own, self.problem.memory_limit_bytes.get(device, own))
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Every place where no layer straddles, in the model's order."""
+        return tuple(_cuts(self))
+
+    @cached_property
+    def full_s(self) -> Mapping[str, float]:
+        """By operator, seconds of all of it on the fastest device."""
+        return {
+            name: self.cost.compute_s(
+                self.graph.by_name[name], self.coarse.accesses[name], full, self.by_speed[0]
+            )
+            for name, full in self._full.items()
+        }
+
+    @cached_property
+    def ends(self) -> Mapping[int, int]:
+        """By layer that has exits, the index of its last operator."""
+        return {layer.number: max(self.position[op.name] for op in layer.operators) for layer in self.layers}
+
+    @cached_property
+    def position(self) -> Mapping[str, int]:
+        """By operator, its index."""
+        return {op.name: index for index, op in enumerate(self.graph.operators)}
+
+    @cached_property
+    def _full(self) -> Mapping[str, dict[int, Region]]:
+        tensors = self.graph.tensors
+        return {
+            op.name: {i: tensors[n].region for i, n in enumerate(op.outputs) if n}
+            for op in self.graph.operators
+        }
+
+    def divided(self, layer: Layer, axis: str, shares: Shares, second: bool = True) -> Divide | None:
+        """`layer` along `axis`, or along the next best that it has; None where it cannot be divided."""
+        for name in (axis, *SECOND_AXES) if second else (axis,):
+            if layer.splits(name):
+                return Divide((name,), shares)
+        return None
+
+    def strategy(
+        self,
+        name: str,
+        choices: Mapping[int, Choice],
+        why: str,
+        sync: Sync = Sync.NEEDED,
+        hub: str | None = None,
+    ) -> Strategy:
+        """The layouts that follow from a choice for every layer."""
+        return Strategy(name, layouts(self.coarse, choices), sync, hub, self.coarse.layer_of, why)
+
+    def whole(self, device: str) -> dict[int, Choice]:
+        """Everything on one device."""
+        return {layer.number: Whole((device,)) for layer in self.layers}
+
+    def pull(self, layer: Layer) -> Choice | None:
+        """Left to its readers; None where that cannot be: outputs of the model, and what is opaque."""
+        return None if layer.opaque or any(n in self.graph.outputs for n in layer.exits) else Pull()
+
+    def forecast(self, strategy: Strategy) -> Simulation:
+        """What `strategy` would do: lowered to a sketch of a plan, and simulated; remembered."""
+        found = self._forecasts.get(id(strategy))
+        if found is None:
+            plan = make_plan(self.problem, strategy, model_digest="", cost=self.cost, sketch=True)
+            made = simulate(plan, self.cluster, self.problem.gateway, self.cost)
+            found = self._forecasts[id(strategy)] = (strategy, made)
+        return found[1]
+
+    def score(self, strategy: Strategy) -> float:
+        """What is to be small: seconds of a request, or seconds between two of them."""
+        simulation = self.forecast(strategy)
+        if self.problem.objective == "throughput":
+            return 1 / simulation.throughput_per_s
+        return simulation.latency_s
+
+    def short_bytes(self, strategy: Strategy) -> dict[str, int]:
+        """By device, the memory that is missing; {} where it fits."""
+        peaks = self.forecast(strategy).peak_memory_bytes
+        short = {name: peak - self.limit_bytes(name) for name, peak in peaks.items()}
+        return {name: int(-(-lack // 1)) for name, lack in short.items() if lack > 0}
+
+    def best(self, candidates: Iterable[Strategy]) -> Strategy:
+        """The one with the lowest score that fits; Infeasible, with what the nearest lacks, where none
+        does."""
+        chosen: Strategy | None = None
+        nearest: dict[str, int] = {}
+        for strategy in candidates:
+            short = self.short_bytes(strategy)
+            if short:
+                if not nearest or sum(short.values()) < sum(nearest.values()):
+                    nearest = short
+            elif chosen is None or self.score(strategy) < self.score(chosen):
+                chosen = strategy
+        if chosen is None:
+            raise self.infeasible(nearest)
+        return chosen
+
+    def infeasible(self, short: Mapping[str, int]) -> Infeasible:
+        each = ", ".join(
+            f"{name} lacks {lack:,} bytes (it may use {self.limit_bytes(name):,.0f}, {self.limit_bytes(name) + lack:,.0f}"
+            " would do)"
+            for name, lack in sorted(short.items())
+        )
+        return Infeasible(
+            f"model {self.graph.name!r} does not fit: {each}. Add devices, raise the memory limit or take another"
+            " strategy.",
+            short,
+        )
+
+
+def _cuts(study: Study) -> Iterator[Cut]:
+    """One sweep along the model: what is open at an index is a layer begun and not ended."""
+    coarse, operators = study.coarse, study.graph.operators
+    last = _last_reads(study)
+    ends = {end: number for number, end in study.ends.items()}
+    begun: set[int] = set()
+    alive: set[str] = set()
+    seconds = 0.0
+    for index, op in enumerate(operators):
+        seconds += study.full_s[op.name]
+        if not coarse.is_pulled(op):
+            begun.add(coarse.layer_of[op.name])
+        number = ends.get(index)
+        if number is None:
+            continue
+        begun.discard(number)
+        alive = {n for n in (*alive, *coarse.layers[number].exits) if last[n] > index}
+        if not begun and alive:
+            yield Cut(index, op.name, frozenset(alive), seconds)
+
+
+def _last_reads(study: Study) -> dict[str, int]:
+    """By tensor, where it is read for the last time; a pulled reader reads where its own readers do."""
+    coarse, graph, last = study.coarse, study.graph, dict[str, int]()
+    for op in reversed(graph.operators):
+        for name in filter(None, op.outputs):
+            last[name] = study.position[op.name]
+            for reader in graph.consumers[name]:
+                reads = [study.position[reader.name]]
+                if coarse.is_pulled(reader):
+                    reads = [last[n] for n in reader.outputs if n]
+                last[name] = max([last[name], *reads])
+    return last
