@@ -1,0 +1,162 @@
+"""Sessions: sharing, letting go, types that numpy lacks, and what ONNX Runtime refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edgepart.agent.sessions import Sessions
+from edgepart.planner.errors import InternalError, RequestError
+from edgepart.planner.plan import Piece, Port, Program, Segment, WeightRef
+from edgepart.planner.region import Array, Region
+from tests.agent import handmade
+
+
+class Store:
+    """Counts how often each weight is read."""
+
+    def __init__(self) -> None:
+        self.reads: list[str] = []
+
+    def __call__(self, ref: WeightRef) -> Array:
+        self.reads.append(ref.name)
+        array = handmade.read_weight(ref)
+        array.flags.writeable = False
+        return array
+
+
+def test_equal_segments_and_weights_are_held_once_and_let_go_with_the_last_program() -> None:
+    store = Store()
+    sessions = Sessions(1, store)
+    plan = handmade.split_plan()
+    first = sessions.prepare(plan.programs["a"])
+    assert sessions.held == (2, 2)
+    second = sessions.prepare(plan.programs["a"])
+    assert [one.session for one in first.loaded] == [one.session for one in second.loaded]
+    third = sessions.prepare(plan.programs["b"])
+    assert sessions.held == (4, 2)
+    assert sorted(store.reads) == ["w1", "w2."]
+    sessions.release(first)
+    sessions.release(third)
+    assert sessions.held == (2, 2)
+    sessions.release(second)
+    assert sessions.held == (0, 0)
+    (out,) = first.run(0, [handmade.request_input(1)[:, :, :5]])
+    assert out.shape == (1, 2, 4, 6)  # a released program still runs what is under way
+
+
+def test_a_segment_computes_with_its_external_weights() -> None:
+    sessions = Sessions(1, handmade.read_weight)
+    prepared = sessions.prepare(handmade.split_plan().programs["a"])
+    x = handmade.request_input(3)
+    (c1,) = prepared.run(0, [x[:, :, :5]])
+    expected = handmade.conv3x3(x, handmade.weight("w1"))[:, :, :4]
+    np.testing.assert_allclose(c1, expected, rtol=1e-4, atol=1e-5)
+    assert prepared.dtypes == {name: np.dtype("float32") for name in ("x", "c1", "y")}
+
+
+def ports(*names: str, shape: Sequence[int] = (4,)) -> list[Port]:
+    return [Port(name, Piece(name, Region.full(tuple(shape)))) for name in names]
+
+
+def prepared_run(
+    made: Segment, inputs: Sequence[Array], weights: dict[str, Array] | None = None
+) -> list[Array]:
+    sessions = Sessions(1, lambda ref: (weights or {})[ref.name])
+    return sessions.prepare(handmade.one_program(made)).run(0, inputs)
+
+
+def test_bfloat16_goes_in_and_out() -> None:
+    made = handmade.segment(
+        [helper.make_node("Identity", ["x"], ["y"])], ports("x"), ports("y"), dtype=TensorProto.BFLOAT16
+    )
+    x = np.array([1, -2, 0.5, 3], ml_dtypes.bfloat16)
+    (y,) = prepared_run(made, [x])
+    assert y.dtype == x.dtype
+    assert y.tolist() == x.tolist()
+
+
+def test_bfloat16_weights_are_shared() -> None:
+    array = np.array([1, 2, 3, 4], ml_dtypes.bfloat16)
+    nodes = [
+        helper.make_node("Cast", ["w"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "wide"], ["y"]),
+    ]
+    made = handmade.segment(nodes, ports("x"), ports("y"), [handmade.weight_ref("w", array, "bfloat16")])
+    (y,) = prepared_run(made, [np.zeros(4, np.float32)], {"w": array})
+    assert y.tolist() == [1, 2, 3, 4]
+
+
+def test_sub_byte_weights_are_put_into_the_model() -> None:
+    packed = np.array([0x21, 0x43], np.uint8)  # 1, 2, 3, 4 as uint4, two to a byte
+    ref = WeightRef("w", "d" * 64, "w", Region.full((4,)), "uint4", (4,), 2)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "scale"], ["wide"]),
+        helper.make_node("Add", ["x", "wide"], ["y"]),
+    ]
+    made = handmade.segment(nodes, ports("x"), ports("y"), [ref])
+    proto = onnx.load_from_string(made.model)
+    proto.opset_import[0].version = 21
+    proto.ir_version = 10
+    proto.graph.initializer.append(helper.make_tensor("scale", TensorProto.FLOAT, [], [1.0]))
+    newer = Segment(made.digest, proto.SerializeToString(), *list(vars(made).values())[2:])
+    (y,) = prepared_run(newer, [np.zeros(4, np.float32)], {"w": packed})
+    assert y.tolist() == [1, 2, 3, 4]
+
+
+def test_strings_and_sequences() -> None:
+    made = handmade.segment(
+        [helper.make_node("Identity", ["x"], ["y"])], ports("x"), ports("y"), dtype=TensorProto.STRING
+    )
+    (y,) = prepared_run(made, [np.array(["a", "bé", "", "d"], object)])
+    assert y.tolist() == ["a", "bé", "", "d"]
+    graph = helper.make_graph(
+        [helper.make_node("SequenceConstruct", ["x", "x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    whole = [Port("y", Piece("y", Region(())))]
+    made = Segment("s", model.SerializeToString(), tuple(ports("x")), tuple(whole), (), ("s",), 0, 0, 0)
+    (sequence,) = prepared_run(made, [np.arange(4, dtype=np.float32)])
+    assert [one.tolist() for one in sequence] == [[0, 1, 2, 3]] * 2
+
+
+def test_a_refused_segment_is_named_by_its_operators_and_nothing_is_held() -> None:
+    good = handmade.split_plan().programs["a"].segments[0]
+    bad = handmade.segment([helper.make_node("Telepathy", ["x"], ["y"])], ports("x"), ports("y"))
+    sessions = Sessions(1, handmade.read_weight)
+    with pytest.raises(InternalError, match="Telepathy_0"):
+        sessions.prepare(Program("a", (), (good, bad), 0, 0))
+    assert sessions.held == (0, 0)
+
+
+def test_a_weight_of_another_size_is_refused() -> None:
+    sessions = Sessions(1, lambda ref: np.zeros(3, np.float32))
+    with pytest.raises(InternalError, match=r"w1 .* has 12 bytes in the store and 144 in the plan"):
+        sessions.prepare(handmade.split_plan().programs["a"])
+    assert sessions.held == (0, 0)
+
+
+def test_what_the_inputs_are_at_fault_for_is_a_request_error() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "x"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.INT64, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+        [helper.make_tensor("table", TensorProto.FLOAT, [3], [5.0, 6.0, 7.0])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    made = Segment(
+        "g", model.SerializeToString(), tuple(ports("x")), tuple(ports("y")), (), ("look up",), 0, 0, 0
+    )
+    prepared = Sessions(1, handmade.read_weight).prepare(handmade.one_program(made))
+    with pytest.raises(RequestError, match=r"look up.*indices element out of data bounds"):
+        prepared.run(0, [np.array([0, 1, 2, 9])])
+    assert prepared.run(0, [np.array([0, 1, 2, 0])])[0].tolist() == [5, 6, 7, 5]
