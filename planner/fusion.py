@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from edgepart.planner.access import access_of
+from edgepart.planner.access import accesses as bound_accesses
 from edgepart.planner.access.language import Access, Axis, Outputs
 from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.region import Region
@@ -143,7 +143,7 @@ class Coarse:
 
 def coarsen(graph: Graph) -> Coarse:
     """The layers of `graph`."""
-    accesses = {op.name: access_of(op, graph) for op in graph.operators}
+    accesses = bound_accesses(graph)
     position = {op.name: number for number, op in enumerate(graph.operators)}
     joined: dict[str, str] = {}
     for op in graph.operators:

@@ -201,13 +201,13 @@ class Study:
 
     def infeasible(self, short: Mapping[str, int]) -> Infeasible:
         each = ", ".join(
-            f"{name} lacks {lack:,} bytes (it may use {self.limit_bytes(name):,.0f}, {self.limit_bytes(name) + lack:,.0f}"
-            " would do)"
+            f"{name} lacks {lack:,} bytes (it may use {limit:,.0f}; {limit + lack:,.0f} would do)"
             for name, lack in sorted(short.items())
+            for limit in [self.limit_bytes(name)]
         )
         return Infeasible(
-            f"model {self.graph.name!r} does not fit: {each}. Add devices, raise the memory limit or take another"
-            " strategy.",
+            f"model {self.graph.name!r} does not fit: {each}. "
+            "Add devices, raise the memory limit or take another strategy.",
             short,
         )
 

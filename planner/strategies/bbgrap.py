@@ -62,7 +62,7 @@ def along(study: Study, axis: str, devices: tuple[str, ...]) -> Strategy:
             main += choice == study.divided(layer, axis, shares, second=False)
     rest = len(study.layers) - split
     why = (
-        f"{main} of {len(study.layers)} layers are split along {axis} over {len(devices)} devices in proportion to their"
+        f"{main} of {len(study.layers)} layers are split along {axis} over {len(devices)} devices by their"
         f" speed, {split - main} along another axis, and {rest} run whole on {devices[0]}"
     )
     return study.strategy("bbgrap", choices, why, Sync.BROADCAST)

@@ -74,8 +74,8 @@ def fused(study: Study, cut: Cut, axes: tuple[str, ...]) -> Strategy | None:
             rest = tiles if all(map(layer.splits, axes)) else Whole((devices[0],))
             choices[layer.number] = study.pull(layer) or rest
     why = (
-        f"the layers up to {cut.last!r} are one block of {len(devices)} tiles along {' and '.join(axes)}, with"
-        f" overlapping borders computed twice; the rest runs on {devices[0]}"
+        f"the layers up to {cut.last!r} are one block of {len(devices)} tiles along {' and '.join(axes)},"
+        f" with overlapping borders computed twice; the rest runs on {devices[0]}"
     )
     return study.strategy("deepthings", choices, why)
 

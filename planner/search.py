@@ -1,0 +1,115 @@
+"""Search: from a problem to a plan. The one entry for the agent and for the command line. Rules only.
+
+What a strategy picked is lowered in full and simulated once more; the numbers in the plan are those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, replace
+
+from edgepart.planner import strategies
+from edgepart.planner.cost import Profiles
+from edgepart.planner.errors import Infeasible
+from edgepart.planner.layout import Problem, Strategy
+from edgepart.planner.lower import make_plan
+from edgepart.planner.plan import Plan
+from edgepart.planner.region import Region
+from edgepart.planner.simulate import Simulation, simulate
+from edgepart.planner.study import Study
+
+Digests = MutableMapping[tuple[str, str, Region], str]
+"""By (model digest, constant, region): weights' digests, remembered between plans."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one strategy comes to."""
+
+    name: str
+    strategy: Strategy | None
+    simulation: Simulation | None
+    infeasible: Infeasible | None = None
+    """Set, and the rest None, where it needs more memory than there is."""
+
+
+def choose(
+    problem: Problem,
+    strategy_name: str = "auto",
+    model_digest: str = "",
+    *,
+    profiles: Profiles | None = None,
+    digests: Digests | None = None,
+    study: Study | None = None,
+) -> tuple[Plan, Simulation, Strategy]:
+    """The best plan of a strategy, what it would do, and the strategy.
+
+    Infeasible where nothing fits the devices' memory; UsageError for an unknown strategy, objective or
+    axis."""
+    study = study or Study(problem, profiles)
+    strategy = strategies.plan(problem, strategy_name, study)
+    plan = make_plan(problem, strategy, model_digest=model_digest, cost=study.cost, digests=digests)
+    simulation = simulate(plan, problem.cluster, problem.gateway, study.cost)
+    plan = replace(
+        plan,
+        predicted_latency_s=simulation.latency_s,
+        predicted_throughput_per_s=simulation.throughput_per_s,
+        why=explain(study, strategy, simulation),
+    )
+    return plan, simulation, strategy
+
+
+def single(study: Study) -> tuple[str, float] | None:
+    """The best single device and its seconds for one request; None where the model fits on no device."""
+    try:
+        strategy = strategies.plan(study.problem, "single", study)
+    except Infeasible:
+        return None
+    device = next((d for layout in strategy.layouts.values() for d in layout.regions), study.problem.gateway)
+    return device, study.forecast(strategy).latency_s
+
+
+def compare(problem: Problem, study: Study | None = None) -> list[Result]:
+    """Every strategy's best, in the order in which they are registered. Sketches only: no plan is written
+    out."""
+    study = study or Study(problem)
+    found: list[Result] = []
+    for name in strategies.strategies():
+        try:
+            strategy = strategies.plan(problem, name, study)
+        except Infeasible as error:
+            found.append(Result(name, None, None, error))
+        else:
+            found.append(Result(name, strategy, study.forecast(strategy)))
+    return found
+
+
+def explain(study: Study, strategy: Strategy, simulation: Simulation) -> str:
+    """What the strategy does, and what keeps it from being faster."""
+    parts = [strategy.why] if strategy.why else []
+    alone = single(study)
+    if alone is not None and len(study.cluster.devices) > 1 and len(simulation.compute_s) > 1:
+        parts.append(
+            f"{alone[1] / simulation.latency_s:.2f} times as fast as {alone[0]} alone"
+            if simulation.latency_s
+            else ""
+        )
+    parts.append(bound(study, simulation))
+    return "; ".join(filter(None, parts))
+
+
+def bound(study: Study, simulation: Simulation) -> str:
+    """A phrase for what most of the time goes to."""
+    if not simulation.compute_s or not simulation.latency_s:
+        return ""
+    busiest = max(simulation.compute_s, key=lambda name: simulation.compute_s[name])
+    part = simulation.compute_s[busiest] / simulation.latency_s
+    text = f"computing on {busiest} takes {part:.0%} of the time"
+    if part < 0.8:
+        moved = sum(simulation.sent_bytes.values())
+        text += f", the rest is waiting for data ({moved / 1e6:.3g} MB between devices)"
+        if len(simulation.compute_s) == 1:
+            text = f"computing on {busiest} takes {part:.0%} of the time, the way to the gateway the rest"
+    elif len(simulation.compute_s) == 1 and len(study.cluster.devices) > 1:
+        text += ", and every split that was tried loses more to its links than it gains"
+    return text

@@ -1,0 +1,204 @@
+"""Ours: many ways to divide the model are simulated, the best is improved step by step, and the best that
+fits wins.
+
+It starts from every device alone (so that the answer is never slower than the best single device), every
+direction over the k fastest and the k best connected devices, mixed directions (rows while there are many,
+channels for dense layers, the tail whole), blocks with recomputed instead of fetched halos, and stretches
+of the model placed on one device after another. Then stretches change their mode one at a time, and work
+moves from the busiest to the idlest.
+
+The budget is a number of candidates, from `Problem.search_budget_s` and the size of the graph, as rules
+have no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from edgepart.planner.errors import UsageError
+from edgepart.planner.layout import Strategy
+from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, stretches
+from edgepart.planner.strategies import register
+from edgepart.planner.strategies.bbgrap import KNOWN_AXES
+from edgepart.planner.strategies.deepthings import spread
+from edgepart.planner.strategies.single import alone
+from edgepart.planner.study import Shares, Study
+
+STRETCHES = 12
+"""Parts of the model that can be treated differently."""
+
+SHARE_SECONDS = 6e-5
+"""Of planning, about, per operator and device that a candidate computes it on."""
+
+FEWEST, MOST = 24, 400
+"""Bounds on the number of candidates."""
+
+ROUNDS = 6
+"""Of moving work between devices."""
+
+
+@register("auto")
+def candidates(study: Study) -> Iterator[Strategy]:
+    """Openings, then improvements of the best of them."""
+    for device in study.by_speed:
+        yield alone(study, device, "auto")
+    if len(study.by_speed) == 1 or not study.layers:
+        return
+    yield from _Search(study).run()
+
+
+def budget(study: Study) -> int:
+    """How many candidates may be simulated."""
+    each = SHARE_SECONDS * len(study.graph.operators) * min(len(study.by_speed), 8)
+    return max(FEWEST, min(MOST, int(study.problem.search_budget_s / 2 / each)))
+
+
+@dataclass
+class _Tried:
+    """A recipe and what came of it."""
+
+    recipe: Recipe
+    strategy: Strategy
+    score: float
+
+
+class _Search:
+    """One search; its state is what was tried."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.parts = stretches(study, spread(study, STRETCHES - 1))
+        self.left = budget(study)
+        self.seen: set[Recipe] = set()
+        self.best: _Tried | None = None
+        forced = study.problem.axis
+        if forced is not None and forced not in (*KNOWN_AXES, *study.axis_names):
+            raise UsageError(
+                f"axis {forced!r}: this model has {', '.join(study.axis_names) or 'none to split'}"
+            )
+        self.axes = (forced,) if forced is not None else study.axis_names[:4]
+
+    def run(self) -> Iterator[Strategy]:
+        for recipe in self._openings():
+            yield from self._try(recipe)
+        while self.best is not None and self.left > 0:
+            before = self.best.score
+            yield from self._change_modes()
+            yield from self._move_work()
+            if self.best.score >= before:
+                return
+
+    def _try(self, recipe: Recipe) -> Iterator[Strategy]:
+        if recipe in self.seen or self.left <= 0:
+            return
+        self.seen.add(recipe)
+        self.left -= 1
+        strategy = replace(cook(self.study, recipe, self.parts), why=self._why(recipe))
+        yield strategy
+        if not self.study.short_bytes(strategy):
+            score = self.study.score(strategy)
+            if self.best is None or score < self.best.score:
+                self.best = _Tried(recipe, strategy, score)
+
+    def _openings(self) -> Iterator[Recipe]:
+        for devices in teams(self.study):
+            shares = self.study.shares(devices)
+            for modes in self._first_modes(shares):
+                yield Recipe(modes, shares, devices[0])
+                if self.study.problem.gateway in devices[1:]:
+                    yield Recipe(modes, shares, self.study.problem.gateway)
+            yield self._in_turn(shares)
+
+    def _first_modes(self, shares: Shares) -> Iterator[tuple[Mode, ...]]:
+        count = len(self.parts)
+        rows = [axis for axis in self.axes if axis in SPATIAL]
+        for axis in self.axes:
+            yield (Mode(axis),) * count
+        for axis in rows:
+            dense = Mode("channel") if "channel" in self.axes else WHOLE
+            for tail in dict.fromkeys((dense, WHOLE)):
+                yield tuple(Mode(axis) if self._is_tall(p, axis, len(shares)) else tail for p in self.parts)
+                yield tuple(
+                    Mode(axis, True) if self._is_tall(p, axis, len(shares)) else tail for p in self.parts
+                )
+            for end in range(1, count):
+                yield (*(Mode(axis),) * end, *(WHOLE,) * (count - end))
+
+    def _is_tall(self, stretch: Stretch, axis: str, count: int) -> bool:
+        """Whether most of its work has rows enough for every device."""
+        tall = [la for la in stretch.layers if (a := la.axis(axis)) is not None and a.extent >= 2 * count]
+        seconds = sum(self.study.full_s[op.name] for layer in tall for op in layer.operators)
+        return seconds * 2 > stretch.seconds
+
+    def _in_turn(self, shares: Shares) -> Recipe:
+        """Stretches on one device after another, in proportion: for memory, and for throughput."""
+        total, done, at = sum(p.seconds for p in self.parts), 0.0, 0
+        ends = [sum(s for _, s in shares[: n + 1]) / sum(s for _, s in shares) for n in range(len(shares))]
+        modes = []
+        for part in self.parts:
+            while at < len(shares) - 1 and done + part.seconds / 2 > ends[at] * total:
+                at += 1
+            modes.append(Mode(home=shares[at][0]))
+            done += part.seconds
+        return Recipe(tuple(modes), shares, shares[0][0])
+
+    def _change_modes(self) -> Iterator[Strategy]:
+        """Each stretch in turn, the most expensive first, tries every other mode."""
+        order = sorted(range(len(self.parts)), key=lambda n: -self.parts[n].seconds)
+        for number in order:
+            for mode in self._modes():
+                if self.best is not None:
+                    yield from self._try(self.best.recipe.with_mode(number, mode))
+
+    def _modes(self) -> Iterator[Mode]:
+        for axis in self.axes:
+            yield Mode(axis)
+            if axis in SPATIAL:
+                yield Mode(axis, fused=True)
+                yield Mode(axis, fused=True, joined=True)
+        yield WHOLE
+
+    def _move_work(self) -> Iterator[Strategy]:
+        """Shares follow how long each device is busy: who computes longer than the mean gets less."""
+        for _ in range(ROUNDS):
+            if self.best is None:
+                return
+            before, recipe = self.best.score, self.best.recipe
+            busy = self.study.forecast(self.best.strategy).compute_s
+            if len(busy) < len(recipe.shares):
+                return
+            mean = sum(busy[name] for name in recipe.devices) / len(recipe.shares)
+            shares = tuple(
+                (name, share * (mean / max(busy[name], mean / 4)) ** 0.5) for name, share in recipe.shares
+            )
+            total = sum(share for _, share in shares)
+            yield from self._try(replace(recipe, shares=tuple((n, round(s / total, 4)) for n, s in shares)))
+            if self.best.score >= before:
+                return
+
+    def _why(self, recipe: Recipe) -> str:
+        runs: list[tuple[Mode, int]] = []
+        for mode in recipe.modes:
+            if runs and runs[-1][0] == mode:
+                runs[-1] = (mode, runs[-1][1] + 1)
+            else:
+                runs.append((mode, 1))
+        count = len(recipe.modes)
+        text = ", then ".join(f"{length / count:.0%} {mode}" for mode, length in runs)
+        return f"over {', '.join(recipe.devices)}: {text} (of {count} stretches of the model)"
+
+
+def teams(study: Study) -> Iterator[tuple[str, ...]]:
+    """Groups of devices worth a try: the fastest few and the best connected few, all of them first."""
+    fast = study.by_speed
+    gateway = study.problem.gateway
+    near = tuple(
+        sorted(fast, key=lambda name: (-study.cluster.link(name, gateway).bytes_per_s, fast.index(name)))
+    )
+    sizes = [
+        n for n in range(len(fast), 1, -1) if n <= 4 or n == len(fast) or n in (6, 8, 12, 16, 24, 32, 64, 128)
+    ]
+    found = dict.fromkeys(
+        tuple(sorted(order[:size], key=fast.index)) for size in sizes for order in (fast, near)
+    )
+    yield from found
