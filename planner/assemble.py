@@ -1,0 +1,211 @@
+"""Assembling: a schedule becomes a Plan: numbered transfers, per device a program and its segments.
+
+Rules only. Memory is counted here: what is alive at once, by the order of the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from edgepart.planner.draft import Draft, Share, covers
+from edgepart.planner.graph import Graph
+from edgepart.planner.plan import (
+    Piece,
+    Plan,
+    Port,
+    Program,
+    Receive,
+    Run,
+    Segment,
+    Send,
+    Step,
+    Transfer,
+    ValueInfo,
+    WeightRef,
+)
+from edgepart.planner.segment import (
+    Digests,
+    Value,
+    build,
+    digest_of_segment,
+    input_values,
+    ports,
+    weight_refs,
+)
+from edgepart.planner.stages import At, Cost, Message, Schedule, Seconds, Stage
+
+
+def assemble(
+    schedule: Schedule, seconds: Seconds, cost: Cost, model_digest: str, *, sketch: bool, digests: Digests
+) -> Plan:
+    """The plan of a schedule; a `sketch` has no models and no digests in its segments."""
+    draft, graph = schedule.draft, schedule.draft.graph
+    numbers = {id(message): n for n, message in enumerate(schedule.messages)}
+    programs: dict[str, Program] = {}
+    for device, stages in schedule.stages.items():
+        maker = _Maker(schedule, device, seconds, cost, model_digest, None if sketch else digests)
+        segments = tuple(maker.segment(stage) for stage in stages if stage.shares)
+        steps = tuple(_steps(schedule, device, stages, numbers))
+        programs[device] = _program(graph, device, steps, segments, schedule)
+    strategy = draft.blueprint.strategy
+    return Plan(
+        model_digest=model_digest,
+        strategy=strategy.name,
+        programs=programs,
+        transfers=tuple(_transfer(graph, message, n) for n, message in enumerate(schedule.messages)),
+        inputs=tuple(_info(graph, name) for name in graph.inputs),
+        outputs=tuple(_info(graph, name) for name in graph.outputs),
+        constant_outputs=tuple(name for name in graph.outputs if name not in graph.producers),
+        why=strategy.why,
+    )
+
+
+def _info(graph: Graph, name: str) -> ValueInfo:
+    known = graph.constants.get(name) or graph.tensors[name]
+    return ValueInfo(name, known.dtype, known.shape)
+
+
+def _transfer(graph: Graph, message: Message, number: int) -> Transfer:
+    pieces = tuple(Piece(move.tensor, move.region) for move in message.moves)
+    return Transfer(number, message.source, message.target, pieces, _nbytes(graph, pieces))
+
+
+def _nbytes(graph: Graph, pieces: Iterable[Piece]) -> int:
+    return sum(_piece_bytes(graph, piece) for piece in pieces)
+
+
+def _piece_bytes(graph: Graph, piece: Piece) -> int:
+    """0 where the shape is not known before the run."""
+    tensor = graph.tensors[piece.tensor]
+    return 0 if tensor.shape is None else piece.region.nbytes(tensor.item_bytes)
+
+
+def _steps(
+    schedule: Schedule, device: str, stages: Sequence[Stage], numbers: Mapping[int, int]
+) -> Iterator[Step]:
+    segment = 0
+    for stage in stages:
+        yield from (Receive(numbers[id(message)]) for message in schedule.received(device, stage))
+        if stage.shares:
+            yield Run(segment)
+            segment += 1
+        yield from (Send(numbers[id(message)]) for message in schedule.sent(device, stage))
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes one device's segments."""
+
+    schedule: Schedule
+    device: str
+    seconds: Seconds
+    cost: Cost
+    model_digest: str
+    digests: Digests | None
+
+    @property
+    def draft(self) -> Draft:
+        return self.schedule.draft
+
+    @cached_property
+    def readers(self) -> Mapping[str, frozenset[At]]:
+        """By tensor that this device computes, the stages of this device that read some of that."""
+        computed, found = self.draft.computed, dict[str, set[At]]()
+        for stage in self.schedule.stages[self.device]:
+            for share in stage.shares:
+                for name, need in share.needs(self.draft.graph):
+                    if covers(computed.get(name, {}).get(self.device), need):
+                        found.setdefault(name, set()).add(stage.first)
+        return {name: frozenset(places) for name, places in found.items()}
+
+    def segment(self, stage: Stage) -> Segment:
+        graph, shares = self.draft.graph, stage.shares
+        outputs = tuple(self._outputs(stage))
+        refs = weight_refs(self.draft, shares, self.model_digest, self.digests)
+        model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
+        digest = digest_of_segment(model, refs) if model else ""
+        inputs = input_values(self.draft, shares)
+        predicted = self.cost.segment_s(self.device)
+        predicted += sum(self.seconds[share.operator.name, self.device] for share in shares)
+        measured = self.cost.profiled_s(digest, self.device) if digest else None
+        return Segment(
+            digest=digest,
+            model=model,
+            inputs=ports(graph, inputs),
+            outputs=ports(graph, outputs),
+            weights=refs,
+            operators=tuple(share.operator.name for share in shares),
+            compute_s=predicted if measured is None else measured,
+            flops=sum(self._flops(share) for share in shares),
+            workspace_bytes=_workspace(graph, shares, inputs, outputs),
+        )
+
+    def _flops(self, share: Share) -> float:
+        return self.draft.blueprint.accesses[share.operator.name].flops(share.outputs)
+
+    def _outputs(self, stage: Stage) -> Iterator[Value]:
+        """What of a stage is read after it, on this device or where it is sent."""
+        for share in stage.shares:
+            for name, region in share.written:
+                read_later = bool(self.readers.get(name, frozenset()) - {stage.first})
+                moves = self.draft.moves_of.get(name, ())
+                if read_later or any(m.source == self.device and covers(region, m.region) for m in moves):
+                    yield name, region
+
+
+def _workspace(
+    graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
+) -> int:
+    """Most bytes of values that are alive at once while the shares run in order."""
+    last = {name: n for n, share in enumerate(shares) for name, _ in share.needs(graph)}
+    last.update((name, len(shares)) for name, _ in outputs)
+    alive = {(name, region): _piece_bytes(graph, Piece(name, region)) for name, region in inputs}
+    most = now = sum(alive.values())
+    for n, share in enumerate(shares):
+        for name, region in share.written:
+            alive[name, region] = _piece_bytes(graph, Piece(name, region))
+            now += alive[name, region]
+        most = max(most, now)
+        for value in [value for value in alive if last.get(value[0], -1) <= n]:
+            now -= alive.pop(value)
+    return most
+
+
+def _program(
+    graph: Graph, device: str, steps: tuple[Step, ...], segments: tuple[Segment, ...], schedule: Schedule
+) -> Program:
+    weights = {(r.digest, r.source, r.region): r for segment in segments for r in segment.weights}
+    once: dict[object, WeightRef] = {ref.digest or key: ref for key, ref in weights.items()}
+    weight_bytes = sum(ref.nbytes for ref in once.values())
+    peak = weight_bytes + _peak(graph, steps, segments, schedule)
+    return Program(device, steps, segments, weight_bytes, peak)
+
+
+def _peak(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:
+    """Most bytes of pieces and workspace at once: a piece is held from its arrival until its tensor is last
+    used."""
+
+    def pieces(number: int) -> list[Piece]:
+        return [Piece(move.tensor, move.region) for move in schedule.messages[number].moves]
+
+    def of(values: Iterable[Port]) -> list[Piece]:
+        return [port.piece for port in values]
+
+    last: dict[str, int] = {}
+    for n, step in enumerate(steps):
+        used = of(segments[step.segment].inputs) if isinstance(step, Run) else pieces(step.transfer)
+        last.update((piece.tensor, n) for piece in used)
+    held: dict[Piece, int] = {}
+    most = 0
+    for n, step in enumerate(steps):
+        new = of(segments[step.segment].outputs) if isinstance(step, Run) else []
+        if isinstance(step, Receive):
+            new = pieces(step.transfer)
+        work = segments[step.segment].workspace_bytes if isinstance(step, Run) else 0
+        most = max(most, sum(held.values()) + work)
+        held.update((piece, _piece_bytes(graph, piece)) for piece in new)
+        most = max(most, sum(held.values()))
+        held = {piece: size for piece, size in held.items() if last.get(piece.tensor, -1) > n}
+    return most

@@ -1,0 +1,199 @@
+"""Draft: a strategy written out, before it is a schedule. Share: what one device computes of one operator.
+Move: boxes of one tensor that go from one place to another. Also the four cases that decide what has to
+move.
+
+Facts and region arithmetic. No order in time (stages.py), no ONNX (segment.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+from edgepart.planner.access.language import Access
+from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.layout import Problem, Strategy
+from edgepart.planner.region import Region
+
+Owned = Mapping[str, Region]
+"""By device, the region of one tensor that it computes; never an empty one, save of a tensor without
+elements."""
+
+
+class Case(Enum):
+    """What a device needs of a tensor against what it computes of it itself (BBGraP, section 3.3, figure
+    5)."""
+
+    EQUAL = "equal"
+    """Figure 5(c): nothing to do."""
+    SMALLER = "smaller"
+    """Figure 5(d): crop, nothing travels."""
+    BIGGER = "bigger"
+    """Figure 5(b): the difference is fetched and put together with what is there."""
+    SHIFTED = "shifted"
+    """Figure 5(e): smaller on one side, yet something is missing on another: crop and fetch."""
+    ELSEWHERE = "elsewhere"
+    """Nothing of it is here: all of it is fetched."""
+
+
+def case_of(need: Region, owned: Region | None) -> Case:
+    """
+    >>> case_of(Region.box((0, 5)), Region.box((0, 4)))
+    <Case.BIGGER: 'bigger'>
+    """
+    if owned is None or (owned != need and owned.intersect(need).is_empty):
+        return Case.ELSEWHERE
+    if owned == need:
+        return Case.EQUAL
+    if owned.contains(need):
+        return Case.SMALLER
+    return Case.BIGGER if need.contains(owned) else Case.SHIFTED
+
+
+def missing(needs: Iterable[Region], owned: Region | None) -> tuple[Region, ...]:
+    """Disjoint regions that hold everything in `needs` that is not in `owned`, as few as is cheap to find."""
+    boxes: list[Region] = []
+    for need in needs:
+        have = boxes if owned is None else [owned, *boxes]
+        boxes.extend(need.subtract_all(have))
+    return coalesce(boxes)
+
+
+def coalesce(regions: Iterable[Region]) -> tuple[Region, ...]:
+    """The same elements, in fewer regions where two make one product of spans."""
+    joined: list[Region] = []
+    for region in regions:
+        while True:
+            unions = ((n, other.union_if_box(region)) for n, other in enumerate(joined))
+            found = next(((n, union) for n, union in unions if union is not None), None)
+            if found is None:
+                break
+            joined.pop(found[0])
+            region = found[1]
+        joined.append(region)
+    return tuple(joined)
+
+
+def covers(owned: Region | None, region: Region) -> bool:
+    """Whether `owned` can give a part of `region` (or all of one without elements)."""
+    return owned is not None and (owned == region or not owned.intersect(region).is_empty)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of an operator that one device computes."""
+
+    operator: Operator
+    device: str
+    outputs: Mapping[int, Region]
+    """Per index of an output, what is computed; outputs that nobody reads are not named."""
+    reads: tuple[Region | None, ...]
+    """Per input of the operator, what is read of it; None where it is not read."""
+
+    def needs(self, graph: Graph) -> Iterator[tuple[str, Region]]:
+        """Tensors (no constants) and the regions that are read of them, each pair once, in a fixed order."""
+        pairs = [(n, r) for n, r in zip(self.operator.inputs, self.reads, strict=True) if r is not None]
+        pairs += [(name, graph.region_of(name)) for name in self.operator.captured]
+        yield from dict.fromkeys((n, r) for n, r in pairs if n in graph.tensors and not r.is_empty)
+
+    @property
+    def written(self) -> Iterator[tuple[str, Region]]:
+        return ((self.operator.outputs[index], region) for index, region in self.outputs.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A part of a tensor on its way. What `source` sends it computes itself, or was sent before."""
+
+    tensor: str
+    region: Region
+    source: str
+    """A device, or GATEWAY."""
+    target: str
+    """A device, or GATEWAY."""
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What stays the same while drafts of one strategy are improved."""
+
+    problem: Problem
+    strategy: Strategy
+    accesses: Mapping[str, Access]
+    """By operator name."""
+    owned: Mapping[str, Owned]
+    """By tensor, what the strategy's layouts say; empty regions left out."""
+
+    @property
+    def graph(self) -> Graph:
+        return self.problem.graph
+
+    @cached_property
+    def participants(self) -> tuple[str, ...]:
+        """Devices that compute something, in the cluster's order."""
+        named = {device for owned in self.owned.values() for device in owned}
+        return tuple(device.name for device in self.problem.cluster.devices if device.name in named)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Who computes what, and what moves."""
+
+    blueprint: Blueprint
+    shares: Mapping[tuple[str, str], Share]
+    """By operator name and device, in the graph's order. Only what somebody reads."""
+    moves: tuple[Move, ...]
+
+    @property
+    def graph(self) -> Graph:
+        return self.blueprint.graph
+
+    @cached_property
+    def computed(self) -> Mapping[str, Owned]:
+        """By tensor, what the shares write of it."""
+        found: dict[str, dict[str, Region]] = {}
+        for share in self.shares.values():
+            for name, region in share.written:
+                found.setdefault(name, {})[share.device] = region
+        return found
+
+    @cached_property
+    def moves_of(self) -> Mapping[str, tuple[Move, ...]]:
+        """By tensor."""
+        found: dict[str, list[Move]] = {}
+        for move in self.moves:
+            found.setdefault(move.tensor, []).append(move)
+        return {name: tuple(moves) for name, moves in found.items()}
+
+    @cached_property
+    def shares_of(self) -> Mapping[str, tuple[Share, ...]]:
+        """By operator name, its shares in the cluster's order."""
+        found: dict[str, list[Share]] = {}
+        for share in self.shares.values():
+            found.setdefault(share.operator.name, []).append(share)
+        return {name: tuple(shares) for name, shares in found.items()}
+
+    def nbytes(self, move: Move) -> int:
+        return move.region.size * self.graph.tensors[move.tensor].item_bytes
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a draft sends between devices, the gateway's part apart."""
+
+    moves: int = 0
+    nbytes: int = 0
+    elements: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    """By tensor, source and target."""
+
+
+def traffic(draft: Draft) -> Traffic:
+    """Between devices only."""
+    inner = [move for move in draft.moves if move.source and move.target]
+    elements: dict[tuple[str, str, str], int] = {}
+    for move in inner:
+        key = (move.tensor, move.source, move.target)
+        elements[key] = elements.get(key, 0) + move.region.size
+    return Traffic(len(inner), sum(map(draft.nbytes, inner)), elements)

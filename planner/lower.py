@@ -1,0 +1,159 @@
+"""Lowering: a strategy's layouts become a Draft (who computes what, what moves), and a Draft becomes a Plan.
+
+`make_plan` is the one entry for callers. Rules only; the schedule is in stages.py, the optimiser in
+optimize.py, ONNX in segment.py. What nobody reads is neither computed nor sent (demand.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+
+from edgepart.planner.access import Access, access_of
+from edgepart.planner.assemble import assemble
+from edgepart.planner.demand import Decide, Needs, crosses, fetch, follow
+from edgepart.planner.draft import Blueprint, Draft, Move, Owned, missing
+from edgepart.planner.errors import InternalError
+from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.layout import Problem, Strategy, Sync
+from edgepart.planner.optimize import optimise, streamline
+from edgepart.planner.plan import GATEWAY, Plan
+from edgepart.planner.region import Region
+from edgepart.planner.stages import Cost, NoCost, seconds_of, stage
+
+
+def make_plan(
+    problem: Problem,
+    strategy: Strategy,
+    *,
+    model_digest: str,
+    cost: Cost | None = None,
+    optimised: bool = True,
+    sketch: bool = False,
+    digests: MutableMapping[tuple[str, str, Region], str] | None = None,
+) -> Plan:
+    """The plan that carries out `strategy`.
+
+    `optimised=False` keeps BBGraP's initial partition (and one message per move) as it is, for comparison.
+    `sketch=True` leaves the segments' ONNX and every digest out: quick, enough for a simulation, not for an
+    agent. `digests` remembers the weights' digests by (model digest, constant, region) between calls.
+    InternalError where the layouts are no strategy for this graph.
+    """
+    draft = lower(problem, strategy)
+    if optimised and strategy.sync is Sync.BROADCAST:
+        draft = optimise(draft)
+    schedule = stage(draft)
+    seconds = seconds_of(draft, cost or NoCost())
+    if optimised:
+        schedule = streamline(schedule, seconds, cost or NoCost())
+    known = {} if digests is None else digests
+    return assemble(schedule, seconds, cost or NoCost(), model_digest, sketch=sketch, digests=known)
+
+
+def lower(problem: Problem, strategy: Strategy) -> Draft:
+    """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not
+    fit."""
+    blueprint = draw(problem, strategy)
+    return follow(blueprint, _DECISIONS[strategy.sync](blueprint))
+
+
+def draw(problem: Problem, strategy: Strategy) -> Blueprint:
+    """The strategy's layouts, checked and in normal form."""
+    graph = problem.graph
+    accesses = {op.name: access_of(op, graph) for op in graph.operators}
+    owned: dict[str, Owned] = {}
+    for op in graph.operators:
+        for name in filter(None, op.outputs):
+            owned[name] = _owned(problem, strategy, name)
+            _check(graph, op, accesses[op.name], name, owned[name])
+    return Blueprint(problem, strategy, accesses, owned)
+
+
+def _owned(problem: Problem, strategy: Strategy, name: str) -> Owned:
+    layout, full = strategy.layouts.get(name), problem.graph.region_of(name)
+    if layout is None:
+        return {}
+    if layout.partial:
+        raise InternalError(
+            f"strategy {strategy.name!r} leaves {name!r} as partial sums; lowering cannot sum yet, so it "
+            "must not split a reduced axis"
+        )
+    if full.is_empty:  # Nothing to split: one device makes it.
+        return {next(iter(layout.regions), problem.gateway): full}
+    order = {device.name: n for n, device in enumerate(problem.cluster.devices)}
+    if strangers := sorted(set(layout.regions) - set(order)):
+        raise InternalError(
+            f"strategy {strategy.name!r}: {name!r} is laid out on {strangers}, not in the cluster"
+        )
+    devices = sorted(layout.regions, key=order.__getitem__)
+    return {device: layout.regions[device] for device in devices if not layout.regions[device].is_empty}
+
+
+def _check(graph: Graph, op: Operator, access: Access, name: str, owned: Owned) -> None:
+    full = graph.region_of(name)
+    for device, region in owned.items():
+        if region.rank != full.rank or not full.contains(region):
+            raise InternalError(f"{name!r} on {device!r}: region {region} is not inside the tensor's {full}")
+        if access.opaque and region != full:
+            raise InternalError(
+                f"{op.op_type} {op.name!r} cannot be split ({access.opaque}), yet {name!r} is {region} on "
+                f"{device!r}"
+            )
+
+
+def only_needed(blueprint: Blueprint) -> Decide:
+    """The missing boxes, straight from a device that computes them: the four cases of the paper."""
+
+    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+        return [move for place in needs for move in fetch(blueprint, name, place, needs[place], owned)]
+
+    return decide
+
+
+def broadcast(blueprint: Blueprint) -> Decide:
+    """Between layers every device gets everything that the others computed (section 3.2)."""
+    needed = only_needed(blueprint)
+
+    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+        if not crosses(blueprint, name):
+            return needed(name, needs, owned)
+        to_gateway = {place: regions for place, regions in needs.items() if place == GATEWAY}
+        devices = blueprint.participants
+        everything = [Move(name, owned[s], s, t) for t in devices for s in owned if s != t]
+        for target, regions in needs.items():  # Only to find fault with layouts that leave holes.
+            fetch(blueprint, name, target, regions, owned)
+        return everything + needed(name, to_gateway, owned)
+
+    return decide
+
+
+def through_hub(blueprint: Blueprint) -> Decide:
+    """Between layers the hub gathers everything and hands each device what it misses (MoDNN's mapper)."""
+    needed, hub = only_needed(blueprint), blueprint.strategy.hub
+    if hub is None:
+        raise InternalError(f"strategy {blueprint.strategy.name!r} moves data through a hub, and names none")
+
+    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+        if not crosses(blueprint, name):
+            return needed(name, needs, owned)
+        gathered: list[Move] = []
+        for source in (device for device in owned if device != hub):
+            have = [move.region for move in gathered] + ([owned[hub]] if hub in owned else [])
+            gathered += [Move(name, box, source, hub) for box in owned[source].subtract_all(have)]
+        for place, regions in needs.items():
+            fetch(blueprint, name, place, regions, owned)  # Only to find fault with layouts that leave holes.
+        handed = [
+            Move(name, box, hub, place)
+            for place, regions in needs.items()
+            if place != hub
+            for box in missing(regions, owned.get(place))
+        ]
+        return gathered + handed
+
+    return decide
+
+
+_DECISIONS: Mapping[Sync, Callable[[Blueprint], Decide]] = {
+    Sync.NEEDED: only_needed,
+    Sync.BROADCAST: broadcast,
+    Sync.HUB: through_hub,
+}
