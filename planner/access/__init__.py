@@ -4,6 +4,7 @@
 the FLOPs, the weight slices and the local node. An operator with no declaration is opaque: it runs whole.
 """
 
-from edgepart.planner.access.language import Access, Axis, LocalNode, Local, access_of
+from edgepart.planner.access.language import Access, Axis, Local, LocalNode, Outputs
+from edgepart.planner.access.registry import access_of, accesses
 
-__all__ = ["Access", "Axis", "Local", "LocalNode", "access_of"]
+__all__ = ["Access", "Axis", "Local", "LocalNode", "Outputs", "access_of", "accesses"]

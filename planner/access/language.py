@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.region import Array, Region
 
 Outputs = Mapping[int, Region]
@@ -72,8 +71,3 @@ class Access(Protocol):
     def family(self) -> str:
         """For the cost model: "conv", "depthwise", "pointwise" (1x1 conv), "gemm", "pool", "elementwise", "move"
         (views and copies), "reduce", "other"."""
-
-
-def access_of(operator: Operator, graph: Graph) -> Access:
-    """The declaration of `operator`; an opaque one where there is none, or where shapes are not known."""
-    raise NotImplementedError  # replaced with the registry's look-up

@@ -1,0 +1,110 @@
+"""Contractions: MatMul, Gemm and their quantised forms. Rows of the result read rows of the left, columns read columns
+of the right; the inner axis is summed. Pure."""
+
+from __future__ import annotations
+
+from edgepart.planner.access.aligned import Aligned, Along, AxisReads, broadcast, vector
+from edgepart.planner.access.bound import Bound, Shape
+from edgepart.planner.access.derived import Derived, Whole
+from edgepart.planner.access.language import Axis
+
+
+def _inner(extent: int) -> tuple[Axis, ...]:
+    return (Axis("inner", 0, extent, reducer="sum"),) if extent > 1 else ()
+
+
+def _product_reads(a: Shape, b: Shape, output: Shape) -> tuple[AxisReads, AxisReads]:
+    """numpy.matmul: the last two axes are matrices, those before are broadcast; one axis is a vector."""
+    rank = len(output)
+    rows = None if len(a) == 1 else rank - 1 - (len(b) > 1)
+    columns = None if len(b) == 1 else rank - 1
+    batch = output[: rank - (len(a) > 1) - (len(b) > 1)]
+    left: list[Along | None] = [None]
+    if rows is not None:
+        left = [*(broadcast(a[:-2], batch) or ()), Along(rows), None]
+    right: list[Along | None] = [None]
+    if columns is not None:
+        right = [*(broadcast(b[:-2], batch) or ()), None, Along(columns)]
+    return left, right
+
+
+def matmul(bound: Bound) -> Derived:
+    a, b = bound.shape(0), bound.shape(1)
+    left, right = _product_reads(a, b, bound.output)
+    return Aligned(bound, [left, right], family="gemm", work=2.0 * a[-1], reduced=_inner(a[-1]))
+
+
+def matmul_integer(bound: Bound) -> Derived:
+    """A, B, A's zero points (one for each row or one), B's (one for each column or one)."""
+    a, b, output = bound.shape(0), bound.shape(1), bound.output
+    left, right = _product_reads(a, b, output)
+    zeros = [
+        _per_row(bound.inputs[index], a, output)
+        if index == 2
+        else _per_column(bound.inputs[index], b, output)
+        for index in range(2, len(bound.inputs))
+    ]
+    if not all(_understood(zero, bound.inputs[n + 2]) for n, zero in enumerate(zeros)):
+        return Whole(bound, "its zero points are not one for each row or column")
+    return Aligned(bound, [left, right, *zeros], family="gemm", work=2.0 * a[-1])
+
+
+def qlinear_matmul(bound: Bound) -> Derived:
+    """a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
+    a, b, output = bound.shape(0), bound.shape(3), bound.output
+    left, right = _product_reads(a, b, output)
+    rows = [_per_row(bound.inputs[index], a, output) for index in (1, 2)]
+    columns = [_per_column(bound.inputs[index], b, output) for index in (4, 5)]
+    rest: list[AxisReads | None] = [vector(bound.inputs[index], 0, 0) for index in (6, 7)]
+    reads = [left, *rows, right, *columns, *rest]
+    if not all(_understood(read, shape) for read, shape in zip(reads, bound.inputs, strict=True)):
+        return Whole(bound, "its scales are not one for each row or column")
+    return Aligned(bound, reads, family="gemm", work=2.0 * a[-1])
+
+
+def _per_row(shape: Shape | None, a: Shape, output: Shape) -> AxisReads | None:
+    return vector(shape, len(output) - 2, a[-2]) if len(a) > 1 else vector(shape, 0, 0)
+
+
+def _per_column(shape: Shape | None, b: Shape, output: Shape) -> AxisReads | None:
+    return vector(shape, len(output) - 1, b[-1]) if len(b) > 1 else vector(shape, 0, 0)
+
+
+def _understood(read: AxisReads | None, shape: Shape | None) -> bool:
+    """Whether a scale is one value, or runs along the result: anything else would be guessed at."""
+    return read is None or shape is None or len(shape) > 1 or any(read) or all(e == 1 for e in shape)
+
+
+def gemm(bound: Bound) -> Derived:
+    """alpha * A' B' + beta * C."""
+    across_a, across_b = bool(bound.attribute("transA", 0)), bool(bound.attribute("transB", 0))
+    left: AxisReads = [None, Along(0)] if across_a else [Along(0), None]
+    right: AxisReads = [Along(1), None] if across_b else [None, Along(1)]
+    inner = bound.shape(0)[0 if across_a else 1]
+    addend = [broadcast(shape, bound.output) for shape in bound.inputs[2:]]
+    return Aligned(bound, [left, right, *addend], family="gemm", work=2.0 * inner, reduced=_inner(inner))
+
+
+def fused_matmul(bound: Bound) -> Derived:
+    """com.microsoft: MatMul of perhaps transposed matrices."""
+    if any(bound.attribute(name) for name in ("transBatchA", "transBatchB")):
+        return Whole(bound, "it transposes batches")
+    a, b = bound.shape(0), bound.shape(1)
+    if len(a) < 2 or len(b) < 2:
+        return Whole(bound, "it multiplies a vector")
+    inner = a[-2] if bound.attribute("transA") else a[-1]
+    left, right = (list(read) for read in _product_reads(a, b, bound.output))
+    if bound.attribute("transA"):
+        left[-2:] = left[:-3:-1]
+    if bound.attribute("transB"):
+        right[-2:] = right[:-3:-1]
+    return Aligned(bound, [left, right], family="gemm", work=2.0 * inner, reduced=_inner(inner))
+
+
+DECLARATIONS = {
+    "Gemm": gemm,
+    "MatMul": matmul,
+    "MatMulInteger": matmul_integer,
+    "QLinearMatMul": qlinear_matmul,
+}
+MICROSOFT = {"FusedMatMul": fused_matmul}

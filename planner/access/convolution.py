@@ -1,0 +1,271 @@
+"""Convolutions: Conv, its quantised forms, and ConvTranspose. An output channel reads its group's input channels and
+its own row of the weights, so weight slices fall out of `needs`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from edgepart.planner.access.bound import Bound, axis_names
+from edgepart.planner.access.cut import cut
+from edgepart.planner.access.derived import Derived, Reads, Whole, rounded, split_axes
+from edgepart.planner.access.language import Axis, Local, LocalNode, Outputs
+from edgepart.planner.access.window import Stretch, Window, stretches, windows
+from edgepart.planner.region import Array, Region, Span, span, span_intersect, span_size
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a convolution's inputs are."""
+
+    x: int = 0
+    w: int = 1
+    channels: tuple[int, ...] = (2,)
+    """Inputs with one value for each output channel (or one for all)."""
+    outputs: tuple[int, ...] = ()
+    """Inputs of the output's shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive groups of which equally many output channels are wanted: one grouped convolution makes them."""
+
+    groups: int
+    count: int
+    """Wanted output channels of each group."""
+
+
+class Convolution(Derived):
+    """Conv and kin: X [batch, channel, space...], W [output channel, channel of the group, kernel...]."""
+
+    def __init__(self, bound: Bound, places: Places) -> None:
+        self.bound = bound
+        self.places = places
+        x, w = bound.shape(places.x), bound.shape(places.w)
+        self.groups = int(bound.attribute("group", 1))
+        self.read_each, self.made_each = x[1] // self.groups, w[0] // self.groups
+        self.kernel = w[2:]
+        self.windows: tuple[Window, ...] = windows(bound, self.kernel, x[2:])
+        self.family = _family(self.groups, self.read_each, self.kernel)
+        quanta = [1] * len(x)
+        quanta[1] = self.made_each if self.groups > 1 else 1
+        summed = Axis("input channel", 1, self.read_each, reducer="sum")
+        names = axis_names(len(x), spatial=True)
+        self._axes = split_axes(bound.output, range(len(x)), names, quanta)
+        if self.groups == 1 and self.read_each > 1:
+            self._axes += (summed,)
+
+    def axes(self) -> tuple[Axis, ...]:
+        return self._axes
+
+    def widen(self, outputs: Outputs) -> Outputs:
+        batch, channel, *space = outputs[0].spans
+        extents = self.bound.output[2:]
+        boxes = (w.widen(s, e) for w, s, e in zip(self.windows, space, extents, strict=True))
+        return {0: Region((batch, channel, *boxes))}
+
+    def reads(self, computed: Outputs) -> Reads:
+        batch, channel, *space = computed[0].spans
+        read = tuple(w.read(one[0]) for w, one in zip(self.windows, space, strict=True))
+        found = [self.bound.whole(index) for index in range(len(self.bound.inputs))]
+        found[self.places.x] = Region((batch, self._channels(channel), *read))
+        found[self.places.w] = Region.full(self.bound.shape(self.places.w)).replace(0, channel)
+        for index in self._per_channel():
+            found[index] = Region((channel,))
+        for index in self.places.outputs:
+            if self.bound.has(index):
+                found[index] = computed[0]
+        return tuple(found)
+
+    def nodes(self, computed: Outputs) -> Local:
+        space = [one[0] for one in computed[0].spans[2:]]
+        pads = [w.pads(out) for w, out in zip(self.windows, space, strict=True)]
+        attributes = self.bound.with_attributes(
+            auto_pad=None,
+            kernel_shape=list(self.kernel),
+            pads=[begin for begin, _ in pads] + [end for _, end in pads],
+        )
+        runs = list(_runs(computed[0].spans[1], self.groups, self.made_each))
+        op = self.bound.operator
+        if len(runs) == 1:
+            attributes["group"] = runs[0].groups
+            return (LocalNode(op.op_type, self.bound.present, (0,), attributes, op.domain),)
+        nodes: list[LocalNode] = []
+        read = self.reads(computed)
+        before_groups = before_channels = 0
+        for n, run in enumerate(runs):
+            made = (before_channels, before_channels + run.groups * run.count)
+            used = (before_groups * self.read_each, (before_groups + run.groups) * self.read_each)
+            before_channels, before_groups = made[1], before_groups + run.groups
+            inputs: list[int | str | Array | None] = list(self.bound.present)
+            for index, axis, bounds in self._parts(made, used):
+                region = read[index]
+                assert region is not None
+                inner = Region.full(region.shape).replace(axis, span(bounds))
+                nodes.extend(cut(index, f"run_{n}.{index}", inner, region.shape, self.bound.opset))
+                inputs[index] = f"run_{n}.{index}"
+            own = {**attributes, "group": run.groups}
+            nodes.append(LocalNode(op.op_type, tuple(inputs), (f"run_{n}",), own, op.domain))
+        whole = tuple(f"run_{n}" for n in range(len(runs)))
+        return (*nodes, LocalNode("Concat", whole, (0,), {"axis": 1}))
+
+    def work(self, computed: Outputs) -> float:
+        size = computed[0].size
+        return 2.0 * size * self.read_each * prod(self.kernel) + size * self.bound.has(
+            self.places.channels[0]
+        )
+
+    def _channels(self, made: Span) -> Span:
+        """Input channels of the groups that `made` touches."""
+        groups = rounded(made, self.made_each, self.bound.output[1])
+        return span(
+            *(
+                (i.start // self.made_each * self.read_each, i.stop // self.made_each * self.read_each)
+                for i in groups
+            )
+        )
+
+    def _per_channel(self) -> list[int]:
+        channels = self.bound.output[1]
+        given = (index for index in self.places.channels if self.bound.has(index))
+        return [index for index in given if self.bound.shape(index) == (channels,)]
+
+    def _parts(
+        self, made: tuple[int, int], used: tuple[int, int]
+    ) -> Iterator[tuple[int, int, tuple[int, int]]]:
+        """(input, axis, bounds) of what one run takes of the operator's cropped inputs."""
+        yield self.places.x, 1, used
+        yield self.places.w, 0, made
+        for index in self._per_channel():
+            yield index, 0, made
+        for index in self.places.outputs:
+            if self.bound.has(index):
+                yield index, 1, made
+
+
+class TransposedConvolution(Derived):
+    """ConvTranspose: X [batch, channel, space...], W [channel, output channel of the group, kernel...]."""
+
+    family = "conv"
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
+        x, w = bound.shape(0), bound.shape(1)
+        self.groups = int(bound.attribute("group", 1))
+        self.read_each, self.made_each = x[1] // self.groups, w[1]
+        self.quantum = self.made_each if self.groups > 1 else 1
+        self.kernel = w[2:]
+        self.stretches: tuple[Stretch, ...] = stretches(bound, self.kernel, x[2:], bound.output[2:])
+        quanta = [1, self.quantum] + [1] * len(self.kernel)
+        names = axis_names(len(x), spatial=True)
+        self._axes = split_axes(bound.output, range(len(x)), names, quanta)
+
+    def axes(self) -> tuple[Axis, ...]:
+        return self._axes
+
+    def widen(self, outputs: Outputs) -> Outputs:
+        region = outputs[0]
+        channel = rounded(region.spans[1], self.quantum, self.bound.output[1])
+        return {0: Region((region.spans[0], channel, *region.hull().spans[2:]))}
+
+    def reads(self, computed: Outputs) -> Reads:
+        batch, channel, *space = computed[0].spans
+        read = (span(s.read(one[0])) for s, one in zip(self.stretches, space, strict=True))
+        weights = Region.full(self.bound.shape(1))
+        used = span((0, self.bound.shape(0)[1]))
+        if self.groups == 1:
+            weights = weights.replace(1, channel)
+        else:
+            each = self.made_each
+            used = span(
+                *((i.start // each * self.read_each, i.stop // each * self.read_each) for i in channel)
+            )
+            weights = weights.replace(0, used)
+        return (Region((batch, used, *read)), weights, Region((channel,)))[: len(self.bound.inputs)]
+
+    def nodes(self, computed: Outputs) -> Local:
+        space = [one[0] for one in computed[0].spans[2:]]
+        pads = [s.pads(out) for s, out in zip(self.stretches, space, strict=True)]
+        attributes = self.bound.with_attributes(
+            auto_pad=None,
+            output_shape=None,
+            kernel_shape=list(self.kernel),
+            pads=[begin for begin, _, _ in pads] + [end for _, end, _ in pads],
+            output_padding=[extra for _, _, extra in pads],
+            group=1 if self.groups == 1 else span_size(computed[0].spans[1]) // self.made_each,
+        )
+        op = self.bound.operator
+        return (LocalNode(op.op_type, self.bound.present, (0,), attributes, op.domain),)
+
+    def work(self, computed: Outputs) -> float:
+        strides = prod(s.stride for s in self.stretches)
+        return 2.0 * computed[0].size * self.read_each * prod(self.kernel) / strides
+
+
+def _runs(wanted: Span, groups: int, each: int) -> Iterator[Run]:
+    """The wanted output channels as runs of groups; groups of which nothing is wanted are left out."""
+    if groups == 1:
+        yield Run(1, span_size(wanted))
+        return
+    last: Run | None = None
+    for group in range(wanted[0].start // each, -(-wanted[-1].stop // each)):
+        count = span_size(span_intersect(wanted, span((group * each, (group + 1) * each))))
+        if not count:
+            continue
+        if last is not None and last.count == count:
+            last = Run(last.groups + 1, count)
+            continue
+        if last is not None:
+            yield last
+        last = Run(1, count)
+    if last is not None:
+        yield last
+
+
+def _family(groups: int, read_each: int, kernel: Sequence[int]) -> str:
+    if groups > 1 and read_each == 1:
+        return "depthwise"
+    return "pointwise" if prod(kernel) == 1 else "conv"
+
+
+def _declared(bound: Bound, places: Places) -> Derived:
+    if any(pad < 0 for pad in bound.integers("pads") or ()):
+        return Whole(bound, "it has negative pads")
+    return Convolution(bound, places)
+
+
+def conv(bound: Bound) -> Derived:
+    return _declared(bound, Places())
+
+
+def fused_conv(bound: Bound) -> Derived:
+    """com.microsoft: Conv, an addend of the output's shape, and an activation."""
+    if bound.has(3) and bound.shape(3) != bound.output:
+        return Whole(bound, "its addend is broadcast")
+    return _declared(bound, Places(outputs=(3,)))
+
+
+def qlinear_conv(bound: Bound) -> Derived:
+    """x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
+    return _declared(bound, Places(x=0, w=3, channels=(8, 4, 5)))
+
+
+def conv_integer(bound: Bound) -> Derived:
+    """x, w, x_zero, w_zero."""
+    return _declared(bound, Places(channels=(3,)))
+
+
+def conv_transpose(bound: Bound) -> Derived:
+    if any(pad < 0 for pad in bound.integers("pads") or ()):
+        return Whole(bound, "it has negative pads")
+    return TransposedConvolution(bound)
+
+
+DECLARATIONS = {
+    "Conv": conv,
+    "ConvInteger": conv_integer,
+    "ConvTranspose": conv_transpose,
+    "QLinearConv": qlinear_conv,
+}
+MICROSOFT = {"FusedConv": fused_conv}

@@ -1,0 +1,74 @@
+"""Reductions along axes: Reduce*, ArgMax, ArgMin, TopK, CumSum. The reduced axes are read whole. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from edgepart.planner.access.aligned import Aligned, Along, AxisReads, broadcast
+from edgepart.planner.access.bound import Bound
+from edgepart.planner.access.derived import Derived, Whole
+from edgepart.planner.access.language import Axis
+
+_REDUCERS = {"ReduceSum": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
+
+
+def _along(rank: int, reduced: Sequence[int], keeps: bool) -> AxisReads:
+    kept = [axis for axis in range(rank) if axis not in reduced]
+    place = {axis: axis if keeps else n for n, axis in enumerate(kept)}
+    return [Along(place[axis]) if axis in place else None for axis in range(rank)]
+
+
+def _reduction(bound: Bound, axes: Sequence[int], ways: bool) -> Derived:
+    shape = bound.shape(0)
+    reduced = sorted({axis % len(shape) for axis in axes})
+    reads = _along(len(shape), reduced, bool(bound.attribute("keepdims", 1)))
+    rest = [None if one is None else [None] * len(one) for one in bound.inputs[1:]]
+    reducer = _REDUCERS.get(bound.operator.op_type) if ways else None
+    summed = tuple(
+        Axis("inner", axis, shape[axis], reducer=reducer) for axis in reduced if reducer and shape[axis] > 1
+    )
+    work = float(prod(shape[axis] for axis in reduced))
+    return Aligned(bound, [reads, *rest], family="reduce", work=work, reduced=summed)
+
+
+def reduce_axes(bound: Bound) -> Derived:
+    """Reduce*: axes as an attribute or a constant input; none given means all (or none, if the model says so)."""
+    axes = bound.listed(1, "axes")
+    if axes is None and bound.has(1):
+        return Whole(bound, "the axes it reduces are known only at run time")
+    if not axes:
+        nothing = bool(bound.attribute("noop_with_empty_axes", 0))
+        axes = () if nothing else tuple(range(len(bound.shape(0))))
+    return _reduction(bound, axes, ways=True)
+
+
+def arg_reduce(bound: Bound) -> Derived:
+    return _reduction(bound, (int(bound.attribute("axis", 0)),), ways=False)
+
+
+def top_k(bound: Bound) -> Derived:
+    axis = int(bound.attribute("axis", -1)) % len(bound.output)
+    reads: list[AxisReads | None] = [[None if n == axis else Along(n) for n in range(len(bound.output))]]
+    reads += [[None]] * (len(bound.inputs) - 1)
+    return Aligned(bound, reads, whole=(axis,), family="reduce", work=8.0)
+
+
+def cumulative(bound: Bound) -> Derived:
+    found = bound.constant(1)
+    if found is None:
+        return Whole(bound, "its axis is known only at run time")
+    axis = int(found.reshape(-1)[0]) % len(bound.output)
+    reads = [broadcast(bound.inputs[0], bound.output), [None] * len(bound.shape(1))]
+    return Aligned(bound, reads, whole=(axis,), family="reduce", work=1.0)
+
+
+_KINDS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
+
+DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+    **{f"Reduce{kind}": reduce_axes for kind in _KINDS.split()},
+    "ArgMax": arg_reduce,
+    "ArgMin": arg_reduce,
+    "CumSum": cumulative,
+    "TopK": top_k,
+}

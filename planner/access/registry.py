@@ -1,0 +1,106 @@
+"""The table of declarations, and look-ups in it: `access_of` one operator, `accesses` of a graph. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+from edgepart.planner.access import (
+    contraction,
+    convolution,
+    elementwise,
+    movement,
+    normalisation,
+    pooling,
+    quantisation,
+    reduction,
+    view,
+)
+from edgepart.planner.access.bound import Bound, bind
+from edgepart.planner.access.derived import Derived, Whole
+from edgepart.planner.access.language import Access
+from edgepart.planner.graph import Graph, Operator
+
+Declaration = Callable[[Bound], Derived]
+
+_FAMILIES = (
+    contraction,
+    convolution,
+    elementwise,
+    movement,
+    normalisation,
+    pooling,
+    quantisation,
+    reduction,
+    view,
+)
+
+
+def _table() -> dict[tuple[str, str], Declaration]:
+    table: dict[tuple[str, str], Declaration] = {}
+    for family in _FAMILIES:
+        for domain, names in (("", family.DECLARATIONS), ("com.microsoft", getattr(family, "MICROSOFT", {}))):
+            for name, declaration in names.items():
+                if (domain, name) in table:
+                    raise ValueError(f"{name} of {domain or 'ai.onnx'} is declared twice")
+                table[domain, name] = declaration
+    return table
+
+
+DECLARED: Mapping[tuple[str, str], Declaration] = _table()
+"""By domain ("" is ai.onnx) and operator type."""
+
+_CHANCE = frozenset(
+    ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
+)
+
+
+def access_of(operator: Operator, graph: Graph) -> Access:
+    """The declaration of `operator`; an opaque one where there is none, or where shapes are not known."""
+    bound = bind(operator, graph)
+    if isinstance(bound, str):
+        return _opaque(operator, graph, bound)
+    domain = "" if operator.domain == "ai.onnx" else operator.domain
+    declaration = DECLARED.get((domain, operator.op_type))
+    if operator.captured:
+        return Whole(bound, "it holds sub-graphs that read values of the graph around them")
+    if declaration is None:
+        return Whole(bound, _undeclared(operator))
+    return declaration(bound)
+
+
+def accesses(graph: Graph) -> Mapping[str, Access]:
+    """`access_of` every operator, by its name, each bound when it is first asked for and then kept."""
+    return _Accesses(graph)
+
+
+class _Accesses(Mapping[str, Access]):
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._found: dict[str, Access] = {}
+
+    def __getitem__(self, name: str) -> Access:
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = access_of(self._graph.by_name[name], self._graph)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._graph.by_name)
+
+    def __len__(self) -> int:
+        return len(self._graph.operators)
+
+
+def _opaque(operator: Operator, graph: Graph, reason: str) -> Whole:
+    shapes = partial(map, lambda name: graph.shape_of(name) if name else None)
+    return Whole(
+        Bound(operator, graph, tuple(shapes(operator.inputs)), tuple(shapes(operator.outputs))), reason
+    )
+
+
+def _undeclared(operator: Operator) -> str:
+    if operator.op_type in _CHANCE:
+        return "it draws random numbers"
+    domain = operator.domain or "ai.onnx"
+    return f"{operator.op_type} of {domain} has no declaration in planner/access"
