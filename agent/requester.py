@@ -1,0 +1,379 @@
+"""Requester: the gateway that every agent has: takes inputs, gives outputs. A door: asyncio and its clock.
+
+What is decided is decided in requests.py; here inputs are checked and cut, frames sent, and outputs put
+together. All methods are for the event loop's thread, but those that say otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from edgepart.agent import requests as rules
+from edgepart.agent.elements import element_dtype, element_name
+from edgepart.agent.executor import START, Send
+from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.schedule import Recipe, Value, check_pieces, recipe
+from edgepart.planner.errors import (
+    ClusterError,
+    EdgepartError,
+    FrameError,
+    InternalError,
+    RequestError,
+    Unavailable,
+)
+from edgepart.planner.plan import GATEWAY, Piece, Plan, Receive, Transfer, ValueInfo
+from edgepart.planner.region import Array, Region
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """How a request was answered."""
+
+    epoch: Epoch
+    replays: int
+    """How many attempts were lost before the one that gave the answer."""
+    strategy: str
+
+
+@dataclass(frozen=True)
+class ActivePlan:
+    """A plan, worked out for its gateway: the same for every request."""
+
+    plan: Plan
+    nodes: Mapping[str, str]
+    constants: Mapping[str, Array]
+    incoming: Mapping[int, Transfer]
+    slots: Mapping[tuple[int, int], int]
+    """By transfer to the gateway and piece in it, the number that the recipes know the piece by."""
+    recipes: Mapping[str, Recipe]
+    """By output, how it is put together from what comes."""
+    starts: tuple[str, ...]
+    """Devices whose programs receive nothing: they are told to start."""
+
+    @property
+    def members(self) -> frozenset[str]:
+        """Node ids of its devices."""
+        return frozenset(self.nodes[name] for name in self.plan.programs)
+
+
+@dataclass
+class _Held:
+    """An accepted request."""
+
+    deployment: str
+    inputs: dict[str, Value]
+    outputs: tuple[str, ...]
+    answer: asyncio.Future[tuple[dict[str, Value], Info]]
+
+
+@dataclass
+class _Flight:
+    """An attempt under way."""
+
+    request: int
+    deployment: str
+    epoch: Epoch
+    got: dict[int, Value] = field(default_factory=dict)
+    """By the recipes' numbers."""
+
+
+class Requester:
+    """Requests of this agent's clients."""
+
+    def __init__(self, node: str, send: Send, window: rules.Window | None = None) -> None:
+        """`node` is this agent's node id. To be made in the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._send = send
+        self._rules = rules.Requests(window or rules.Window())
+        self._name = f"{node}/{secrets.token_hex(4)}"
+        self._plans: dict[tuple[str, Epoch], ActivePlan] = {}
+        self._current: dict[str, ActivePlan] = {}
+        self._held: dict[int, _Held] = {}
+        self._flights: dict[int, _Flight] = {}
+        self._count = 0
+        self._queue: deque[rules.Event] = deque()
+        self._handling = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def infer(
+        self,
+        deployment: str,
+        inputs: Mapping[str, Value],
+        deadline_s: float = 60.0,
+        outputs: Sequence[str] = (),
+    ) -> tuple[dict[str, Value], Info]:
+        """Run a request: its outputs (all, or those named) and how it went. Inputs must not change meanwhile.
+
+        RequestError: the request does not fit the model, or the model fails on it. Unavailable: not accepted;
+        try again later. ClusterError: accepted, but not answered in `deadline_s` seconds, or undeployed
+        meanwhile."""
+        active = self._current.get(deployment)
+        if active is None:
+            raise Unavailable(f"no plan of {deployment!r} is active here; `edgepart status` says why")
+        checked = check_inputs(active.plan.inputs, inputs)
+        known = [info.name for info in active.plan.outputs]
+        if absent := [name for name in outputs if name not in known]:
+            raise RequestError(f"{deployment!r} has no output {absent[0]!r}; it has {known}")
+        self._count += 1
+        number = self._count
+        held = _Held(deployment, checked, tuple(outputs) or tuple(known), self._loop.create_future())
+        self._held[number] = held
+        self._handle(rules.Submitted(number, deployment, self._loop.time() + deadline_s))
+        try:
+            return await held.answer
+        finally:
+            if self._held.pop(number, None) is not None:
+                self._handle(rules.Withdrawn(number))
+
+    def activate(
+        self,
+        deployment: str,
+        epoch: Epoch,
+        plan: Plan,
+        nodes: Mapping[str, str],
+        constants: Mapping[str, Array] | None = None,
+    ) -> None:
+        """New requests run on this plan from now on. `nodes`: node id by device name; `constants`: values of
+        the plan's constant outputs that are not inputs. InternalError where the plan does not give every
+        output."""
+        if any(epoch < known for name, known in self._plans if name == deployment):
+            return  # an epoch only grows; this one is of an old leader
+        active = activate_plan(plan, nodes, constants or {})
+        self._current[deployment] = active
+        self._plans[deployment, epoch] = active
+        self._handle(rules.Activated(deployment, epoch, active.members, frozenset(active.incoming)))
+
+    def remove(self, deployment: str) -> None:
+        """It is undeployed: what is held is answered with an error."""
+        self._current.pop(deployment, None)
+        self._handle(rules.Removed(deployment))
+
+    def counts(self) -> Mapping[str, tuple[int, int]]:
+        """By deployment, requests in flight and waiting."""
+        return self._rules.counts()
+
+    def active(self, deployment: str) -> Plan | None:
+        """The plan that new requests run on."""
+        known = self._current.get(deployment)
+        return known.plan if known else None
+
+    # From any thread
+
+    def deliver(self, message: Tensors | Failed, values: Sequence[Value] = ()) -> None:
+        """A frame for a request of this gateway. From any thread."""
+        self._loop.call_soon_threadsafe(self._deliver, message, values)
+
+    def lost(self, node: str) -> None:
+        """The connection with a node is gone. From any thread."""
+        self._loop.call_soon_threadsafe(self._handle, rules.DeviceLost(node))
+
+    def found(self, node: str) -> None:
+        """The connection with a node is there. From any thread."""
+        self._loop.call_soon_threadsafe(self._handle, rules.DeviceFound(node))
+
+    # In the loop
+
+    def _deliver(self, message: Tensors | Failed, values: Sequence[Value]) -> None:
+        name, _, attempt = message.request.rpartition("/")
+        if name != self._name or not attempt.isdecimal():
+            log.info(
+                "a frame for request %s, which is not of this gateway's run, is dropped", message.request
+            )
+            return
+        if isinstance(message, Failed):
+            self._handle(rules.AttemptFailed(int(attempt), message.stale, message.error))
+            return
+        flight = self._flights.get(int(attempt))
+        if flight is None or flight.epoch != message.epoch:
+            return  # of an attempt that was abandoned
+        active = self._plans[flight.deployment, flight.epoch]
+        try:
+            check_pieces(active.incoming.get(message.transfer), message.transfer, values, {})
+        except FrameError as error:
+            self._handle(rules.AttemptFailed(int(attempt), False, str(error)))
+            return
+        flight.got.update((active.slots[message.transfer, n], value) for n, value in enumerate(values))
+        self._handle(rules.OutputArrived(int(attempt), message.transfer))
+
+    def _handle(self, event: rules.Event) -> None:
+        """Decide and do; events that come up while doing so wait their turn."""
+        self._queue.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._queue:
+                for effect in self._rules.handle(self._queue.popleft(), self._loop.time()):
+                    self._do(effect)
+        finally:
+            self._handling = False
+        self._set_timer()
+
+    def _wake(self) -> None:
+        for effect in self._rules.wake(self._loop.time()):
+            self._do(effect)
+        if self._queue:
+            self._handle(self._queue.popleft())
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        at = self._rules.wake_at()
+        self._timer = self._loop.call_at(at, self._wake) if at != float("inf") else None
+
+    def _do(self, effect: rules.Effect) -> None:
+        match effect:
+            case rules.Start():
+                self._start(effect)
+            case rules.Abandon(attempt, deployment, epoch):
+                self._abandon(attempt, deployment, epoch)
+            case rules.Answer():
+                self._answer(effect)
+            case rules.Refuse(request, error, retry_after_s):
+                self._settle(request, Unavailable(error, retry_after_s))
+            case rules.Fail(request, error, kind):
+                self._settle(request, RequestError(error) if kind == "request" else ClusterError(error))
+            case rules.Forget(deployment, epoch):
+                del self._plans[deployment, epoch]
+
+    def _start(self, effect: rules.Start) -> None:
+        held = self._held[effect.request]
+        active = self._plans[effect.deployment, effect.epoch]
+        self._flights[effect.attempt] = _Flight(effect.request, effect.deployment, effect.epoch)
+        try:
+            check_inputs(active.plan.inputs, held.inputs)  # the model may be another one by now
+            for target, transfer, values in cut(active, held.inputs):
+                name = f"{self._name}/{effect.attempt}"
+                message = Tensors(effect.deployment, effect.epoch, name, transfer, ())
+                self._send(target, message, values)
+        except EdgepartError as error:
+            stale = isinstance(error, ClusterError)
+            self._queue.append(rules.AttemptFailed(effect.attempt, stale, str(error)))
+
+    def _abandon(self, attempt: int, deployment: str, epoch: Epoch) -> None:
+        self._flights.pop(attempt, None)
+        for node in sorted(self._plans[deployment, epoch].members):
+            try:
+                self._send(node, Cancel(deployment, epoch, f"{self._name}/{attempt}"), ())
+            except ClusterError as error:
+                log.debug("node %s is not told that attempt %d is abandoned: %s", node, attempt, error)
+
+    def _answer(self, effect: rules.Answer) -> None:
+        active = self._plans[effect.deployment, effect.epoch]
+        flight = self._flights.pop(effect.attempt)
+        held = self._held.pop(effect.request)
+        if held.answer.done():
+            return
+        try:
+            outputs = {name: put_together(active, name, flight.got, held.inputs) for name in held.outputs}
+        except EdgepartError as error:
+            held.answer.set_exception(error)
+        else:
+            held.answer.set_result((outputs, Info(effect.epoch, effect.replays, active.plan.strategy)))
+
+    def _settle(self, request: int, error: EdgepartError) -> None:
+        held = self._held.pop(request)
+        if not held.answer.done():
+            held.answer.set_exception(error)
+
+
+def activate_plan(plan: Plan, nodes: Mapping[str, str], constants: Mapping[str, Array]) -> ActivePlan:
+    """Work out what the gateway does for `plan`. InternalError if an output is missing or a device has no
+    node."""
+    if unknown := set(plan.programs) - set(nodes):
+        raise InternalError(f"no node id given for devices {sorted(unknown)}")
+    incoming = {t.number: t for t in plan.transfers if t.target == GATEWAY}
+    keys = [(t.number, n) for t in incoming.values() for n in range(len(t.pieces))]
+    slots = {key: slot for slot, key in enumerate(keys)}
+    pieces = {slot: incoming[number].pieces[n] for (number, n), slot in slots.items()}
+    recipes: dict[str, Recipe] = {}
+    inputs = {info.name for info in plan.inputs}
+    for info in plan.outputs:
+        if info.name in plan.constant_outputs:
+            if info.name not in inputs and info.name not in constants:
+                raise InternalError(f"no value given for the constant output {info.name!r}")
+            continue
+        found = recipe(Piece(info.name, Region.full(info.shape)), pieces)
+        if found is None:
+            raise InternalError(f"the plan does not bring all of output {info.name!r} to the gateway")
+        recipes[info.name] = found
+    fed = {t.target for t in plan.transfers}
+    starts = tuple(sorted(d for d, p in plan.programs.items() if d not in fed and _receives_nothing(p.steps)))
+    return ActivePlan(plan, dict(nodes), dict(constants), incoming, slots, recipes, starts)
+
+
+def _receives_nothing(steps: Sequence[object]) -> bool:
+    return bool(steps) and not any(isinstance(step, Receive) for step in steps)
+
+
+def check_inputs(expected: Sequence[ValueInfo], given: Mapping[str, Value]) -> dict[str, Value]:
+    """`given`, with text arrays as object arrays. RequestError names the input at fault and what is
+    expected."""
+    wants = ", ".join(map(_say, expected)) or "no inputs"
+    names = {info.name for info in expected}
+    if unknown := [name for name in given if name not in names]:
+        raise RequestError(f"there is no input {unknown[0]!r}; the model takes {wants}")
+    checked: dict[str, Value] = {}
+    for info in expected:
+        if info.name not in given:
+            raise RequestError(f"input {info.name!r} is missing; the model takes {wants}")
+        checked[info.name] = _check_input(info, given[info.name])
+    return checked
+
+
+def _check_input(info: ValueInfo, value: Value) -> Value:
+    dtype = element_dtype(info.dtype)
+    if dtype is None:
+        return value  # a sequence, a map: ONNX Runtime itself says if it is none
+    if not isinstance(value, np.ndarray):
+        raise RequestError(f"input {info.name!r} is a {type(value).__name__}; expected an array {_say(info)}")
+    if dtype.kind == "O" and value.dtype.kind == "U":
+        value = value.astype(object)
+    if value.dtype != dtype:
+        raise RequestError(f"input {info.name!r} is of {element_name(value.dtype)}; expected {_say(info)}")
+    if info.shape is not None and value.shape != info.shape:
+        raise RequestError(f"input {info.name!r} has shape {list(value.shape)}; expected {_say(info)}")
+    return value
+
+
+def _say(info: ValueInfo) -> str:
+    shape = "of any shape" if info.shape is None else str(list(info.shape))
+    return f"{info.name}: {info.dtype} {shape}"
+
+
+def cut(active: ActivePlan, inputs: Mapping[str, Value]) -> list[tuple[str, int, list[Value]]]:
+    """What the gateway sends: node id, transfer number, contiguous pieces."""
+    parcels: list[tuple[str, int, list[Value]]] = []
+    for transfer in active.plan.transfers:
+        if transfer.source == GATEWAY:
+            values = [_piece_of(piece, inputs[piece.tensor]) for piece in transfer.pieces]
+            parcels.append((active.nodes[transfer.target], transfer.number, values))
+    return parcels + [(active.nodes[device], START, []) for device in active.starts]
+
+
+def _piece_of(piece: Piece, value: Value) -> Value:
+    if piece.region.rank == 0 or not isinstance(value, np.ndarray):
+        return value
+    return np.ascontiguousarray(piece.region.crop(value))
+
+
+def put_together(
+    active: ActivePlan, name: str, got: Mapping[int, Value], inputs: Mapping[str, Value]
+) -> Value:
+    """One output. InternalError where the parts of it that came cannot be parts of one array."""
+    if name in active.recipes:
+        try:
+            return active.recipes[name].make(got)
+        except (ValueError, TypeError) as error:
+            raise InternalError(f"the parts of output {name!r} do not fit together: {error}") from error
+    return inputs[name] if name in inputs else active.constants[name]

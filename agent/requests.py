@@ -1,0 +1,397 @@
+"""Requests: the gateway's side of every request it holds. Rules: `handle(event, now) -> effects`; no clock,
+no socket.
+
+An accepted request is answered exactly once: with its outputs, or with an error that says why. Each try at it
+is an **attempt** with a number of its own, so that frames of an earlier try are never taken for this one's. A
+request whose attempt is lost (a device went, an epoch was left) waits for a plan that can run and is started
+again there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from edgepart.agent.messages import Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How many requests may be where, for one deployment."""
+
+    in_flight: int = 16
+    """Started at once. More: fuller pipelines; fewer: less memory on the devices and less to replay."""
+    waiting: int = 256
+    """Accepted and not started. More: longer outages are bridged; fewer: clients hear sooner that we are
+    full."""
+    retry_s: float = 0.05
+    """Before a second try on the same epoch; doubled each time. Shorter: less waiting; longer: less useless
+    work."""
+    longest_retry_s: float = 1.0
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A client's request came in; its inputs fit the model and are kept by the door."""
+
+    request: int
+    """Unique; a smaller one came earlier."""
+    deployment: str
+    deadline_s: float
+    """Time at which it is answered with an error at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The client does not want the answer any more (it hung up)."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activated:
+    """A plan of a deployment is ready on all its devices: new requests start on it. An older epoch is
+    ignored."""
+
+    deployment: str
+    epoch: Epoch
+    devices: frozenset[str]
+    """Node ids that it needs."""
+    outputs: frozenset[int]
+    """Numbers of the transfers that bring its outputs to the gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The deployment is no more."""
+
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputArrived:
+    """A transfer to the gateway came; the door keeps its pieces."""
+
+    attempt: int
+    transfer: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """A device cannot finish an attempt."""
+
+    attempt: int
+    stale: bool
+    """True: try again; nothing is wrong with the request."""
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLost:
+    """The connection with a node is gone: attempts that need it are lost."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFound:
+    """The connection with a node is there (again)."""
+
+    node: str
+
+
+Event = Submitted | Withdrawn | Activated | Removed | OutputArrived | AttemptFailed | DeviceLost | DeviceFound
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The request is not accepted; it was not and will not be run."""
+
+    request: int
+    error: str
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Send the request's inputs under this attempt's name to the devices of that epoch's plan."""
+
+    request: int
+    attempt: int
+    deployment: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Tell the devices of that epoch's plan to forget the attempt, and drop the outputs that came."""
+
+    attempt: int
+    deployment: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All outputs of this attempt are here: answer the client with them."""
+
+    request: int
+    attempt: int
+    deployment: str
+    epoch: Epoch
+    replays: int
+    """How many attempts before this one were lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Answer the client with this error."""
+
+    request: int
+    error: str
+    kind: str
+    """"request": it does not fit the model; "deadline"; "removed": the deployment is no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nothing runs on that epoch any more and nothing will: drop what is known of its plan."""
+
+    deployment: str
+    epoch: Epoch
+
+
+Effect = Refuse | Start | Abandon | Answer | Fail | Forget
+
+
+@dataclass(slots=True)
+class _Plan:
+    devices: frozenset[str]
+    outputs: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Attempt:
+    number: int
+    epoch: Epoch
+    missing: set[int]
+    """Output transfers still to come."""
+
+
+@dataclass(slots=True)
+class _Request:
+    number: int
+    deployment: str
+    deadline_s: float
+    attempt: _Attempt | None = None
+    """The try that is under way; None: it waits."""
+    replays: int = 0
+    tried: Epoch | None = None
+    """The epoch that its last attempt was lost on."""
+    not_before_s: float = -inf
+    """When it may be tried on that epoch again."""
+    last_error: str = ""
+
+
+@dataclass(slots=True)
+class _Deployment:
+    current: Epoch
+    plans: dict[Epoch, _Plan]
+    """The current one, and older ones on which attempts are still under way."""
+
+
+@dataclass(slots=True)
+class Requests:
+    """All requests of one gateway."""
+
+    window: Window = field(default_factory=Window)
+    _deployments: dict[str, _Deployment] = field(default_factory=dict)
+    _requests: dict[int, _Request] = field(default_factory=dict)
+    _attempts: dict[int, _Request] = field(default_factory=dict)
+    _lost: set[str] = field(default_factory=set)
+    _next_attempt: int = 0
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """What is to be done about `event`, in order."""
+        effects = list(self._handle(event, now))
+        return effects + self.wake(now)
+
+    def wake(self, now: float) -> list[Effect]:
+        """What is to be done because it is `now`: deadlines, tries that were put off."""
+        return [*self._expire(now), *self._start_waiting(now), *self._forget_plans()]
+
+    def wake_at(self) -> float:
+        """The next time at which `wake` has something to do; inf if there is none."""
+        at = inf
+        for request in self._requests.values():
+            at = min(at, request.deadline_s)
+            if request.attempt is None and request.tried == self._current(request.deployment):
+                at = min(at, request.not_before_s)
+        return at
+
+    def counts(self) -> Mapping[str, tuple[int, int]]:
+        """By deployment, requests in flight and waiting."""
+        found = dict.fromkeys(self._deployments, (0, 0))
+        for request in self._requests.values():
+            flying, waiting = found.get(request.deployment, (0, 0))
+            started = request.attempt is not None
+            found[request.deployment] = (flying + started, waiting + (not started))
+        return found
+
+    def _handle(self, event: Event, now: float) -> Iterator[Effect]:
+        match event:
+            case Submitted():
+                yield from self._submit(event, now)
+            case Withdrawn(number):
+                if request := self._requests.get(number):
+                    yield from self._end(request)
+            case Activated():
+                self._activate(event)
+            case Removed(name):
+                yield from self._remove(name)
+            case OutputArrived(attempt, transfer):
+                yield from self._output(attempt, transfer)
+            case AttemptFailed():
+                yield from self._failed(event, now)
+            case DeviceLost(node):
+                self._lost.add(node)
+                yield from self._replay_broken(node, now)
+            case DeviceFound(node):
+                self._lost.discard(node)
+
+    def _submit(self, event: Submitted, now: float) -> Iterator[Effect]:
+        waiting = self.counts().get(event.deployment, (0, 0))[1]
+        if event.deployment not in self._deployments:
+            yield Refuse(
+                event.request, f"no plan of {event.deployment!r} is active; see `edgepart status`", 1.0
+            )
+        elif waiting >= self.window.waiting:
+            why = (
+                f"{waiting} requests wait for {event.deployment!r} already; try again, or send fewer at once"
+            )
+            yield Refuse(event.request, why, 1.0)
+        elif event.deadline_s <= now:
+            yield Refuse(event.request, "its deadline has passed before it came in", 0.0)
+        else:
+            self._requests[event.request] = _Request(event.request, event.deployment, event.deadline_s)
+
+    def _activate(self, event: Activated) -> None:
+        plan = _Plan(event.devices, event.outputs)
+        known = self._deployments.setdefault(event.deployment, _Deployment(event.epoch, {}))
+        if event.epoch >= known.current:
+            known.current = event.epoch
+            known.plans[event.epoch] = plan
+
+    def _remove(self, name: str) -> Iterator[Effect]:
+        for request in [r for r in self._requests.values() if r.deployment == name]:
+            yield from self._end(request)
+            yield Fail(request.number, f"{name!r} was undeployed while this request was held", "removed")
+        known = self._deployments.pop(name, None)
+        yield from (Forget(name, epoch) for epoch in (known.plans if known else ()))
+
+    def _output(self, attempt: int, transfer: int) -> Iterator[Effect]:
+        request = self._attempts.get(attempt)
+        if request is None or request.attempt is None:
+            return  # an attempt that was abandoned
+        request.attempt.missing.discard(transfer)
+        yield from self._answer_if_whole(request)
+
+    def _answer_if_whole(self, request: _Request) -> Iterator[Effect]:
+        attempt = request.attempt
+        if attempt is not None and not attempt.missing:
+            del self._attempts[attempt.number], self._requests[request.number]
+            yield Answer(request.number, attempt.number, request.deployment, attempt.epoch, request.replays)
+
+    def _failed(self, event: AttemptFailed, now: float) -> Iterator[Effect]:
+        request = self._attempts.get(event.attempt)
+        if request is None:
+            return
+        if event.stale:
+            request.last_error = event.error
+            yield from self._put_off(request, now)
+        else:
+            yield from self._end(request)
+            yield Fail(request.number, event.error, "request")
+
+    def _replay_broken(self, node: str, now: float) -> Iterator[Effect]:
+        for request in list(self._attempts.values()):
+            plan = self._plan_of(request)
+            if plan is not None and node in plan.devices:
+                request.last_error = f"the connection with node {node} is gone"
+                yield from self._put_off(request, now)
+
+    def _put_off(self, request: _Request, now: float) -> Iterator[Effect]:
+        """Its attempt is lost: it waits, for a newer epoch or for a while."""
+        if request.attempt is None:
+            return
+        request.tried = request.attempt.epoch
+        wait = self.window.retry_s * 2 ** min(request.replays, 30)
+        request.not_before_s = now + min(wait, self.window.longest_retry_s)
+        request.replays += 1
+        yield from self._abandon(request)
+
+    def _abandon(self, request: _Request) -> Iterator[Effect]:
+        attempt, request.attempt = request.attempt, None
+        if attempt is not None:
+            del self._attempts[attempt.number]
+            yield Abandon(attempt.number, request.deployment, attempt.epoch)
+
+    def _end(self, request: _Request) -> Iterator[Effect]:
+        del self._requests[request.number]
+        yield from self._abandon(request)
+
+    def _expire(self, now: float) -> Iterator[Effect]:
+        for request in [r for r in self._requests.values() if r.deadline_s <= now]:
+            state = "waited for its turn" if request.attempt is None else "was being computed"
+            last = (
+                f"; lost {request.replays} times, last because {request.last_error}"
+                if request.replays
+                else ""
+            )
+            yield from self._end(request)
+            yield Fail(request.number, f"the deadline passed while it {state}{last}", "deadline")
+
+    def _start_waiting(self, now: float) -> Iterator[Effect]:
+        """Start what may start, oldest first."""
+        room = {name: self.window.in_flight - flying for name, (flying, _) in self.counts().items()}
+        for number in sorted(n for n, r in self._requests.items() if r.attempt is None):
+            request = self._requests[number]
+            known = self._deployments[request.deployment]
+            if now >= request.not_before_s:
+                request.tried = None
+            put_off = request.tried == known.current
+            broken = not self._lost.isdisjoint(known.plans[known.current].devices)
+            if room[request.deployment] <= 0 or put_off or broken:
+                continue
+            room[request.deployment] -= 1
+            outputs = known.plans[known.current].outputs
+            request.attempt = _Attempt(self._next_attempt, known.current, set(outputs))
+            self._attempts[self._next_attempt] = request
+            self._next_attempt += 1
+            yield Start(number, request.attempt.number, request.deployment, known.current)
+            if not outputs:  # all are constants: the gateway answers alone
+                yield from self._answer_if_whole(request)
+                room[request.deployment] += 1
+
+    def _forget_plans(self) -> Iterator[Effect]:
+        in_use = {(r.deployment, r.attempt.epoch) for r in self._attempts.values() if r.attempt}
+        for name, known in self._deployments.items():
+            for epoch in [e for e in known.plans if e != known.current and (name, e) not in in_use]:
+                del known.plans[epoch]
+                yield Forget(name, epoch)
+
+    def _plan_of(self, request: _Request) -> _Plan | None:
+        if request.attempt is None:
+            return None
+        return self._deployments[request.deployment].plans[request.attempt.epoch]
+
+    def _current(self, deployment: str) -> Epoch | None:
+        known = self._deployments.get(deployment)
+        return known.current if known else None
