@@ -82,6 +82,10 @@ class _Back:
         self.choices = choices
         self.exits = {n: layer for layer in coarse.layers for n in layer.exits}
         self.needed: dict[str, dict[str, Region]] = {name: {} for name in self.graph.tensors}
+        self.needed_by_parts: dict[str, dict[str, Region]] = {name: {} for name in self.graph.tensors}
+        """Without what is needed for layers that are whole: that is all of it, and is no halo."""
+        self.for_whole: set[tuple[str, str]] = set()
+        """Pulled tensors and devices where a layer that is whole reads them."""
 
     def run(self) -> dict[str, Layout]:
         found: dict[str, Layout] = {}
@@ -110,7 +114,7 @@ class _Back:
 
     def _widened(self, name: str, regions: dict[str, Region]) -> dict[str, Region]:
         return {
-            device: region.union_spans(self.needed[name].get(device, region)).hull()
+            device: region.union_spans(self.needed_by_parts[name].get(device, region)).hull()
             for device, region in regions.items()
         }
 
@@ -125,10 +129,22 @@ class _Back:
         needs = self.coarse.needs(op, outputs)
         wanted = [(name, region) for name, region in zip(op.inputs, needs, strict=True) if region is not None]
         wanted += [(name, self.graph.region_of(name)) for name in op.captured]
+        whole = isinstance(self.choices.get(self.coarse.layer_of[op.name]), Whole) or any(
+            (op.outputs[index], device) in self.for_whole for index in outputs
+        )
         for name, region in wanted:
-            if name in self.needed and not region.is_empty:
-                before = self.needed[name].get(device)
-                self.needed[name][device] = region if before is None else before.union_spans(region)
+            if name not in self.needed or region.is_empty:
+                continue
+            _add(self.needed[name], device, region)
+            if whole:
+                self.for_whole.add((name, device))
+            else:
+                _add(self.needed_by_parts[name], device, region)
+
+
+def _add(regions: dict[str, Region], device: str, region: Region) -> None:
+    before = regions.get(device)
+    regions[device] = region if before is None or before == region else before.union_spans(region)
 
 
 def _divided(region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:

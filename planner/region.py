@@ -1,13 +1,14 @@
 """Interval and Region: a box of a tensor, per axis a sorted set of disjoint half-open intervals.
 
-Facts and pure arithmetic. Everything about halos is region arithmetic: no other module writes a border's `+ 1`.
-A region with several intervals on an axis is BBGraP's ShapeMap (Mateu Cuadrat et al., section 3.1).
+Facts and pure arithmetic. Everything about halos is region arithmetic: no other module writes a border's
+`+ 1`. A region with several intervals on an axis is BBGraP's ShapeMap (Mateu Cuadrat et al., section 3.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import product
 from math import prod
 from typing import Any
@@ -43,6 +44,11 @@ def span(*bounds: tuple[int, int] | Interval) -> Span:
     >>> span((4, 6), (0, 2), (2, 3), (9, 9))
     (Interval(start=0, stop=3), Interval(start=4, stop=6))
     """
+    if len(bounds) == 1:
+        only = bounds[0]
+        if isinstance(only, Interval):
+            return (only,)
+        return (Interval(*only),) if only[0] < only[1] else ()
     pairs = sorted((b.start, b.stop) if isinstance(b, Interval) else b for b in bounds)
     joined: list[list[int]] = []
     for start, stop in pairs:
@@ -56,14 +62,23 @@ def span(*bounds: tuple[int, int] | Interval) -> Span:
 
 
 def span_size(one: Span) -> int:
+    if len(one) == 1:
+        return one[0].stop - one[0].start
     return sum(interval.size for interval in one)
 
 
 def span_intersect(one: Span, two: Span) -> Span:
+    if one == two:
+        return one
+    if len(one) == len(two) == 1:  # Nearly always; planning spends its time here.
+        start, stop = max(one[0].start, two[0].start), min(one[0].stop, two[0].stop)
+        return (Interval(start, stop),) if start < stop else ()
     return span(*((max(a.start, b.start), min(a.stop, b.stop)) for a in one for b in two))
 
 
 def span_subtract(one: Span, two: Span) -> Span:
+    if one == two:
+        return ()
     kept: list[tuple[int, int]] = []
     for interval in one:
         start = interval.start
@@ -78,20 +93,27 @@ def span_subtract(one: Span, two: Span) -> Span:
 
 def span_hull(one: Span) -> Span:
     """The smallest single interval around `one`."""
-    return span((one[0].start, one[-1].stop)) if one else ()
+    return span((one[0].start, one[-1].stop)) if len(one) > 1 else one
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Region:
     """A product of spans, one per axis. `Region(())` is all of a scalar, and of a value without a known shape
     (a sequence, a string tensor whose shape depends on data): it can be had or not, never cut."""
 
     spans: tuple[Span, ...]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:  # The search looks regions up by the hundred thousand.
+        return hash(self.spans)
+
     @staticmethod
     def full(shape: Sequence[int] | None) -> Region:
         """All of a tensor of `shape`; None (shape not known) gives `Region(())`."""
-        return Region(tuple(span((0, extent)) for extent in shape or ()))
+        return _full(tuple(shape or ()))
 
     @staticmethod
     def box(*bounds: tuple[int, int]) -> Region:
@@ -102,12 +124,12 @@ class Region:
     def rank(self) -> int:
         return len(self.spans)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Extents of the packed array that holds this region."""
         return tuple(span_size(s) for s in self.spans)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements; 1 for rank 0."""
         return prod(self.shape)
@@ -131,17 +153,18 @@ class Region:
 
     def replace(self, axis: int, new: Span) -> Region:
         axis %= self.rank
-        return Region(self.spans[:axis] + (new,) + self.spans[axis + 1 :])
+        return Region((*self.spans[:axis], new, *self.spans[axis + 1 :]))
 
     def intersect(self, other: Region) -> Region:
         self._same_rank(other)
         return Region(tuple(map(span_intersect, self.spans, other.spans)))
 
     def contains(self, other: Region) -> bool:
-        return other.is_empty or self.intersect(other) == other
+        return self == other or other.is_empty or self.intersect(other) == other
 
     def subtract(self, other: Region) -> tuple[Region, ...]:
-        """What of `self` is not in `other`, as disjoint regions (each may have several intervals on an axis)."""
+        """What of `self` is not in `other`, as disjoint regions (each may have several intervals on an
+        axis)."""
         common = self.intersect(other)
         if common.is_empty:
             return () if self.is_empty else (self,)
@@ -219,7 +242,8 @@ class Region:
         return tuple(slice(s[0].start, s[0].stop) if s else slice(0, 0) for s in self.spans)
 
     def crop(self, array: Array) -> Array:
-        """The packed elements of this region out of an array that starts at index 0: a view where it is a box."""
+        """The packed elements of this region out of an array that starts at index 0: a view where it is a
+        box."""
         if self.is_box:
             return array[self.slices()] if self.spans else array
         for axis, one in enumerate(self.spans):
@@ -237,6 +261,11 @@ class Region:
 
     def __str__(self) -> str:
         return "x".join("+".join(f"{i.start}:{i.stop}" for i in s) or "-" for s in self.spans) or "all"
+
+
+@lru_cache(maxsize=4096)
+def _full(shape: tuple[int, ...]) -> Region:
+    return Region(tuple(span((0, extent)) for extent in shape))
 
 
 def _packed(inner: Span, outer: Span) -> Span:
