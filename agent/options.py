@@ -1,4 +1,4 @@
-"""AgentOptions: how one agent is to run, and the readers of what people type for it (addresses, sizes, folders).
+"""AgentOptions: how one agent is to run, and the readers of what people type (addresses, sizes, folders).
 
 Facts and rules: the environment is an argument, and no file or socket is opened here.
 """
@@ -16,7 +16,8 @@ LISTEN_PORT = 7433
 HTTP_PORT = 8433
 
 Address = tuple[str, int]
-"""(host, port): the host is a name or a bare IPv4 or IPv6 address; port 0 picks a free one where we listen."""
+"""(host, port): the host is a name or a bare IPv4 or IPv6 address; port 0 picks a free one where we
+listen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +31,22 @@ class AgentOptions:
     listen: Address = ("0.0.0.0", LISTEN_PORT)
     """Where other agents connect. A narrower host keeps other networks out, and devices on them too."""
     http: Address = ("127.0.0.1", HTTP_PORT)
-    """Where clients connect. Loopback by default: HTTP is not encrypted, so open it only to a network you trust."""
+    """Where clients connect. Loopback by default: HTTP is not encrypted, so open it only to a network you
+    trust."""
     peers: tuple[Address, ...] = ()
     """Members to call besides those that mDNS finds; for networks without multicast."""
     mdns: bool = True
     """Whether to announce this device and look for others by multicast."""
     threads: int | None = None
-    """For ONNX Runtime; None takes every core this process may use. Fewer leave room for other work on the box."""
+    """For ONNX Runtime; None takes every core this process may use. Fewer leave room for other work on the
+    box."""
     memory_limit_bytes: int | None = None
     """What plans may use on this device; None takes most of what is free at the start."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", self.name):
             raise UsageError(
-                f"--name {self.name!r}: use 1 to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+                f"--name {self.name!r}: use 1 to 63 letters, digits and '.', '_', '-', a letter or digit first"
             )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"--threads {self.threads}: give 1 to 1024, or leave it out for every core")
@@ -86,7 +89,8 @@ _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_bytes(text: str, *, option: str = "size") -> int:
-    """Bytes of "2G", "512MiB", "1.5g" or "1000000": K, M, G and T are powers of 1024. UsageError names `option`.
+    """Bytes of "2G", "512MiB", "1.5g" or "1000000": K, M, G and T are powers of 1024. UsageError names
+    `option`.
 
     >>> parse_bytes("2G")
     2147483648
@@ -101,7 +105,8 @@ def parse_bytes(text: str, *, option: str = "size") -> int:
 
 
 def parse_shapes(texts: list[str], *, option: str = "--shape") -> dict[str, tuple[int, ...]]:
-    """By input name, from repeated "NAME=1,3,224,224" (names may hold "=" and ":"; "NAME=" is a scalar's shape).
+    """By input name, from repeated "NAME=1,3,224,224" (names may hold "=" and ":"; "NAME=" is a scalar's
+    shape).
 
     >>> parse_shapes(["x=1,3,224,224"])
     {'x': (1, 3, 224, 224)}
@@ -118,7 +123,8 @@ def parse_shapes(texts: list[str], *, option: str = "--shape") -> dict[str, tupl
 
 
 def state_folder(environ: Mapping[str, str], given: Path | None = None) -> Path:
-    """Where state is kept: `given`, EDGEPART_STATE, systemd's STATE_DIRECTORY, or the user's XDG state folder."""
+    """Where state is kept: `given`, EDGEPART_STATE, systemd's STATE_DIRECTORY, or the user's XDG state
+    folder."""
     if given is not None:
         return given
     if environ.get("EDGEPART_STATE"):

@@ -1,4 +1,4 @@
-"""What the HTTP gateway asks of the agent around it: the Protocol `Node`, and the records that it answers with.
+"""What the HTTP gateway asks of the agent around it: the Protocol `Node` and the records in its answers.
 
 Facts only: no socket, no clock, no thread. agent/service.py implements Node; tests do so with a bare session.
 """
@@ -14,8 +14,8 @@ from edgepart.agent.messages import DeployOptions, Epoch
 from edgepart.planner.plan import ValueInfo
 
 Progress = Callable[[str, float, float], None]
-"""(stage, done, total): stage in plain words ("storing", "planning", "sending weights", "warming up" ...), done and
-total in a unit of the stage's own, total 0 where it is not known. Any thread may call it."""
+"""(stage, done, total): stage in plain words ("storing", "planning", "sending weights", "warming up" ...),
+done and total in a unit of the stage's own, total 0 where it is not known. Any thread may call it."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class InferResult:
 
 
 class Node(Protocol):
-    """The agent, seen from its HTTP side. Async methods run on the server's event loop and do not block it; the
-    others answer at once from memory. Errors are those of planner/errors.py."""
+    """The agent, seen from its HTTP side. Async methods run on the server's event loop and do not block it;
+    the others answer at once from memory. Errors are those of planner/errors.py."""
 
     @property
     def name(self) -> str:
@@ -83,16 +83,17 @@ class Node(Protocol):
     ) -> InferResult:
         """Run one request; `outputs` None means all. `deadline_s` counts from now.
 
-        UnknownDeployment; RequestError: no such output, or inputs that do not fit the model; Unavailable: nothing can
-        serve it in time."""
+        UnknownDeployment; RequestError: no such output, or inputs that do not fit the model; Unavailable:
+        nothing can serve it in time."""
 
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
-        """Deploy the model whose files lie in `folder`: one graph file (`*.onnx`) at its top, with external data
-        where the graph says. What is needed is copied or moved out before it returns; the caller deletes the folder.
-        It returns when the deployment is acknowledged and serves; the answer is for people and scripts, JSON only,
-        and holds at least {"name", "devices", "strategy", "predicted_latency_s", "why", "notes"}.
+        """Deploy the model whose files lie in `folder`: one graph file (`*.onnx`) at its top, with external
+        data where the graph says. What is needed is copied or moved out before it returns; the caller
+        deletes the folder. It returns when the deployment is acknowledged and serves; the answer is for
+        people and scripts, JSON only, and holds at least {"name", "devices", "strategy",
+        "predicted_latency_s", "why", "notes"}.
 
         ModelError, UsageError, Infeasible, Unavailable."""
 
@@ -101,9 +102,9 @@ class Node(Protocol):
 
     def status(self) -> dict[str, Any]:
         """{"name", "node", "version", "cluster", "http", "leader", "term", "uptime_s",
-        "members": [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...]}: `leader` the
-        leader's name or null, `http` a URL or null, one entry of `members` for this device itself too. `deployments`
-        may be left out: the gateway puts the cards of `models()` there."""
+        "members": [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...]}:
+        `leader` the leader's name or null, `http` a URL or null, one entry of `members` for this device
+        itself too. `deployments` may be left out: the gateway puts the cards of `models()` there."""
 
     def devices(self) -> dict[str, Any]:
         """cluster.json's form (planner/cluster.py), with extra keys where they are known."""
