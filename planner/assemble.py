@@ -115,7 +115,7 @@ class _Maker:
         computed, found = self.draft.computed, dict[str, set[At]]()
         for stage in self.schedule.stages[self.device]:
             for share in stage.shares:
-                for name, need in share.needs(self.draft.graph):
+                for name, need in share.needs:
                     if covers(computed.get(name, {}).get(self.device), need):
                         found.setdefault(name, set()).add(stage.first)
         return {name: frozenset(places) for name, places in found.items()}
@@ -159,7 +159,7 @@ def _workspace(
     graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> int:
     """Most bytes of values that are alive at once while the shares run in order."""
-    last = {name: n for n, share in enumerate(shares) for name, _ in share.needs(graph)}
+    last = {name: n for n, share in enumerate(shares) for name, _ in share.needs}
     last.update((name, len(shares)) for name, _ in outputs)
     alive = {(name, region): _piece_bytes(graph, Piece(name, region)) for name, region in inputs}
     most = now = sum(alive.values())

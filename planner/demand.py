@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from edgepart.planner.draft import Blueprint, Draft, Move, Owned, Share, covers, missing
+from edgepart.planner.draft import Blueprint, Draft, Move, Owned, Share, covers, missing, share_of
 from edgepart.planner.errors import InternalError
 from edgepart.planner.plan import GATEWAY
 from edgepart.planner.region import Region
@@ -41,9 +41,9 @@ def follow(blueprint: Blueprint, decide: Decide) -> Draft:
                     wanted.setdefault(device, {})[index] = blueprint.owned[name][device]
         for device in (name for name in reversed(blueprint.participants) if name in wanted):
             access = blueprint.accesses[op.name]
-            share = Share(op, device, wanted[device], tuple(access.needs(wanted[device])))
+            share = share_of(graph, op, device, access, wanted[device])
             shares.append(share)
-            for name, region in share.needs(graph):
+            for name, region in share.needs:
                 needs.setdefault(name, {}).setdefault(device, {})[region] = None
     for name in graph.inputs:
         moves += _from_gateway(name, needs.get(name, {}))

@@ -91,16 +91,21 @@ class Share:
     """Per index of an output, what is computed; outputs that nobody reads are not named."""
     reads: tuple[Region | None, ...]
     """Per input of the operator, what is read of it; None where it is not read."""
-
-    def needs(self, graph: Graph) -> Iterator[tuple[str, Region]]:
-        """Tensors (no constants) and the regions that are read of them, each pair once, in a fixed order."""
-        pairs = [(n, r) for n, r in zip(self.operator.inputs, self.reads, strict=True) if r is not None]
-        pairs += [(name, graph.region_of(name)) for name in self.operator.captured]
-        yield from dict.fromkeys((n, r) for n, r in pairs if n in graph.tensors and not r.is_empty)
+    needs: tuple[tuple[str, Region], ...]
+    """The same by name, captured values too; no constants, no regions without elements; each pair once."""
 
     @property
     def written(self) -> Iterator[tuple[str, Region]]:
         return ((self.operator.outputs[index], region) for index, region in self.outputs.items())
+
+
+def share_of(graph: Graph, op: Operator, device: str, access: Access, outputs: Mapping[int, Region]) -> Share:
+    """The share that writes `outputs`, with what it reads."""
+    reads = tuple(access.needs(outputs))
+    pairs = [(name, region) for name, region in zip(op.inputs, reads, strict=True) if region is not None]
+    pairs += [(name, graph.region_of(name)) for name in op.captured]
+    needs = dict.fromkeys((n, region) for n, region in pairs if n in graph.tensors and not region.is_empty)
+    return Share(op, device, outputs, reads, tuple(needs))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ optimize.py, ONNX in segment.py. What nobody reads is neither computed nor sent 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import replace
 
-from edgepart.planner.access import Access, access_of
+from edgepart.planner.access import Access
+from edgepart.planner.access import accesses as accesses_of
 from edgepart.planner.assemble import assemble
 from edgepart.planner.demand import Decide, Needs, crosses, fetch, follow
 from edgepart.planner.draft import Blueprint, Draft, Move, Owned, missing
@@ -30,17 +32,22 @@ def make_plan(
     optimised: bool = True,
     sketch: bool = False,
     digests: MutableMapping[tuple[str, str, Region], str] | None = None,
+    accesses: Mapping[str, Access] | None = None,
 ) -> Plan:
     """The plan that carries out `strategy`.
 
     `optimised=False` keeps BBGraP's initial partition (and one message per move) as it is, for comparison.
     `sketch=True` leaves the segments' ONNX and every digest out: quick, enough for a simulation, not for an
     agent. `digests` remembers the weights' digests by (model digest, constant, region) between calls.
-    InternalError where the layouts are no strategy for this graph.
+    `accesses` are the graph's, where the caller has them at hand. InternalError where the layouts are no
+    strategy for this graph.
     """
-    draft = lower(problem, strategy)
-    if optimised and strategy.sync is Sync.BROADCAST:
-        draft = optimise(draft)
+    broadcasts = strategy.sync is Sync.BROADCAST
+    if broadcasts and optimised and sketch:  # What the optimiser comes to, without the way there.
+        draft = lower(problem, replace(strategy, sync=Sync.NEEDED), accesses)
+    else:
+        draft = lower(problem, strategy, accesses)
+        draft = optimise(draft) if broadcasts and optimised else draft
     schedule = stage(draft)
     seconds = seconds_of(draft, cost or NoCost())
     if optimised:
@@ -49,23 +56,23 @@ def make_plan(
     return assemble(schedule, seconds, cost or NoCost(), model_digest, sketch=sketch, digests=known)
 
 
-def lower(problem: Problem, strategy: Strategy) -> Draft:
+def lower(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | None = None) -> Draft:
     """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not
     fit."""
-    blueprint = draw(problem, strategy)
+    blueprint = draw(problem, strategy, known)
     return follow(blueprint, _DECISIONS[strategy.sync](blueprint))
 
 
-def draw(problem: Problem, strategy: Strategy) -> Blueprint:
+def draw(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | None = None) -> Blueprint:
     """The strategy's layouts, checked and in normal form."""
     graph = problem.graph
-    accesses = {op.name: access_of(op, graph) for op in graph.operators}
+    found = known or accesses_of(graph)
     owned: dict[str, Owned] = {}
     for op in graph.operators:
         for name in filter(None, op.outputs):
             owned[name] = _owned(problem, strategy, name)
-            _check(graph, op, accesses[op.name], name, owned[name])
-    return Blueprint(problem, strategy, accesses, owned)
+            _check(graph, op, found[op.name], name, owned[name])
+    return Blueprint(problem, strategy, found, owned)
 
 
 def _owned(problem: Problem, strategy: Strategy, name: str) -> Owned:

@@ -148,13 +148,13 @@ def _sent_early(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
     for share in reversed(stage.shares):
         if any(name in wanted for name, _ in share.written):
             early.append(share)
-            wanted.update(name for name, _ in share.needs(schedule.draft.graph))
+            wanted.update(name for name, _ in share.needs)
     return early[::-1]
 
 
 def _only_late(schedule: Schedule, device: str, stage: Stage, early: Sequence[Share]) -> Iterator[Message]:
     """Messages to a stage that nothing in its early part reads or passes on."""
-    read = {name for share in early for name, _ in share.needs(schedule.draft.graph)}
+    read = {name for share in early for name, _ in share.needs}
     read |= {move.tensor for message in schedule.sent(device, stage) for move in message.moves}
     for message in schedule.received(device, stage):
         if not any(move.tensor in read for move in message.moves):
@@ -183,8 +183,8 @@ def _joinable(schedule: Schedule, device: str, one: Stage, two: Stage) -> bool:
     if schedule.sent(device, one) or schedule.received(device, two):
         return False
     written = {name for share in one.shares for name, _ in share.written}
-    graph, draft = schedule.draft.graph, schedule.draft
-    reads = ((share, name, need) for share in two.shares for name, need in share.needs(graph))
+    draft = schedule.draft
+    reads = ((share, name, need) for share in two.shares for name, need in share.needs)
     return not any(name in written and mixed(draft, share, name, need) for share, name, need in reads)
 
 

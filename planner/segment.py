@@ -53,7 +53,7 @@ def input_values(draft: Draft, shares: Sequence[Share]) -> tuple[Value, ...]:
     written: dict[str, Region] = {name: region for share in shares for name, region in share.written}
     wanted: dict[str, list[Region]] = {}
     for share in shares:
-        for name, need in share.needs(draft.graph):
+        for name, need in share.needs:
             if name not in written or not written[name].contains(need):
                 wanted.setdefault(name, []).append(need)
     found: list[Value] = []

@@ -160,7 +160,7 @@ class _Levels:
     def _feeding(self, share: Share) -> Iterator[tuple[Move | None, int]]:
         """What the share waits for, and the first level after it."""
         graph, device = self.draft.graph, share.device
-        for name, need in share.needs(graph):
+        for name, need in share.needs:
             own = self.draft.computed.get(name, {}).get(device)
             if own is not None and covers(own, need):
                 # Put together from here and there: not in the segment that computes the part from here.
