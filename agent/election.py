@@ -62,13 +62,15 @@ class Election:
         self._alive: frozenset[str] = frozenset()
         self._claims: dict[str, Heartbeat] = {}
         self._not_before = now + self._timing.start_s
+        self._decided_at = now
 
     @property
     def leading(self) -> bool:
         return self.leader == self.node
 
     def wake_at(self) -> float:
-        return math.inf if self.leader else self._not_before
+        """When time alone may change who leads."""
+        return self._not_before if not self.leader and self._not_before > self._decided_at else math.inf
 
     def members_changed(self, alive: Collection[str], now: float) -> list[Effect]:
         """`alive`: the other members, suspects included."""
@@ -94,6 +96,7 @@ class Election:
         return list(self._decide(now))
 
     def _decide(self, now: float) -> Iterator[Effect]:
+        self._decided_at = now
         seen = max([self.seen_term, *(max(c.term, c.seen_term) for c in self._claims.values())])
         best = max(((c.term, node) for node, c in self._claims.items() if c.leader == node), default=(0, ""))
         if self.leading and best < (self.term, self.node):

@@ -1,0 +1,325 @@
+"""The cluster logic of one agent in one piece, without I/O: membership, election, deployments, the follower's
+part and, while it leads, the controller. Events in, effects out; the shell (agent/service.py) obeys the
+effects in order and calls `wake` at `wake_at()`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from edgepart.agent.control import (
+    ALIVE,
+    Activate,
+    Card,
+    Deployment,
+    Deployments,
+    FetchModel,
+    Heartbeat,
+    Hello,
+    Prepare,
+    Report,
+    Retire,
+    Standing,
+)
+from edgepart.agent.controller import Controller
+from edgepart.agent.cutover import World
+from edgepart.agent.deployments import DeploymentMap
+from edgepart.agent.election import Election, ElectionTiming
+from edgepart.agent.events import (
+    CardReady,
+    DeployRequested,
+    Effect,
+    Event,
+    LeaderChanged,
+    LeaveRequested,
+    MembersChanged,
+    ModelsStored,
+    PersistDeployments,
+    PlanComputed,
+    PlanFailed,
+    PlanLoaded,
+    Received,
+    Send,
+    StandingChanged,
+    UndeployRequested,
+)
+from edgepart.agent.follower import Follower
+from edgepart.agent.membership import Facts, Membership, Timing
+from edgepart.agent.planning import Cluster, PlanningTiming
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTiming:
+    """All the cluster logic's times."""
+
+    membership: Timing = field(default_factory=Timing)
+    election: ElectionTiming = field(default_factory=ElectionTiming)
+    planning: PlanningTiming = field(default_factory=PlanningTiming)
+    report_s: float = 1.0
+    """A member reports to its leader at least this often."""
+    sync_s: float = 5.0
+    """Deployments, cards and standings are told again this often, should anything have been lost."""
+    linger_s: float = 30.0
+    """A plan that was replaced is kept so long for the requests that still run on it."""
+
+
+class Core:
+    """One agent's cluster logic. `leader`, `standings` and the rest may be read at any time; only `handle`
+    and `wake` change anything, and neither may be called while the other runs."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        now: float,
+        *,
+        term: int = 0,
+        deployments: Iterable[Deployment] = (),
+        models: Iterable[str] = (),
+        timing: CoreTiming | None = None,
+    ) -> None:
+        """`term`, `deployments` and `models` as they were persisted."""
+        self.timing = timing or CoreTiming()
+        self.node = facts.node
+        self.membership = Membership(facts, now, self.timing.membership)
+        self.election = Election(facts.node, term, now, self.timing.election)
+        self.deployments = DeploymentMap(deployments)
+        self.follower = Follower(facts.boot, linger_s=self.timing.linger_s)
+        self.follower.models = tuple(sorted(models))
+        self.controller: Controller | None = None
+        self.cards: dict[str, Card] = {}
+        self.standings: dict[str, Standing] = {}
+        """How each deployment stands, as the leader last told."""
+        self._digests: dict[str, str] = {}
+        self._reports: dict[str, Report] = {}
+        self._boots: dict[str, str] = {}
+        self._report_at = now
+        self._sync_at = now + self.timing.sync_s
+        self._stale = True  # something that the controller should look at
+        self._stopped = False
+        self._lead_at = self._wake_at = now
+
+    @property
+    def leader(self) -> str:
+        """Node id, empty while nobody leads."""
+        return self.election.leader
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one event; what the shell has to do, in this order."""
+        if isinstance(event, LeaveRequested):
+            effects = self.membership.handle(event, now)
+            self._stopped, self._wake_at = True, math.inf
+            return effects
+        return self._run(self._take(event, now), now)
+
+    def wake(self, now: float) -> list[Effect]:
+        """Do what is due. Earlier or later than `wake_at()` is no harm, later is noticed."""
+        return self._run(iter(()), now)
+
+    def wake_at(self) -> float:
+        """When `wake` should be called next, on the clock of `now`."""
+        return self._wake_at
+
+    # The order of things
+
+    def _run(self, first: Iterator[Effect], now: float) -> list[Effect]:
+        if self._stopped:
+            return []
+        effects: list[Effect] = []
+        to_self: deque[object] = deque()
+
+        def out(some: Iterable[Effect]) -> None:
+            for effect in some:
+                if isinstance(effect, Send) and effect.node == self.node:
+                    to_self.append(effect.message)
+                else:
+                    effects.append(effect)
+
+        out(first)
+        out(self._watch(self.membership.wake(now), now))
+        out(self._led(self.election.wake(now), now))
+        out(self.follower.wake(now))
+        out(self._regular(now))
+        self._report_self()
+        out(self._lead(now))
+        while to_self:
+            while to_self:
+                out(self._message(self.node, to_self.popleft(), now))
+            if self._report_self():
+                out(self._lead(now))
+        out(self._report(now))
+        self._wake_at = self._next()
+        return effects
+
+    def _next(self) -> float:
+        times = [self.membership.wake_at(), self.election.wake_at(), self.follower.wake_at()]
+        times += [self._report_at, self._sync_at]
+        if self.controller is not None:
+            times.append(self._lead_at)
+        return min(times)
+
+    # Events
+
+    def _take(self, event: Event, now: float) -> Iterator[Effect]:
+        yield from self._watch(self.membership.handle(event, now), now)
+        match event:
+            case Received(node, message) if node in self._boots:
+                yield from self._message(node, message, now)
+            case CardReady(document):
+                card = Card(self.node, document)
+                self._card(card)
+                yield from self._tell_all(card)
+            case ModelsStored(models):
+                self.follower.models = tuple(sorted(models))
+                self.follower.changed = True
+            case PlanLoaded():
+                self.follower.loaded(event)
+            case DeployRequested(name, model, model_bytes, options):
+                entry = self.deployments.put(self.node, name, model, model_bytes, options)
+                yield from self._deployed((entry,))
+            case UndeployRequested(name, version):
+                known = self.deployments.get(name)
+                if version is None or (known is not None and known.version == version):
+                    yield from self._deployed((self.deployments.delete(self.node, name),))
+            case PlanComputed() | PlanFailed():
+                if self.controller is not None:
+                    self.controller.answered(event, now)
+                    self._stale = True
+            case _:
+                pass
+
+    def _watch(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
+        """Membership's effects; what follows from a change of the members."""
+        for effect in effects:
+            yield effect
+            if isinstance(effect, MembersChanged):
+                yield from self._members(effect, now)
+
+    def _members(self, change: MembersChanged, now: float) -> Iterator[Effect]:
+        self._stale = True
+        others = {member.node: member.boot for member in change.members if member.node != self.node}
+        for node in [n for n, boot in self._boots.items() if others.get(n) != boot]:
+            self.election.restarted(node)
+            self._reports.pop(node, None)
+            if node not in others:
+                self.cards.pop(node, None)
+        self._boots = others
+        yield from self._led(self.election.members_changed(others, now), now)
+
+    def _led(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
+        """The election's effects; what follows from a change of the leader."""
+        for effect in effects:
+            yield effect
+            if isinstance(effect, LeaderChanged):
+                self.follower.changed = self._stale = True
+                leads = effect.leader == self.node
+                adopt = self.follower.active
+                self.controller = Controller(effect.term, adopt, self.timing.planning) if leads else None
+        election = self.election
+        self.membership.announce(election.leader, election.term, election.seen_term, now)
+        yield from self._watch_quietly(now)
+
+    def _watch_quietly(self, now: float) -> Iterator[Effect]:
+        """Send the news of the leader at once."""
+        for effect in self.membership.wake(now):
+            yield effect
+            if isinstance(effect, MembersChanged):
+                yield from self._members(effect, now)
+
+    # Messages
+
+    def _message(self, node: str, message: object, now: float) -> Iterator[Effect]:
+        match message:
+            case Hello() if node in self.membership.alive():
+                if self.node in self.cards:
+                    yield Send(node, self.cards[self.node])
+                yield Send(node, Deployments(tuple(self.deployments)))
+                if self.controller is not None:
+                    yield from self.controller.retell([node])
+            case Heartbeat(boot) if boot == self._boots.get(node):
+                yield from self._led(self.election.heard(node, message, now), now)
+            case Card() if message.node == node:
+                self._card(message)
+            case Deployments(entries):
+                yield from self._deployed(self.deployments.merge(entries))
+            case Report(boot) if node == self.node or boot == self._boots.get(node):
+                self._stale |= self._reports.get(node) != message
+                self._reports[node] = message
+            case Prepare() | Activate() | Retire() | FetchModel():
+                yield from self.follower.obey(message, self.election.seen_term, self.deployments, now)
+            case Standing() if message.term >= self.election.seen_term:
+                if self.standings.get(message.deployment) != message:
+                    self.standings[message.deployment] = message
+                    yield StandingChanged(message)
+            case _:
+                pass
+
+    def _card(self, card: Card) -> None:
+        if self.cards.get(card.node) != card:
+            self.cards[card.node] = card
+            self._digests[card.node] = hashlib.sha256(card.document).hexdigest()[:16]
+            self._stale = True
+
+    def _deployed(self, changed: tuple[Deployment, ...]) -> Iterator[Effect]:
+        if not changed:
+            return
+        self._stale = self.follower.changed = True
+        yield PersistDeployments(tuple(self.deployments))
+        yield from self.follower.deployments_changed(self.deployments)
+        for entry in changed:
+            if entry.deleted:
+                self.standings.pop(entry.name, None)
+        yield from self._tell_all(Deployments(changed))
+
+    def _tell_all(self, message: Card | Deployments) -> Iterator[Effect]:
+        return (Send(node, message) for node in self.membership.alive())
+
+    # What comes round
+
+    def _regular(self, now: float) -> Iterator[Effect]:
+        if now < self._sync_at:
+            return
+        self._sync_at = now + self.timing.sync_s
+        others = self.membership.alive()
+        told = others if self.election.leading else [node for node in others if node == self.leader]
+        for node in told:
+            yield Send(node, Deployments(tuple(self.deployments)))
+            if self.node in self.cards:
+                yield Send(node, self.cards[self.node])
+        if self.controller is not None:
+            yield from self.controller.retell(others)
+
+    def _report_self(self) -> bool:
+        """A leader's own report takes no message. Whether it was news."""
+        if self.controller is None:
+            return False
+        report = self.follower.report(self.deployments.versions())
+        news = self._reports.get(self.node) != report
+        self._reports[self.node] = report
+        self._stale |= news
+        return news
+
+    def _report(self, now: float) -> Iterator[Effect]:
+        if not self.follower.changed and now < self._report_at:
+            return
+        self._report_at = now + self.timing.report_s
+        self.follower.changed = False
+        if self.leader and not self.election.leading:
+            yield Send(self.leader, self.follower.report(self.deployments.versions()))
+
+    def _lead(self, now: float) -> list[Effect]:
+        if self.controller is None or not (self._stale or now >= self._lead_at):
+            return []
+        self._stale = False
+        members = self.membership.members()
+        here = {member.node for member in members if member.status == ALIVE} | {self.node}
+        cards = {node: card for node, card in self.cards.items() if node in here}
+        cluster = Cluster(members, cards, self._digests, self.membership.broken_links())
+        reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}
+        world = World(self.node, self.election.term, cluster, reports)
+        effects = self.controller.step(self.deployments, world, now)
+        self._lead_at = self.controller.wake_at(now)
+        return effects

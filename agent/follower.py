@@ -1,0 +1,126 @@
+"""What a member does with its leader's orders: the rules, without I/O.
+
+It has plans ready, switches between them only forwards, and says to whoever leads what it holds. Orders of a
+term smaller than the largest seen are refused, so that a leader that was cut off can change nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edgepart.agent.control import (
+    FAILED,
+    LOADING,
+    READY,
+    Activate,
+    FetchModel,
+    Holding,
+    Prepare,
+    Report,
+    Retire,
+    Version,
+)
+from edgepart.agent.deployments import DeploymentMap
+from edgepart.agent.events import DropPlan, Effect, LoadPlan, PlanLoaded, StoreModel, SwitchTo
+from edgepart.agent.messages import NO_EPOCH, Epoch
+
+Order = Prepare | Activate | Retire | FetchModel
+
+
+@dataclass(slots=True)
+class Held:
+    order: Prepare
+    state: str
+    error: str = ""
+    drop_at: float = math.inf
+
+
+class Follower:
+    """The plans that this device holds, by deployment and epoch."""
+
+    def __init__(self, boot: str, *, linger_s: float) -> None:
+        self.models: tuple[str, ...] = ()
+        self.changed = True
+        """Whether something was not reported yet; whoever sends the report resets it."""
+        self._boot = boot
+        self._linger_s = linger_s
+        self._held: dict[tuple[str, Epoch], Held] = {}
+        self._active: dict[str, Epoch] = {}
+
+    def active(self, deployment: str) -> Prepare | None:
+        """The order that brought the plan that serves here now."""
+        held = self._held.get((deployment, self._active.get(deployment, NO_EPOCH)))
+        return held.order if held else None
+
+    def report(self, versions: tuple[tuple[str, Version], ...]) -> Report:
+        holdings = [
+            Holding(name, epoch, held.state, self._active.get(name) == epoch, held.error)
+            for (name, epoch), held in sorted(self._held.items(), key=lambda item: item[0])
+        ]
+        return Report(self._boot, tuple(holdings), self.models, versions)
+
+    def obey(self, order: Order, seen_term: int, deployments: DeploymentMap, now: float) -> list[Effect]:
+        """Do what a leader says, if it may say so."""
+        self.changed = True
+        if order.term < seen_term:
+            return []
+        match order:
+            case Prepare():
+                return list(self._prepare(order, deployments))
+            case Activate(_, name, epoch):
+                return list(self._activate(name, epoch, now))
+            case Retire(_, name, epoch):
+                return list(self._drop(name, epoch)) if self._active.get(name) != epoch else []
+            case FetchModel(_, model, model_bytes, sources):
+                return [] if model in self.models else [StoreModel(model, model_bytes, sources)]
+
+    def loaded(self, event: PlanLoaded) -> None:
+        """The answer to LoadPlan."""
+        held = self._held.get((event.deployment, event.epoch))
+        if held is not None and held.state == LOADING:
+            held.state, held.error = (FAILED, event.error) if event.error else (READY, "")
+            self.changed = True
+
+    def deployments_changed(self, deployments: DeploymentMap) -> list[Effect]:
+        """Plans of what is no longer deployed are dropped."""
+        gone = [key for key in self._held if deployments.get(key[0]) is None]
+        return [effect for key in gone for effect in self._drop(*key)]
+
+    def wake_at(self) -> float:
+        return min((held.drop_at for held in self._held.values()), default=math.inf)
+
+    def wake(self, now: float) -> list[Effect]:
+        due = [key for key, held in self._held.items() if held.drop_at <= now]
+        return [effect for key in due for effect in self._drop(*key)]
+
+    def _prepare(self, order: Prepare, deployments: DeploymentMap) -> Iterator[Effect]:
+        key = (order.deployment, order.epoch)
+        old = order.epoch < self._active.get(order.deployment, NO_EPOCH)
+        if key in self._held or old or deployments.get(order.deployment) is None:
+            return
+        self._held[key] = Held(order, LOADING)
+        yield LoadPlan(
+            order.deployment, order.version, order.epoch, order.plan, order.names, order.model, order.sources
+        )
+
+    def _activate(self, name: str, epoch: Epoch, now: float) -> Iterator[Effect]:
+        held = self._held.get((name, epoch))
+        before = self._active.get(name, NO_EPOCH)
+        if held is None or held.state != READY or epoch <= before:
+            return
+        self._active[name] = epoch
+        yield SwitchTo(name, epoch)
+        for other in [e for n, e in self._held if n == name and e < epoch]:
+            if other == before:
+                self._held[name, other].drop_at = now + self._linger_s
+            else:
+                yield from self._drop(name, other)
+
+    def _drop(self, name: str, epoch: Epoch) -> Iterator[Effect]:
+        if self._held.pop((name, epoch), None) is not None:
+            self.changed = True
+            if self._active.get(name) == epoch:
+                del self._active[name]
+            yield DropPlan(name, epoch)
