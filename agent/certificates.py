@@ -1,0 +1,179 @@
+"""Certificates of a cluster: one CA, one certificate for each node. Rules: no file; time is an argument.
+
+P-256 keys. Node certificates live ten years, as the CA does, because nothing renews them: a node is put out by
+the list of revoked nodes (identity.py), at once, and not by waiting. They start long before `now`, because a
+board without a clock battery may boot with an old date and must still be let in.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from edgepart.planner.errors import NotAuthorised
+
+NODE_ID = re.compile(r"[0-9a-f]{16}")
+LIFETIME = timedelta(days=3653)
+BACKDATE = timedelta(days=3653)
+_CA_NAME = "edgepart cluster "
+"""Starts the CA's name, which is thus no node id."""
+
+Key = ec.EllipticCurvePrivateKey
+
+
+def new_key() -> Key:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def new_node_id() -> str:
+    return secrets.token_hex(8)
+
+
+def key_pem(key: Key) -> bytes:
+    """Unencrypted PKCS #8: the file's mode protects it, so that an agent starts unattended."""
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(encoding, form, serialization.NoEncryption())
+
+
+def key_of(pem: bytes) -> Key:
+    """ValueError for what is no P-256 private key."""
+    key = serialization.load_pem_private_key(pem, None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("not an elliptic-curve key")
+    return key
+
+
+def pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def der(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.DER)
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256 (hex) of the DER form; of the CA's it names the cluster."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def new_ca(key: Key, now: float) -> x509.Certificate:
+    """A self-signed CA that signs nodes only."""
+    name = _name(_CA_NAME + secrets.token_hex(4))
+    ca_use: Sequence[tuple[x509.ExtensionType, bool]] = (
+        (x509.BasicConstraints(ca=True, path_length=0), True),
+        (_key_usage(key_cert_sign=True, crl_sign=True), True),
+    )
+    return _signed(name, name, key.public_key(), ca_use, key, key.public_key(), now)
+
+
+def new_request(key: Key) -> bytes:
+    """A certificate signing request (DER): proves that we hold `key`. The issuer chooses the node id."""
+    builder = x509.CertificateSigningRequestBuilder().subject_name(_name("edgepart node"))
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
+
+
+def issue(request: bytes, node_id: str, ca: x509.Certificate, ca_key: Key, now: float) -> x509.Certificate:
+    """A node's certificate for the key in `request`; nothing else of the request is taken over.
+
+    NotAuthorised where the request is malformed or does not prove its key.
+    """
+    try:
+        parsed = x509.load_der_x509_csr(request)
+        key = parsed.public_key()
+        sound = parsed.is_signature_valid
+    except (ValueError, TypeError) as error:
+        raise NotAuthorised(f"the certificate request cannot be read: {error}") from error
+    if not sound or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
+        raise NotAuthorised("the certificate request does not prove a P-256 key")
+    return sign_node(key, node_id, ca, ca_key, now)
+
+
+def sign_node(
+    key: ec.EllipticCurvePublicKey, node_id: str, ca: x509.Certificate, ca_key: Key, now: float
+) -> x509.Certificate:
+    both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    node_use: Sequence[tuple[x509.ExtensionType, bool]] = (
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_key_usage(digital_signature=True), True),
+        (both, False),
+    )
+    return _signed(_name(node_id), ca.subject, key, node_use, ca_key, ca_key.public_key(), now)
+
+
+def read_node(encoded: bytes, ca: x509.Certificate) -> tuple[x509.Certificate, str]:
+    """A node's certificate (DER) and its node id. NotAuthorised where this CA did not issue it."""
+    try:
+        certificate = x509.load_der_x509_certificate(encoded)
+        certificate.verify_directly_issued_by(ca)
+        names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        name = str(names[0].value) if len(names) == 1 else ""
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise NotAuthorised(f"the certificate is not one of this cluster: {error!r}") from error
+    if not NODE_ID.fullmatch(name):
+        raise NotAuthorised(f"the certificate of {name[:40]!r} is not a node's")
+    return certificate, name
+
+
+def read_ca(encoded: bytes) -> x509.Certificate:
+    """A CA's certificate (DER). NotAuthorised where it is none."""
+    try:
+        certificate = x509.load_der_x509_certificate(encoded)
+        certificate.verify_directly_issued_by(certificate)
+        constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+        raise NotAuthorised(f"that is no CA certificate: {error!r}") from error
+    if not constraints.ca:
+        raise NotAuthorised("that is a certificate, but not a CA's")
+    return certificate
+
+
+def same_key(certificate: x509.Certificate, key: Key) -> bool:
+    return bool(certificate.public_key() == key.public_key())
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _key_usage(**true: bool) -> x509.KeyUsage:
+    names = (
+        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+    )  # fmt: skip
+    uses: dict[str, Any] = {name: true.get(name, False) for name in names}
+    return x509.KeyUsage(**uses)
+
+
+def _signed(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    extensions: Sequence[tuple[x509.ExtensionType, bool]],
+    ca_key: Key,
+    ca_public: ec.EllipticCurvePublicKey,
+    now: float,
+) -> x509.Certificate:
+    at = datetime.fromtimestamp(now, UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(at - BACKDATE)
+        .not_valid_after(at + LIFETIME)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_public), critical=False)
+    )
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical=critical)
+    return builder.sign(ca_key, hashes.SHA256())

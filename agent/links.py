@@ -1,0 +1,80 @@
+"""Link: what joins this agent to one other: two channels in each direction. Facts and rules, no thread.
+
+A connection carries frames one way only, because a TLS connection must not be read and written by two threads
+at once. So a link is up once this agent has a connection out and one in for each channel; when any of the
+four ends, the whole link is down.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from edgepart.agent.options import Address
+from edgepart.agent.records import kinds
+from edgepart.agent.stream import Stream
+from edgepart.agent.writer import Writer
+
+CONTROL, DATA = "control", "data"
+CHANNELS = (CONTROL, DATA)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOpen:
+    """The first frame on a connection, from who dialled: what the connection is for."""
+
+    channel: str
+    boot: str
+    """Random per start of the dialling agent: tells a restarted peer from the one we knew."""
+    attempt: int
+    """Counts the dialler's attempts; both channels of one link have the same, and a later one replaces it."""
+    expected: str
+    """The node id in the certificate that the dialler saw."""
+    listen: tuple[Address, ...]
+    """Where to dial back; host "" stands for the address that this connection comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAccepted:
+    """The only frame back on a connection."""
+
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRefused:
+    why: str
+
+
+LINK_KINDS = kinds(LinkOpen, LinkAccepted, LinkRefused)
+
+
+@dataclass(eq=False)
+class Link:
+    """The state of a link; guarded by the transport's lock."""
+
+    node_id: str
+    boot: str
+    """The other side's."""
+    out: dict[str, Writer] = field(default_factory=dict)
+    into: dict[str, Stream] = field(default_factory=dict)
+    attempt_in: int = -1
+    """The other side's attempt that `into` belongs to."""
+    via: str = ""
+    """The address that we dialled first, empty where the other side did."""
+    over: str | None = None
+    """Why it ended."""
+    announced: threading.Event = field(default_factory=threading.Event)
+    """Set when on_link has been told that it is up, or when it is over: frames wait for that."""
+
+    @property
+    def complete(self) -> bool:
+        return self.over is None and len(self.out) == len(self.into) == len(CHANNELS)
+
+    def replaced_by(self, boot: str, attempt: int) -> bool:
+        """Whether a connection in, of that boot and attempt, is of a newer link than this."""
+        return boot != self.boot or (self.attempt_in >= 0 and attempt > self.attempt_in)
+
+    def is_newer_than(self, boot: str, attempt: int) -> bool:
+        """Whether that connection in is a straggler of an attempt that was given up."""
+        return boot == self.boot and attempt < self.attempt_in
