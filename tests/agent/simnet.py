@@ -127,7 +127,7 @@ class SimNet:
         start = self.now
         while not condition():
             if self.now - start > within:
-                raise AssertionError(f"not within {within} s; {self.describe()}\n" + "\n".join(self.log[-40:]))
+                raise AssertionError("\n".join([*self.log[-40:], f"not within {within} s", self.describe()]))
             self.run(0.01)
         return self.now - start
 
@@ -141,8 +141,8 @@ class SimNet:
         box.life += 1
         box.disk.incarnation += 1
         box.plans, box.active, box.waiting, box.stalled_until = {}, {}, [], 0.0
-        facts = Facts(box.node, f"box{int(box.node, 16)}", f"{box.node}/{box.life}", box.disk.incarnation, (box.node,))
-        disk = box.disk
+        disk, boot, name = box.disk, f"{box.node}/{box.life}", f"box{int(box.node, 16)}"
+        facts = Facts(box.node, name, boot, disk.incarnation, (box.node,))
         box.core = Core(facts, self.now, term=disk.term, deployments=disk.deployments, models=disk.models)
         self.note(box, "starts")
         self.give(box, CardReady(f"card of {box.node}".encode()))
@@ -179,9 +179,7 @@ class SimNet:
     def partition(self, *sides: Iterable[str]) -> None:
         """Cables between the sides are out; `heal` puts them back."""
         groups = [set(side) for side in sides]
-        self._cut = {
-            frozenset((a, b)) for g in groups for h in groups if g is not h for a in g for b in h
-        }
+        self._cut = {frozenset((a, b)) for g in groups for h in groups if g is not h for a in g for b in h}
         self.log.append(f"{self.now:8.3f} partition {[sorted(short(n) for n in g) for g in groups]}")
 
     def cut(self, a: str, b: str) -> None:
@@ -255,7 +253,8 @@ class SimNet:
                 box.members = frozenset(member.node for member in members)
                 self.note(box, "sees " + " ".join(sorted(map(short, box.members))))
             case LeaderChanged(leader, term):
-                if leader == box.node and self._terms.setdefault(term, (leader, box.life)) != (leader, box.life):
+                me = (box.node, box.life)
+                if leader == box.node and self._terms.setdefault(term, me) != me:
                     raise Broken(f"term {term} was led before")
                 self.note(box, f"follows {short(leader) or 'nobody'}")
             case StandingChanged(standing):
@@ -369,8 +368,10 @@ class SimNet:
         sender_life = self.boxes[a].life
 
         def arrive() -> None:
-            closed = isinstance(event, Received) and ((a, b) not in self._links or self.boxes[a].life != sender_life)
-            if box.life == life and not closed:
+            closed = (a, b) not in self._links or self.boxes[a].life != sender_life
+            if isinstance(event, Received) and closed:
+                return
+            if box.life == life:
                 self.give(box, event)
 
         self.at(at, arrive)
@@ -436,8 +437,9 @@ class SimNet:
             plans = {self.boxes[node].active.get(entry.name) for node in group}
             devices = self.devices(self.boxes[min(group)], entry.name)
             if len(plans) != 1 or not devices or not devices <= group:
-                faults.append(f"group {sorted(map(short, group))} serves {entry.name} with {plans} on
-                {devices}") return faults
+                who = sorted(map(short, group))
+                faults.append(f"group {who} serves {entry.name} with {plans} on {devices}")
+        return faults
 
     def note(self, box: Box, text: str) -> None:
         self.log.append(f"{self.now:8.3f} {short(box.node)} {text}")
