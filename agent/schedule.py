@@ -46,7 +46,7 @@ class Recipe:
     """With several slots: what is copied into a new array."""
 
     def make(self, held: Mapping[int, Value]) -> Value:
-        """The piece, contiguous. A new array, unless it is held just so."""
+        """The piece: as it is held where it is held just so, else contiguous and mostly new."""
         if self.copies:
             first: Array = held[self.slots[0]]
             whole = np.empty(self.piece.region.shape, first.dtype)

@@ -1,0 +1,287 @@
+"""Requests: a table of stories, and a machine of random ones against the promise: each answered exactly
+once."""
+
+from __future__ import annotations
+
+from math import inf
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from edgepart.agent.messages import Epoch
+from edgepart.agent.requests import (
+    Abandon,
+    Activated,
+    Answer,
+    AttemptFailed,
+    DeviceFound,
+    DeviceLost,
+    Effect,
+    Event,
+    Fail,
+    Forget,
+    OutputArrived,
+    Refuse,
+    Removed,
+    Requests,
+    Start,
+    Submitted,
+    Window,
+    Withdrawn,
+)
+
+E1, E2 = Epoch(1, 1), Epoch(1, 2)
+
+
+def active(epoch: Epoch = E1, devices: str = "ab", outputs: tuple[int, ...] = (7, 8)) -> Activated:
+    return Activated("m", epoch, frozenset(devices), frozenset(outputs))
+
+
+def tell(requests: Requests, *events: Event, now: float = 0.0) -> list[Effect]:
+    """The effects of the last event."""
+    effects: list[Effect] = []
+    for event in events:
+        effects = requests.handle(event, now)
+    return effects
+
+
+def test_a_request_starts_and_is_answered_when_all_outputs_are_there() -> None:
+    requests = Requests()
+    assert tell(requests, active(), Submitted(1, "m", 10)) == [Start(1, 0, "m", E1)]
+    assert tell(requests, OutputArrived(0, 7), OutputArrived(0, 7)) == []
+    assert tell(requests, OutputArrived(0, 8)) == [Answer(1, 0, "m", E1, 0)]
+    assert tell(requests, OutputArrived(0, 8), AttemptFailed(0, False, "late")) == []
+    assert requests.wake_at() == inf
+
+
+def test_without_a_plan_or_a_place_nothing_is_accepted() -> None:
+    requests = Requests(Window(in_flight=1, waiting=1))
+    (refused,) = tell(requests, Submitted(1, "m", 10))
+    assert isinstance(refused, Refuse) and "'m'" in refused.error
+    tell(requests, active(), Submitted(2, "m", 10))
+    assert tell(requests, Submitted(3, "m", 10)) == []
+    (refused,) = tell(requests, Submitted(4, "m", 10))
+    assert isinstance(refused, Refuse) and refused.request == 4
+    assert requests.counts() == {"m": (1, 1)}
+    (refused,) = tell(requests, Submitted(5, "m", 0.5), now=1.0)
+    assert isinstance(refused, Refuse)
+
+
+def test_the_oldest_waiting_request_goes_next() -> None:
+    requests = Requests(Window(in_flight=1))
+    tell(requests, active(outputs=(7,)), Submitted(1, "m", 10), Submitted(2, "m", 10), Submitted(3, "m", 10))
+    assert tell(requests, OutputArrived(0, 7)) == [Answer(1, 0, "m", E1, 0), Start(2, 1, "m", E1)]
+
+
+def test_a_lost_device_means_waiting_for_the_next_epoch_and_then_starting_at_once() -> None:
+    requests = Requests()
+    tell(requests, active(), Submitted(1, "m", 10), OutputArrived(0, 7))
+    assert tell(requests, DeviceLost("c")) == []
+    assert tell(requests, DeviceLost("b")) == [Abandon(0, "m", E1)]
+    assert tell(requests, Submitted(2, "m", 10)) == []
+    assert requests.wake(5.0) == []
+    effects = tell(requests, active(E2, "a", (1,)), now=5.0)
+    assert effects == [Start(1, 1, "m", E2), Start(2, 2, "m", E2), Forget("m", E1)]
+    assert tell(requests, OutputArrived(0, 8), OutputArrived(0, 1)) == []  # of the abandoned attempt
+    assert tell(requests, OutputArrived(1, 1)) == [Answer(1, 1, "m", E2, 1)]
+
+
+def test_a_device_that_comes_back_serves_again() -> None:
+    requests = Requests()
+    tell(requests, active(), Submitted(1, "m", 10), DeviceLost("b"))
+    assert tell(requests, DeviceFound("b"), now=1.0) == [Start(1, 1, "m", E1)]
+
+
+def test_what_is_in_flight_ends_on_the_old_plan_while_it_can() -> None:
+    requests = Requests()
+    tell(requests, active(), Submitted(1, "m", 10), Submitted(2, "m", 10))
+    assert tell(requests, active(E2, "ac", (3,))) == []
+    assert tell(requests, Submitted(3, "m", 10)) == [Start(3, 2, "m", E2)]
+    assert tell(requests, OutputArrived(0, 7), OutputArrived(0, 8)) == [Answer(1, 0, "m", E1, 0)]
+    effects = tell(requests, DeviceLost("b"))
+    assert effects == [Abandon(1, "m", E1), Start(2, 3, "m", E2), Forget("m", E1)]
+
+
+def test_an_older_epoch_is_not_activated() -> None:
+    requests = Requests()
+    tell(requests, active(E2), active(E1))
+    assert tell(requests, Submitted(1, "m", 10)) == [Start(1, 0, "m", E2)]
+
+
+def test_a_stale_attempt_is_tried_again_later_on_the_same_epoch_and_at_once_on_a_newer() -> None:
+    requests = Requests(Window(retry_s=1.0, longest_retry_s=2.0))
+    tell(requests, active(), Submitted(1, "m", 100))
+    assert tell(requests, AttemptFailed(0, True, "left")) == [Abandon(0, "m", E1)]
+    assert requests.wake_at() == 1.0
+    assert requests.wake(0.9) == []
+    assert requests.wake(1.0) == [Start(1, 1, "m", E1)]
+    tell(requests, AttemptFailed(1, True, "left"), now=1.0)
+    assert requests.wake_at() == 3.0
+    assert requests.wake(3.0) == [Start(1, 2, "m", E1)]
+    tell(requests, AttemptFailed(2, True, "left"), now=3.0)
+    assert requests.wake_at() == 5.0  # no longer than the longest
+    assert tell(requests, active(E2), now=3.0) == [Start(1, 3, "m", E2), Forget("m", E1)]
+
+
+def test_a_put_off_request_that_cannot_start_does_not_wake_for_nothing() -> None:
+    requests = Requests(Window(retry_s=1.0))
+    tell(requests, active(), Submitted(1, "m", 100), DeviceLost("b"))
+    requests.wake(1.0)
+    assert requests.wake_at() == 100
+
+
+def test_a_fault_of_the_request_is_answered_as_such() -> None:
+    requests = Requests()
+    tell(requests, active(), Submitted(1, "m", 10))
+    effects = tell(requests, AttemptFailed(0, False, "index 9 is out of bounds"))
+    assert effects == [Abandon(0, "m", E1), Fail(1, "index 9 is out of bounds", "request")]
+
+
+def test_the_deadline_answers_whatever_the_state() -> None:
+    requests = Requests(Window(in_flight=1))
+    tell(requests, active(), Submitted(1, "m", 10), Submitted(2, "m", 5))
+    (waiting,) = requests.wake(5.0)
+    assert isinstance(waiting, Fail) and waiting.request == 2 and "waited" in waiting.error
+    tell(requests, AttemptFailed(0, True, "b is warm"), now=6.0)
+    effects = requests.wake(10.0)
+    assert isinstance(effects[-1], Fail) and "b is warm" in effects[-1].error
+    assert effects[-1].kind == "deadline"
+
+
+def test_undeploying_answers_what_is_held() -> None:
+    requests = Requests(Window(in_flight=1))
+    tell(requests, active(), Submitted(1, "m", 10), Submitted(2, "m", 10))
+    effects = tell(requests, Removed("m"))
+    assert [e.request for e in effects if isinstance(e, Fail)] == [1, 2]
+    assert effects[0] == Abandon(0, "m", E1) and effects[-1] == Forget("m", E1)
+    assert tell(requests, Removed("m"), OutputArrived(0, 7)) == []
+
+
+def test_a_client_that_hangs_up_frees_its_place() -> None:
+    requests = Requests(Window(in_flight=1))
+    tell(requests, active(), Submitted(1, "m", 10), Submitted(2, "m", 10))
+    assert tell(requests, Withdrawn(1)) == [Abandon(0, "m", E1), Start(2, 1, "m", E1)]
+    assert tell(requests, Withdrawn(1)) == []
+
+
+def test_outputs_that_are_all_constant_need_no_device() -> None:
+    requests = Requests(Window(in_flight=1))
+    tell(requests, active(outputs=()))
+    for number in range(3):
+        effects = tell(requests, Submitted(number, "m", 10))
+        assert [type(e) for e in effects] == [Start, Answer]
+
+
+class Stories(RuleBasedStateMachine):
+    """Random lives of two deployments on four devices. The model is a set: what was accepted and not yet
+    answered."""
+
+    attempts = Bundle("attempts")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = Requests(Window(in_flight=2, waiting=3, retry_s=0.5))
+        self.now = 0.0
+        self.count = 0
+        self.open: dict[int, float] = {}
+        self.running: dict[int, Start] = {}
+        self.plans: dict[tuple[str, Epoch], Activated] = {}
+        self.epoch: dict[str, Epoch] = {}
+        self.lost: set[str] = set()
+
+    def see(self, effects: list[Effect]) -> list[int]:
+        """Check each effect against what may be done now; the attempts that were started."""
+        started = []
+        for effect in effects:
+            match effect:
+                case Refuse(request):
+                    del self.open[request]
+                case Start(request, attempt, deployment, epoch):
+                    assert request in self.open
+                    assert request not in [s.request for s in self.running.values()]
+                    assert epoch == self.epoch[deployment]
+                    assert self.lost.isdisjoint(self.plans[deployment, epoch].devices)
+                    self.running[attempt] = effect
+                    started.append(attempt)
+                case Abandon(attempt, deployment, epoch):
+                    gone = self.running.pop(attempt)
+                    assert (gone.deployment, gone.epoch) == (deployment, epoch)
+                    assert (deployment, epoch) in self.plans
+                case Answer(request, attempt):
+                    assert self.running.pop(attempt).request == request
+                    del self.open[request]
+                case Fail(request):
+                    del self.open[request]
+                case Forget(deployment, epoch):
+                    del self.plans[deployment, epoch]
+        return started
+
+    def send(self, event: Event) -> list[int]:
+        return self.see(self.requests.handle(event, self.now))
+
+    @rule(target=attempts, name=st.sampled_from("mn"), patience=st.floats(0.1, 20))
+    def submit(self, name: str, patience: float) -> object:
+        self.count += 1
+        self.open[self.count] = self.now + patience
+        return multiple(*self.send(Submitted(self.count, name, self.now + patience)))
+
+    @rule(
+        target=attempts,
+        name=st.sampled_from("mn"),
+        devices=st.sets(st.sampled_from("abcd"), min_size=1),
+        outputs=st.sets(st.integers(0, 2)),
+        term=st.integers(0, 1),
+    )
+    def activate(self, name: str, devices: set[str], outputs: set[int], term: int) -> object:
+        last = self.epoch.get(name, Epoch(0, 0))
+        self.epoch[name] = Epoch(last.term + term, last.number + 1)
+        event = Activated(name, self.epoch[name], frozenset(devices), frozenset(outputs))
+        self.plans[name, self.epoch[name]] = event
+        return multiple(*self.send(event))
+
+    @rule(target=attempts, device=st.sampled_from("abcd"), up=st.booleans())
+    def link(self, device: str, up: bool) -> object:
+        (self.lost.discard if up else self.lost.add)(device)
+        return multiple(*self.send(DeviceFound(device) if up else DeviceLost(device)))
+
+    @rule(target=attempts, attempt=attempts, transfer=st.integers(0, 2))
+    def output(self, attempt: int, transfer: int) -> object:
+        return multiple(*self.send(OutputArrived(attempt, transfer)))
+
+    @rule(target=attempts, attempt=consumes(attempts), stale=st.booleans())
+    def failed(self, attempt: int, stale: bool) -> object:
+        return multiple(*self.send(AttemptFailed(attempt, stale, "a fault")))
+
+    @rule(target=attempts, name=st.sampled_from("mn"))
+    def remove(self, name: str) -> object:
+        return multiple(*self.send(Removed(name)))
+
+    @rule(target=attempts, passed=st.floats(0, 5))
+    def wait(self, passed: float) -> object:
+        end = self.now + passed
+        started: list[int] = []
+        for _ in range(200):
+            self.now = min(end, max(self.now, self.requests.wake_at()))
+            started += self.see(self.requests.wake(self.now))
+            if self.now >= end:
+                return multiple(*started)
+        raise AssertionError("it wakes and wakes, and time does not pass")
+
+    @invariant()
+    def nobody_waits_for_nothing(self) -> None:
+        for number, deadline in self.open.items():
+            assert deadline > self.now, f"request {number} is past its deadline"
+        flying = {name: sum(s.deployment == name for s in self.running.values()) for name in "mn"}
+        assert max(flying.values()) <= 2
+        for running in self.running.values():
+            assert self.lost.isdisjoint(self.plans[running.deployment, running.epoch].devices)
+
+    def teardown(self) -> None:
+        self.wait(100.0)
+        assert not self.open
+        assert not self.running
+
+
+Stories.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestStories = Stories.TestCase
