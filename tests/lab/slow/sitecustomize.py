@@ -1,0 +1,110 @@
+"""Makes a Python process a slow device: with this folder on PYTHONPATH and EDGEPART_LAB_SLOW=8, every ONNX
+Runtime run takes 8 times the CPU time that the session's fastest run took. Nothing of the product knows about
+it.
+
+Sleeping leaves the CPU to the other emulated devices, so that several fit on few cores without disturbing
+each other; the smallest time is taken because a run that was disturbed must not be stretched as well. (A CPU
+quota will not do: waiting banks quota.) The CPU time is that of the calling thread, so sessions have to have
+one thread: start agents with `--threads 1`. A session should see inputs of one shape. The probe is slowed
+down too: it runs sessions.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+VARIABLE = "EDGEPART_LAB_SLOW"
+MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
+"""Where ONNX Runtime's Python front defines InferenceSession."""
+
+RUNS = ("run", "run_with_iobinding")
+
+
+def factor_of(text: str) -> float:
+    """The factor in the environment variable. Ends the process where it is none: a lab must not be fast in
+    secret."""
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0.0
+    if not 1.0 <= factor < float("inf"):
+        sys.exit(f"{VARIABLE}={text!r}: expected a number from 1 up, by which runs are to be slower")
+    return factor
+
+
+def stretch(run: Callable[..., Any], factor: float) -> Callable[..., Any]:
+    """`run`, a method of a session, made to return when `factor` x the smallest CPU time of its session has
+    passed."""
+
+    @functools.wraps(run)
+    def stretched(session: Any, *args: Any, **options: Any) -> Any:
+        began_s, cpu_s = time.monotonic(), time.thread_time()
+        outputs = run(session, *args, **options)
+        took_s = time.thread_time() - cpu_s
+        session.lab_least_s = least_s = min(took_s, getattr(session, "lab_least_s", took_s))
+        left_s = factor * least_s - (time.monotonic() - began_s)
+        if left_s > 0:
+            time.sleep(left_s)
+        return outputs
+
+    return stretched
+
+
+class SlowLoader(Loader):
+    """Loads the module as it is and stretches its sessions' runs."""
+
+    def __init__(self, loader: Loader, factor: float) -> None:
+        self._loader = loader
+        self._factor = factor
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        for name in RUNS:
+            session: Any = module.InferenceSession
+            setattr(session, name, stretch(getattr(session, name), self._factor))
+
+
+class SlowFinder(MetaPathFinder):
+    """Waits for that one module to be imported; onnxruntime is not imported before the process does it."""
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != MODULE:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = SlowLoader(spec.loader, self._factor)
+        return spec
+
+
+def run_next_sitecustomize() -> None:
+    """There is one module of this name in a process: run the one that this one hides, if there is any."""
+    here = Path(__file__).resolve().parent
+    others = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if __name__ == "sitecustomize":
+    if value := os.environ.get(VARIABLE):
+        sys.meta_path.insert(0, SlowFinder(factor_of(value)))
+    run_next_sitecustomize()
