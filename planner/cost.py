@@ -1,6 +1,6 @@
 """Cost: predicted seconds of computing and of moving bytes. Rules: no clock, no measuring; the numbers come
 from the cluster's devices (calibrated) and from profiles of real segments on real devices, where there are
-any. """
+any."""
 
 from __future__ import annotations
 

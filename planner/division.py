@@ -126,7 +126,7 @@ class _Back:
         return {i: dict.fromkeys(devices, self.graph.tensors[op.outputs[i]].region) for i in written}
 
     def _reach_back(self, op: Operator, outputs: dict[int, Region], device: str) -> None:
-        needs = self.coarse.needs(op, outputs)
+        needs = self.coarse.accesses[op.name].needs(outputs)
         wanted = [(name, region) for name, region in zip(op.inputs, needs, strict=True) if region is not None]
         wanted += [(name, self.graph.region_of(name)) for name in op.captured]
         whole = isinstance(self.choices.get(self.coarse.layer_of[op.name]), Whole) or any(

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from edgepart.planner.access import accesses as bound_accesses
-from edgepart.planner.access.language import Access, Axis, Outputs
+from edgepart.planner.access import accesses as accesses_of
+from edgepart.planner.access.language import Access, Axis
+from edgepart.planner.access.remembered import remembered
 from edgepart.planner.graph import Graph, Operator
-from edgepart.planner.region import Region
 
 DEQUANTIZE = frozenset({"DequantizeLinear"})
 """Belong to whoever reads them, and are computed again by each reader."""
@@ -60,6 +60,11 @@ class Layer:
         axis = self.axis(name)
         return axis is not None and axis.extent >= 2 * axis.quantum
 
+    def extent(self, name: str) -> int:
+        """Of the axis `name`; 0 where the layer has none."""
+        axis = self.axis(name)
+        return axis.extent if axis else 0
+
     @property
     def anchor(self) -> Operator:
         """The operator that gives the layer its character."""
@@ -75,18 +80,6 @@ class Coarse:
     """By operator name."""
     layer_of: Mapping[str, int]
     """By operator name."""
-
-    @cached_property
-    def _needs(self) -> dict[tuple[str, tuple[tuple[int, Region], ...]], tuple[Region | None, ...]]:
-        return {}
-
-    def needs(self, op: Operator, outputs: Outputs) -> tuple[Region | None, ...]:
-        """`Access.needs`, remembered: the search asks the same thing for many candidates."""
-        key = (op.name, tuple(outputs.items()))
-        found = self._needs.get(key)
-        if found is None:
-            found = self._needs[key] = self.accesses[op.name].needs(outputs)
-        return found
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -143,7 +136,7 @@ class Coarse:
 
 def coarsen(graph: Graph) -> Coarse:
     """The layers of `graph`."""
-    accesses = bound_accesses(graph)
+    accesses = remembered(accesses_of(graph))
     position = {op.name: number for number, op in enumerate(graph.operators)}
     joined: dict[str, str] = {}
     for op in graph.operators:

@@ -32,8 +32,8 @@ class Mode:
 
     def __str__(self) -> str:
         if self.axis is None:
-            return f"whole on {self.home}" if self.home else "whole"
-        return f"{self.axis}, halo recomputed" if self.fused else self.axis
+            return f"whole on {self.home}" if self.home else "whole on one device"
+        return f"split along {self.axis}" + (" with recomputed borders" if self.fused else "")
 
 
 WHOLE = Mode()

@@ -4,7 +4,7 @@ time, no clock.
 A device takes its steps in order and computes one segment at a time. Its network card sends one message
 after another and receives one after another; both directions at once do not disturb each other. The gateway
 lives on one of the devices and shares that device's network card; between it and its own device data
-crosses the `LOCAL` link. """
+crosses the `LOCAL` link."""
 
 from __future__ import annotations
 

@@ -165,7 +165,14 @@ class Study:
         """What `strategy` would do: lowered to a sketch of a plan, and simulated; remembered."""
         found = self._forecasts.get(id(strategy))
         if found is None:
-            plan = make_plan(self.problem, strategy, model_digest="", cost=self.cost, sketch=True)
+            plan = make_plan(
+                self.problem,
+                strategy,
+                model_digest="",
+                cost=self.cost,
+                sketch=True,
+                accesses=self.coarse.accesses,
+            )
             made = simulate(plan, self.cluster, self.problem.gateway, self.cost)
             found = self._forecasts[id(strategy)] = (strategy, made)
         return found[1]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layout import Strategy
 from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, stretches
-from edgepart.planner.strategies import register
+from edgepart.planner.strategies import bbgrap, deepthings, modnn, register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
 from edgepart.planner.strategies.single import alone
@@ -27,8 +27,14 @@ from edgepart.planner.study import Shares, Study
 STRETCHES = 12
 """Parts of the model that can be treated differently."""
 
-SHARE_SECONDS = 6e-5
+SHARE_SECONDS = 8e-5
 """Of planning, about, per operator and device that a candidate computes it on."""
+
+CAREFUL = 0.25
+"""The part of the search budget that is handed out, as the boxes that plan are slow and busy."""
+
+ENDS_TRIED = 3
+"""Stretches up to which rows are tried before the rest is whole."""
 
 FEWEST, MOST = 24, 400
 """Bounds on the number of candidates."""
@@ -50,7 +56,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
 def budget(study: Study) -> int:
     """How many candidates may be simulated."""
     each = SHARE_SECONDS * len(study.graph.operators) * min(len(study.by_speed), 8)
-    return max(FEWEST, min(MOST, int(study.problem.search_budget_s / 2 / each)))
+    return max(FEWEST, min(MOST, int(CAREFUL * study.problem.search_budget_s / each)))
 
 
 @dataclass
@@ -79,12 +85,16 @@ class _Search:
         self.axes = (forced,) if forced is not None else study.axis_names[:4]
 
     def run(self) -> Iterator[Strategy]:
+        for other in (bbgrap, deepthings, modnn):
+            for strategy in other.candidates(self.study):
+                self.left -= 1
+                yield replace(strategy, name="auto")
         for recipe in self._openings():
             yield from self._try(recipe)
         while self.best is not None and self.left > 0:
             before = self.best.score
-            yield from self._change_modes()
             yield from self._move_work()
+            yield from self._change_modes()
             if self.best.score >= before:
                 return
 
@@ -101,27 +111,28 @@ class _Search:
                 self.best = _Tried(recipe, strategy, score)
 
     def _openings(self) -> Iterator[Recipe]:
+        """Half of the budget is kept for improving the best of them."""
+        kept = self.left // 2
         for devices in teams(self.study):
             shares = self.study.shares(devices)
             for modes in self._first_modes(shares):
-                yield Recipe(modes, shares, devices[0])
-                if self.study.problem.gateway in devices[1:]:
-                    yield Recipe(modes, shares, self.study.problem.gateway)
+                if self.left > kept:
+                    yield Recipe(modes, shares, devices[0])
             yield self._in_turn(shares)
 
     def _first_modes(self, shares: Shares) -> Iterator[tuple[Mode, ...]]:
         count = len(self.parts)
         rows = [axis for axis in self.axes if axis in SPATIAL]
+        dense = Mode("channel") if "channel" in self.axes else WHOLE
         for axis in self.axes:
             yield (Mode(axis),) * count
         for axis in rows:
-            dense = Mode("channel") if "channel" in self.axes else WHOLE
-            for tail in dict.fromkeys((dense, WHOLE)):
-                yield tuple(Mode(axis) if self._is_tall(p, axis, len(shares)) else tail for p in self.parts)
-                yield tuple(
-                    Mode(axis, True) if self._is_tall(p, axis, len(shares)) else tail for p in self.parts
-                )
-            for end in range(1, count):
+            tall = [self._is_tall(part, axis, len(shares)) for part in self.parts]
+            for tail, fused in ((dense, False), (WHOLE, False), (dense, True)):
+                yield tuple(Mode(axis, fused) if t else tail for t in tall)
+        for axis in rows[:1]:
+            for n in range(1, ENDS_TRIED + 1):
+                end = count * n // (ENDS_TRIED + 1)
                 yield (*(Mode(axis),) * end, *(WHOLE,) * (count - end))
 
     def _is_tall(self, stretch: Stretch, axis: str, count: int) -> bool:
@@ -146,17 +157,24 @@ class _Search:
         """Each stretch in turn, the most expensive first, tries every other mode."""
         order = sorted(range(len(self.parts)), key=lambda n: -self.parts[n].seconds)
         for number in order:
-            for mode in self._modes():
-                if self.best is not None:
+            if self.best is not None:
+                for mode in self._modes(self.best.recipe):
                     yield from self._try(self.best.recipe.with_mode(number, mode))
 
-    def _modes(self) -> Iterator[Mode]:
-        for axis in self.axes:
-            yield Mode(axis)
+    def _modes(self, now: Recipe) -> Iterator[Mode]:
+        """Other ways for a stretch: the axes that the recipe has, channels, and whole here or at the
+        gateway."""
+        used = [axis for axis in self.axes if any(mode.axis == axis for mode in now.modes)]
+        for axis in used or self.axes[:1]:
             if axis in SPATIAL:
                 yield Mode(axis, fused=True)
                 yield Mode(axis, fused=True, joined=True)
+            yield Mode(axis)
         yield WHOLE
+        if "channel" in self.axes and "channel" not in used:
+            yield Mode("channel")
+        if self.study.problem.gateway != now.home:
+            yield Mode(home=self.study.problem.gateway)
 
     def _move_work(self) -> Iterator[Strategy]:
         """Shares follow how long each device is busy: who computes longer than the mean gets less."""
@@ -177,15 +195,12 @@ class _Search:
                 return
 
     def _why(self, recipe: Recipe) -> str:
-        runs: list[tuple[Mode, int]] = []
-        for mode in recipe.modes:
-            if runs and runs[-1][0] == mode:
-                runs[-1] = (mode, runs[-1][1] + 1)
-            else:
-                runs.append((mode, 1))
-        count = len(recipe.modes)
-        text = ", then ".join(f"{length / count:.0%} {mode}" for mode, length in runs)
-        return f"over {', '.join(recipe.devices)}: {text} (of {count} stretches of the model)"
+        seconds: dict[str, float] = {}
+        for mode, part in zip(recipe.modes, self.parts, strict=True):
+            seconds[str(mode)] = seconds.get(str(mode), 0.0) + part.seconds
+        total = sum(seconds.values()) or 1.0
+        parts = [f"{s / total:.0%} {mode}" for mode, s in sorted(seconds.items(), key=lambda item: -item[1])]
+        return f"of the work over {', '.join(recipe.devices)}: {'; '.join(parts)}"
 
 
 def teams(study: Study) -> Iterator[tuple[str, ...]]:

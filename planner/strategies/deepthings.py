@@ -15,18 +15,16 @@ from edgepart.planner.strategies import register
 from edgepart.planner.strategies.single import alone
 from edgepart.planner.study import Cut, Study
 
-CUTS_TRIED = 8
+CUTS_TRIED = 6
 """Ends of the block that are simulated for each shape of tiles, evenly spread over the model's
 arithmetic."""
-
-SHAPES = (("height",), ("width",), ("height", "width"))
 
 
 @register("deepthings")
 def candidates(study: Study) -> Iterator[Strategy]:
     """Blocks of several lengths, each with each shape of tiles."""
     count = len(study.by_speed)
-    shapes = [(study.problem.axis,)] if study.problem.axis else SHAPES
+    shapes = ((study.problem.axis,),) if study.problem.axis else shapes_of(study)
     made = 0
     for cut in spread(study, CUTS_TRIED) if count > 1 else ():
         for axes in shapes:
@@ -39,6 +37,12 @@ def candidates(study: Study) -> Iterator[Strategy]:
             yield alone(
                 study, device, "deepthings", "no block of layers can be cut into tiles for several devices; "
             )
+
+
+def shapes_of(study: Study) -> tuple[tuple[str, ...], ...]:
+    """Tiles along the longer edge of most layers, and a grid."""
+    longer = sum((layer.extent("height") > layer.extent("width")) * 2 - 1 for layer in study.layers)
+    return (("height",) if longer >= 0 else ("width",), ("height", "width"))
 
 
 def spread(study: Study, count: int) -> tuple[Cut, ...]:
