@@ -189,11 +189,19 @@ def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:
         or "\0" in location
     ):
         raise ModelError(f"{what}: its external data {location!r} is no path inside the model's folder")
-    path = (origin.folder / relative).resolve()
-    if not path.is_relative_to(origin.folder.resolve()):
-        raise ModelError(f"{what}: its external data {location!r} leads out of the model's folder, to {path}")
+    path = origin.folder / relative
+    try:
+        leads_to = path.resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise ModelError(
+            f"{what}: its external data {location!r} is missing; copy it beside the model"
+        ) from error
+    if not leads_to.is_relative_to(origin.folder.resolve()):
+        raise ModelError(
+            f"{what}: its external data {location!r} leads out of the model's folder, to {leads_to}"
+        )
     if not path.is_file():
-        raise ModelError(f"{what}: its external data {location!r} is missing; copy it beside the model")
+        raise ModelError(f"{what}: its external data {location!r} is no file")
     return path
 
 

@@ -1,0 +1,420 @@
+"""What an agent keeps on disk: blobs named by their content, models, what is still arriving, and state files.
+
+A door: the only place that writes under the state directory's `store`. Files are 0600, folders 0700; a file
+has its name only once it is whole, so that a crash at any moment leaves nothing that looks good and is not.
+
+    store/sha256/ab/abcd...   a blob; of a model's files a link into its folder
+    store/models/DIGEST/      `files/`: a model and its external data, as they were laid out; `manifest.json`
+    store/partial/DIGEST      what has arrived so far
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from edgepart.planner.blobs import cut
+from edgepart.planner.errors import EdgepartError, PeerError, Unavailable, UsageError
+from edgepart.planner.graph import Graph
+from edgepart.planner.model import file_digest, joint_digest, load_graph
+from edgepart.planner.plan import Plan, WeightRef
+from edgepart.planner.region import Array, Region
+
+_NEW = ".new-"
+"""How the names of files begin that are not whole yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a blob can be cut from."""
+
+    model: str
+    """Its digest."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """Of the model's inputs: some constants are folded from them."""
+    constant: str
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """One file of a model."""
+
+    path: str
+    """Relative to the model's folder, with "/"."""
+    digest: str
+    """SHA-256 (hex) of its bytes."""
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The files of a model: what a device needs to fetch it from another."""
+
+    files: tuple[ModelFile, ...]
+    """The graph first."""
+
+    @property
+    def digest(self) -> str:
+        """The model's."""
+        return joint_digest([file.digest for file in self.files])
+
+
+def manifest_to_json(manifest: Manifest) -> list[dict[str, Any]]:
+    return [{"path": f.path, "digest": f.digest, "nbytes": f.nbytes} for f in manifest.files]
+
+
+def manifest_from_json(document: Any) -> Manifest:
+    """PeerError where it is none, or names a file outside the model's folder."""
+    try:
+        files = tuple(ModelFile(str(e["path"]), str(e["digest"]), int(e["nbytes"])) for e in document)
+    except (TypeError, KeyError, ValueError) as error:
+        raise PeerError(f"no list of a model's files: {error!r}") from error
+    for file in files:
+        path = PurePosixPath(file.path)
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in file.path or file.nbytes < 0:
+            raise PeerError(f"a model's file cannot be {file.path!r} of {file.nbytes} bytes")
+        _checked(file.digest)
+    if not files or len({file.path for file in files}) < len(files):
+        raise PeerError("a model's list of files is empty, or names one twice")
+    return Manifest(files)
+
+
+class Store:
+    """Blobs and models under `root`. Methods may be called from several threads."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for folder in (root, *(root / name for name in ("sha256", "models", "partial"))):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for left in root.rglob(f"{_NEW}*"):  # by a crash
+            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        self._graphs: OrderedDict[tuple[str, str], Graph] = OrderedDict()
+        """Models that blobs are cut from; their weights are not in memory."""
+
+    # blobs
+
+    def path(self, digest: str) -> Path:
+        """Where the blob is, or would be."""
+        return self.root / "sha256" / _checked(digest)[:2] / digest
+
+    def has(self, digest: str) -> bool:
+        return self.path(digest).exists()
+
+    def size(self, digest: str) -> int:
+        """Bytes of a blob. Unavailable: it is not here."""
+        try:
+            return self.path(digest).stat().st_size
+        except FileNotFoundError as error:
+            raise _absent(digest) from error
+
+    def get(self, digest: str) -> Array:
+        """The blob's bytes (uint8, read-only, mapped into memory). Unavailable: it is not here."""
+        if self.size(digest) == 0:
+            return np.frombuffer(b"", np.uint8)
+        return np.memmap(self.path(digest), np.uint8, mode="r")
+
+    def put_bytes(self, data: bytes | memoryview) -> str:
+        """Keeps the bytes; their digest."""
+        digest = hashlib.sha256(data).hexdigest()
+        if not self.has(digest):
+            _place(self.path(digest), data)
+        return digest
+
+    def put_file(self, path: Path) -> str:
+        """Keeps a copy of a file (the caller's may change later); its digest. It is not read into memory."""
+        with tempfile.TemporaryDirectory(dir=self.root / "partial", prefix=_NEW) as making:
+            digest = _copy(path, copy := Path(making) / "copy")
+            if not self.has(digest):
+                _rename(copy, self.path(digest))
+        return digest
+
+    def delete(self, digest: str) -> None:
+        """Forgets a blob; nothing happens where it is not there, or is a model's file."""
+        if not self.path(digest).is_symlink():
+            self.path(digest).unlink(missing_ok=True)
+
+    def blob(self, digest: str, source: Source | None = None) -> Array:
+        """The blob; cut from its model where it is not there itself. Unavailable: neither is here.
+
+        PeerError: the model's bytes have another digest than the plan says."""
+        if self.has(digest) or source is None or not self.has_model(source.model):
+            return self.get(digest)
+        name, region = source.constant, source.region
+        constant = self._graph(source).constants.get(name)
+        if constant is None or constant.dtype == "string":
+            raise PeerError(f"blob {digest}: model {source.model} has no such constant: {name!r}")
+        if region.rank != len(constant.shape) or not constant.region.contains(region):
+            raise PeerError(f"blob {digest}: {name!r} of shape {list(constant.shape)} has no region {region}")
+        data = cut(constant, region).reshape(-1).view(np.uint8).data
+        if (found := hashlib.sha256(data).hexdigest()) != digest:
+            raise PeerError(f"blob {digest}: {name!r} {region} of model {source.model} has digest {found}")
+        self.put_bytes(data)
+        return self.get(digest)
+
+    def weight(self, plan: Plan, ref: WeightRef) -> Array:
+        """A weight of a plan's segment, typed and shaped. Unavailable: neither it nor its model is here."""
+        shapes = {value.name: value.shape for value in plan.inputs if value.shape is not None}
+        data = self.blob(ref.digest, Source(plan.model_digest, shapes, ref.source, ref.region))
+        dtype = tensor_dtype_to_np_dtype(TensorProto.DataType.Value(ref.dtype.upper()))
+        if data.nbytes != prod(ref.shape) * dtype.itemsize:
+            raise PeerError(f"weight {ref.name!r}: {data.nbytes} bytes are no {ref.dtype} {list(ref.shape)}")
+        weight: Array = data.view(dtype).reshape(ref.shape)
+        return weight
+
+    def partial(self, digest: str, nbytes: int) -> Partial:
+        """A blob that is arriving, with what an earlier try has left of it."""
+        return Partial(self.root / "partial" / _checked(digest), self.path(digest), digest, nbytes)
+
+    # models
+
+    def put_model(self, files: Sequence[Path]) -> str:
+        """Keeps a model, given its files as `model_files` names them; its digest."""
+        folder = files[0].absolute().parent
+        with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=_NEW) as making:
+            kept = []
+            for number, file in enumerate(files):
+                inside = file.name if number == 0 else _inside(file, folder)
+                copy = Path(making) / "files" / inside
+                copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                digest = _copy(file, copy)
+                kept.append(ModelFile(inside, digest, copy.stat().st_size))
+            return self._finish(Manifest(tuple(kept)), Path(making))
+
+    def adopt_model(self, manifest: Manifest) -> str:
+        """Makes a model of files that have arrived as blobs; its digest. Unavailable: one is not here."""
+        with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=_NEW) as making:
+            for file in manifest.files:
+                if not self.has(file.digest):
+                    raise _absent(file.digest)
+                place = Path(making) / "files" / file.path
+                place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _copy(self.path(file.digest), place)
+            return self._finish(manifest, Path(making))
+
+    def _finish(self, manifest: Manifest, making: Path) -> str:
+        """Gives a folder with all its files its name, and links the blobs to it."""
+        digest = manifest.digest
+        home = self.root / "models" / digest
+        if not (home / "manifest.json").exists():
+            write_atomic(making / "manifest.json", json.dumps(manifest_to_json(manifest)).encode())
+            home.mkdir(mode=0o700, exist_ok=True)
+            shutil.rmtree(home / "files", ignore_errors=True)
+            (making / "files").rename(home / "files")
+            _rename(making / "manifest.json", home / "manifest.json")
+        self._link_files(digest)
+        return digest
+
+    def _link_files(self, model: str) -> None:
+        """Makes the files of a model blobs, too."""
+        for file in self.manifest(model).files:
+            blob = self.path(file.digest)
+            if not blob.is_symlink() or not blob.exists():
+                _link(blob, self.root / "models" / model / "files" / file.path)
+
+    def has_model(self, digest: str) -> bool:
+        return (self.root / "models" / _checked(digest) / "manifest.json").exists()
+
+    def models(self) -> tuple[str, ...]:
+        """Digests of the models that are here."""
+        return tuple(sorted(path.parent.name for path in (self.root / "models").glob("*/manifest.json")))
+
+    def manifest(self, digest: str) -> Manifest:
+        """Unavailable: the model is not here."""
+        document = read_json(self.root / "models" / _checked(digest) / "manifest.json")
+        if document is None:
+            raise Unavailable(f"model {digest} is not on this device")
+        return manifest_from_json(document)
+
+    def model_path(self, digest: str) -> Path:
+        """The model's .onnx file, its external data beside it. Unavailable: it is not here."""
+        return self.root / "models" / digest / "files" / self.manifest(digest).files[0].path
+
+    def delete_model(self, digest: str) -> None:
+        """Forgets a model and the blobs that are its files."""
+        if not self.has_model(digest):
+            return
+        home = self.root / "models" / digest
+        manifest = self.manifest(digest)
+        (home / "manifest.json").unlink()
+        for file in manifest.files:
+            link = self.path(file.digest)
+            if link.is_symlink() and link.resolve().is_relative_to(home.resolve()):
+                link.unlink()
+        shutil.rmtree(home)
+        for other in self.models():  # that may have had a file in common
+            self._link_files(other)
+
+    def prune(self, keep: Collection[str]) -> int:
+        """Deletes blobs, models and partial files whose digest is not in `keep`; bytes that were freed.
+
+        A model that is kept keeps its files."""
+        before = self.nbytes()
+        for model in self.models():
+            if model not in keep:
+                self.delete_model(model)
+        for path in [*(self.root / "sha256").glob("*/*"), *(self.root / "partial").iterdir()]:
+            if path.name not in keep and not path.is_symlink() and path.is_file():
+                path.unlink(missing_ok=True)
+        return before - self.nbytes()
+
+    def nbytes(self) -> int:
+        """Bytes of everything here."""
+        files = (path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
+        return sum(path.stat().st_size for path in files)
+
+    def _graph(self, source: Source) -> Graph:
+        """A model, for its constants; the last few are remembered."""
+        key = (source.model, repr(sorted(source.shapes.items())))
+        graph = self._graphs.get(key)
+        if graph is None:
+            graph = load_graph(self.model_path(source.model), shapes=source.shapes)
+            self._graphs[key] = graph
+            while len(self._graphs) > 4:
+                self._graphs.popitem(last=False)
+        return graph
+
+
+class Partial:
+    """A blob that arrives piece by piece, in order; what is on disk survives a restart."""
+
+    def __init__(self, path: Path, final: Path, digest: str, nbytes: int) -> None:
+        self._path, self._final, self.digest, self.nbytes = path, final, digest, nbytes
+        if self.arrived > nbytes:
+            path.unlink()
+
+    @property
+    def arrived(self) -> int:
+        """Bytes that are here: where to go on."""
+        try:
+            return self._path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def append(self, offset: int, data: bytes | memoryview) -> bool:
+        """Adds what comes next; whether the blob is whole now, and in the store.
+
+        PeerError: it does not go on from what is here, is too much, or has another digest (all gone then)."""
+        if offset != self.arrived or offset + len(data) > self.nbytes:
+            raise PeerError(
+                f"blob {self.digest}: {len(data)} bytes for offset {offset} do not go on from {self.arrived} "
+                f"of {self.nbytes}"
+            )
+        with open(self._path, "ab", opener=_private) as file:
+            file.write(data)
+            if offset + len(data) < self.nbytes:
+                return False
+            file.flush()
+            os.fsync(file.fileno())
+        if (found := file_digest(self._path)) != self.digest:
+            self._path.unlink()
+            raise PeerError(f"blob {self.digest}: what arrived has digest {found}; it was thrown away")
+        _rename(self._path, self._final)
+        return True
+
+    def discard(self) -> None:
+        """Throws away what has arrived."""
+        self._path.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replaces a file: a reader, or a crash, sees the old bytes or the new ones. Mode 0600."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _place(path, data)
+
+
+def read_json(path: Path) -> Any:
+    """What is in a state file; None where there is none. UsageError: it is damaged, and stays as it is."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged ({error}); move it away to start without it") from error
+
+
+def _checked(digest: str) -> str:
+    """PeerError for what is no SHA-256 in hex: digests become file names, and they come from others."""
+    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        raise PeerError(f"{digest[:80]!r} is no SHA-256 digest")
+    return digest
+
+
+def _absent(digest: str) -> EdgepartError:
+    return Unavailable(f"blob {digest} is not on this device")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _inside(file: Path, folder: Path) -> str:
+    """The path of external data below the model's folder, as the graph names it."""
+    if not file.absolute().is_relative_to(folder):
+        raise UsageError(f"{file} does not lie in the model's folder {folder}")
+    return file.absolute().relative_to(folder).as_posix()
+
+
+def _copy(source: Path, target: Path) -> str:
+    """Copies a file, flushed to disk; the digest of what was copied."""
+    hasher = hashlib.sha256()
+    with source.open("rb") as reader, open(target, "wb", opener=_private) as writer:
+        while chunk := reader.read(1 << 20):
+            hasher.update(chunk)
+            writer.write(chunk)
+        writer.flush()
+        os.fsync(writer.fileno())
+    return hasher.hexdigest()
+
+
+def _place(path: Path, data: bytes | memoryview) -> None:
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=_NEW)  # 0600
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        _rename(Path(temporary), path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _rename(source: Path, target: Path) -> None:
+    """Moves a file that is on disk to its name, and waits until that is on disk, too."""
+    target.parent.mkdir(exist_ok=True, mode=0o700)
+    source.replace(target)
+    _flush_folder(target.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _link(link: Path, target: Path) -> None:
+    """Makes `link` lead to `target`, in place of a copy that was there."""
+    link.parent.mkdir(exist_ok=True, mode=0o700)
+    with tempfile.TemporaryDirectory(dir=link.parent, prefix=_NEW) as making:
+        fresh = Path(making) / "link"
+        fresh.symlink_to(os.path.relpath(target, link.parent))
+        fresh.replace(link)
