@@ -27,7 +27,9 @@ def edgepart(*arguments: str, env: Mapping[str, str] | None = None, timeout_s: f
         command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(env or {})}
     )
     if done.returncode:
-        raise ClusterError(f"`edgepart {' '.join(arguments)}` exited {done.returncode}: {done.stderr[-2000:]}")
+        raise ClusterError(
+            f"`edgepart {' '.join(arguments)}` exited {done.returncode}: {done.stderr[-2000:]}"
+        )
     return json.loads(done.stdout)
 
 
@@ -138,7 +140,9 @@ class LocalCluster:
         if self.agents:
             first = self.first
             token = edgepart("token", "create", "--state", str(first.state))["token"]
-            edgepart("join", token, "--state", str(state), "--peer", first.addresses["listen"], "--name", name)
+            edgepart(
+                "join", token, "--state", str(state), "--peer", first.addresses["listen"], "--name", name
+            )
         else:
             edgepart("init", "--state", str(state), "--name", name)
         self.agents[name] = agent
@@ -166,7 +170,8 @@ class LocalCluster:
         def settled() -> bool:
             seen = [self.status(agent) for agent in self.living]
             return len({view["leader"] for view in seen}) == 1 and all(
-                view["leader"] and sum(m["status"] == "alive" for m in view["members"]) == count for view in seen
+                view["leader"] and sum(m["state"] == "alive" for m in view["members"]) == count
+                for view in seen
             )
 
         self.wait(settled, f"{count} members with one leader", timeout_s=timeout_s)
@@ -181,7 +186,9 @@ class LocalCluster:
             if agent is not None and not agent.alive:
                 break
             time.sleep(0.1)
-        logs = "\n".join(f"--- {a.name}\n{a.log.read_text()[-3000:]}" for a in self.agents.values() if a.log.exists())
+        logs = "\n".join(
+            f"--- {a.name}\n{a.log.read_text()[-3000:]}" for a in self.agents.values() if a.log.exists()
+        )
         raise ClusterError(f"waited {timeout_s:.0f} s in vain for {what}\n{logs}")
 
     def close(self) -> None:

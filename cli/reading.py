@@ -63,7 +63,9 @@ class Reader:
         widest = max((batch.shape[3] for batch, _ in lines.seen), default=height)
         self._engine.text_rec.rec_image_shape = [3, height, math.ceil(widest / 32) * 32]
 
-    def read(self, detect: Session | None = None, recognise: Session | None = None) -> tuple[Recorded, Recorded]:
+    def read(
+        self, detect: Session | None = None, recognise: Session | None = None
+    ) -> tuple[Recorded, Recorded]:
         """Runs the page through the given sessions (alone, in this process, where none is given) and gives what went
         through the detector and through the recogniser."""
         detector, recogniser = Recorded(detect or self._alone[0]), Recorded(recognise or self._alone[1])

@@ -1,0 +1,103 @@
+"""Computing plans on the leader. Door: a thread and the store's files; what is decided is decided in planner/search.py."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from edgepart.agent.cards import cluster_of
+from edgepart.agent.control import Deployment
+from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
+from edgepart.planner.cluster import Cluster
+from edgepart.planner.errors import EdgepartError, Infeasible, UserError
+from edgepart.planner.graph import Graph
+from edgepart.planner.layout import Problem
+from edgepart.planner.model import load_graph
+from edgepart.planner.plan import Plan, from_bytes, to_bytes
+from edgepart.planner.search import Digests, choose
+from edgepart.planner.simulate import simulate
+
+GRAPHS = 4
+"""Loaded graphs that are remembered: a replan of the same model need not load it again."""
+
+
+class Computing:
+    """Answers ComputePlan. One thread at a time may call it."""
+
+    def __init__(self, model_path: Callable[[str], Path], here: str) -> None:
+        """`model_path(digest)` is where the store has a model; `here` is this device's node id, the gateway that plans
+        are made for (requests may enter anywhere; one place must be assumed)."""
+        self._model_path = model_path
+        self._here = here
+        self._graphs: OrderedDict[tuple[str, str], Graph] = OrderedDict()
+        self._digests: Digests = {}
+
+    def compute(self, order: ComputePlan) -> PlanComputed | PlanFailed:
+        """The plan, or why there is none; never raises."""
+        try:
+            return self._compute(order)
+        except (Infeasible, UserError) as error:
+            return PlanFailed(order.key, str(error), type(error).__name__, final=True)
+        except EdgepartError as error:
+            return PlanFailed(order.key, str(error), type(error).__name__, final=False)
+        except (OSError, MemoryError) as error:
+            return PlanFailed(order.key, f"planning met {error!r}", "InternalError", final=False)
+
+    def _compute(self, order: ComputePlan) -> PlanComputed:
+        names = {node: name for node, name, _ in order.key.devices}
+        cluster = limited(cluster_of(order.cards, names), order.deployment)
+        graph = self.graph(order.deployment)
+        here = names.get(self._here, "")
+        gateway = here if here in {device.name for device in cluster.devices} else cluster.devices[0].name
+        options = order.deployment.options
+        problem = Problem(graph, cluster, gateway, options.objective, options.axis)
+        plan, simulation, _ = choose(problem, options.strategy, order.deployment.model, digests=self._digests)
+        return PlanComputed(
+            order.key,
+            to_bytes(plan),
+            tuple(plan.programs),
+            simulation.latency_s,
+            _latency_of(order.current, order.key, problem),
+        )
+
+    def graph(self, deployment: Deployment) -> Graph:
+        """The model with the deployment's shapes bound. ModelError, UsageError."""
+        shapes = deployment.options.shapes
+        key = (deployment.model, repr(sorted(shapes.items())))
+        if key not in self._graphs:
+            self._graphs[key] = load_graph(self._model_path(deployment.model), shapes=shapes)
+            while len(self._graphs) > GRAPHS:
+                self._graphs.popitem(last=False)
+        self._graphs.move_to_end(key)
+        return self._graphs[key]
+
+
+def limited(cluster: Cluster, deployment: Deployment) -> Cluster:
+    """The devices that the deployment may use, with the memory that it may take. Infeasible where none is left."""
+    options = deployment.options
+    wanted = tuple(d.name for d in cluster.devices if not options.devices or d.name in options.devices)
+    if not wanted:
+        there = sorted(device.name for device in cluster.devices)
+        raise Infeasible(
+            f"none of the devices {sorted(options.devices)} is in the cluster now; there are {there}"
+        )
+    chosen = cluster.only(wanted)
+    if options.memory_limit_bytes is None:
+        return chosen
+    limit = float(options.memory_limit_bytes)
+    devices = tuple(replace(d, memory_bytes=min(d.memory_bytes, limit)) for d in chosen.devices)
+    return replace(chosen, devices=devices)
+
+
+def _latency_of(current: bytes, key: PlanKey, problem: Problem) -> float:
+    """What the plan that serves now would take on this cluster; inf where there is none or it cannot run."""
+    if not current:
+        return math.inf
+    plan: Plan = from_bytes(current)
+    there: Mapping[str, object] = {device.name: device for device in problem.cluster.devices}
+    if not plan.programs.keys() <= there.keys():
+        return math.inf
+    return simulate(plan, problem.cluster, problem.gateway).latency_s

@@ -1,0 +1,68 @@
+"""Questions that agents ask each other on the data channel, and the answers: facts. `ticket` pairs them.
+
+Weights and models travel as parts, so that a broken transfer goes on where it stopped and nothing large is held twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class WantFiles:
+    """Which files make up this model?"""
+
+    ticket: int
+    model: str
+    """Digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    ticket: int
+    manifest: str
+    """JSON of a Manifest (agent/store.py)."""
+    error: str = ""
+    """Why there is no answer; empty when there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantPart:
+    """Bytes `offset` to `offset + length` of a blob."""
+
+    ticket: int
+    digest: str
+    offset: int
+    length: int
+    model: str = ""
+    """The model that the blob can be cut from (`region` of `constant`), where it is not stored itself."""
+    constant: str = ""
+    region: tuple[tuple[int, ...], ...] = ()
+    """As planner/plan.py packs it: per axis start, stop, start, stop ..."""
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of the model's inputs: some constants are folded from them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The payload holds the bytes; fewer than asked for at the end."""
+
+    ticket: int
+    total_bytes: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """Send the payload back at once: measures the link."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Echoed:
+    ticket: int
+
+
+Question = WantFiles | WantPart | Echo
+Answer = Files | Part | Echoed

@@ -1,0 +1,181 @@
+"""Plans: those that this device holds, from LoadPlan to DropPlan. Door: tasks in the event loop, sessions in a thread.
+
+A plan is loaded when its weights are here, its sessions are warm and the executor takes its requests; a device without a
+program in it keeps it to be a gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgepart.agent.events import DropPlan, LoadPlan, PlanLoaded, SwitchTo
+from edgepart.agent.executor import Executor, gateway_of
+from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.requester import Requester
+from edgepart.agent.schedule import Value
+from edgepart.agent.sessions import PreparedProgram, Sessions
+from edgepart.planner.errors import EdgepartError
+from edgepart.planner.plan import GATEWAY, Plan, Program, WeightRef, from_bytes
+from edgepart.planner.region import Array
+
+log = logging.getLogger(__name__)
+
+FetchWeights = Callable[[Plan, Sequence[WeightRef], Sequence[str]], Awaitable[None]]
+"""(plan, weights of it, source nodes): returns when all are in the store. EdgepartError."""
+Constants = Callable[[Plan, Sequence[str]], Awaitable[Mapping[str, Array]]]
+"""(plan, source nodes): values of its constant outputs that are no inputs. EdgepartError."""
+
+
+@dataclass
+class HeldPlan:
+    """A plan on this device."""
+
+    plan: Plan
+    nodes: Mapping[str, str]
+    """Node id by device name."""
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    to_gateway: frozenset[int] = frozenset()
+    """Numbers of its transfers that bring outputs."""
+
+
+class Plans:
+    """Holds, switches and drops plans. Methods are for the event loop's thread, but `arrived`."""
+
+    def __init__(
+        self,
+        node: str,
+        sessions: Sessions,
+        executor: Executor,
+        requester: Requester,
+        fetch: FetchWeights,
+        constants: Constants,
+        loaded: Callable[[PlanLoaded], None],
+    ) -> None:
+        self._node = node
+        self._sessions = sessions
+        self._executor = executor
+        self._requester = requester
+        self._fetch = fetch
+        self._constants = constants
+        self._loaded = loaded
+        self._held: dict[tuple[str, Epoch], HeldPlan] = {}
+        self._loading: dict[tuple[str, Epoch], asyncio.Task[None]] = {}
+        self._active: dict[str, Epoch] = {}
+
+    def active(self, deployment: str) -> tuple[Epoch, HeldPlan] | None:
+        """The plan that new requests start on, and its epoch."""
+        epoch = self._active.get(deployment)
+        held = self._held.get((deployment, epoch)) if epoch else None
+        return (epoch, held) if epoch and held else None
+
+    def load(self, order: LoadPlan) -> None:
+        """Begin to load; PlanLoaded follows."""
+        key = (order.deployment, order.epoch)
+        if key in self._loading:
+            return
+        if key in self._held:
+            self._loaded(PlanLoaded(*key))
+            return
+        self._executor.expect(*key)
+        task = asyncio.get_running_loop().create_task(self._load(order), name=f"load {key}")
+        self._loading[key] = task
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: tuple[str, Epoch], task: asyncio.Task[None]) -> None:
+        self._loading.pop(key, None)
+        if task.cancelled():
+            self._executor.retire(*key)
+            return
+        error = task.exception()
+        if error is None:
+            self._loaded(PlanLoaded(*key))
+            return
+        self._executor.retire(*key)
+        if not isinstance(error, EdgepartError):
+            log.error("loading plan %s of %s", key[1], key[0], exc_info=error)
+        self._loaded(PlanLoaded(*key, error=str(error) or repr(error)))
+
+    async def _load(self, order: LoadPlan) -> None:
+        plan = await asyncio.to_thread(from_bytes, order.plan)
+        names = dict(order.names)
+        held = HeldPlan(
+            plan,
+            names,
+            await self._constants(plan, order.sources),
+            frozenset(t.number for t in plan.transfers if t.target == GATEWAY),
+        )
+        program = next((p for name, p in plan.programs.items() if names.get(name) == self._node), None)
+        if program is not None:
+            weights = [ref for segment in program.segments for ref in segment.weights]
+            await self._fetch(plan, weights, order.sources)
+            prepared = await self._prepare(program)
+            self._executor.install(order.deployment, order.epoch, prepared, plan.transfers, names)
+        self._held[order.deployment, order.epoch] = held
+
+    async def _prepare(self, program: Program) -> PreparedProgram:
+        """Sessions made in a thread; released again when nobody waits for them any more."""
+        making = asyncio.ensure_future(asyncio.to_thread(self._sessions.prepare, program))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(self._release_unwanted)
+            raise
+
+    def _release_unwanted(self, made: asyncio.Future[PreparedProgram]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            self._sessions.release(made.result())
+
+    def switch(self, order: SwitchTo) -> None:
+        """New requests start on this epoch from now on."""
+        held = self._held.get((order.deployment, order.epoch))
+        if held is None:
+            log.warning("told to switch %s to %s, which is not here", order.deployment, order.epoch)
+            return
+        self._active[order.deployment] = order.epoch
+        self._requester.activate(order.deployment, order.epoch, held.plan, held.nodes, held.constants)
+
+    def drop(self, order: DropPlan) -> None:
+        """Forget a plan, also one that is still loading."""
+        key = (order.deployment, order.epoch)
+        if task := self._loading.get(key):
+            task.cancel()
+            return
+        self._held.pop(key, None)
+        prepared = self._executor.retire(*key)
+        if prepared is not None:
+            self._sessions.release(prepared)
+        if self._active.get(order.deployment) == order.epoch:
+            del self._active[order.deployment]
+
+    def undeployed(self, deployment: str) -> None:
+        """Its requests are answered with an error; its plans are dropped by DropPlan."""
+        self._active.pop(deployment, None)
+        self._requester.remove(deployment)
+
+    def weights(self) -> frozenset[str]:
+        """Digests of the blobs that this device's programs use."""
+        programs = [
+            program
+            for held in self._held.values()
+            for name, program in held.plan.programs.items()
+            if held.nodes.get(name) == self._node
+        ]
+        return frozenset(ref.digest for p in programs for segment in p.segments for ref in segment.weights)
+
+    def arrived(self, message: Tensors | Failed | Cancel, values: Sequence[Value], source: str) -> None:
+        """A request's frame, from any thread: to this device's gateway or to its executor."""
+        match message:
+            case Cancel():
+                self._executor.cancel(message.request)
+            case Failed():
+                self._requester.deliver(message)
+            case Tensors():
+                held = self._held.get((message.deployment, message.epoch))
+                ours = gateway_of(message.request) == self._node
+                if ours and held is not None and message.transfer in held.to_gateway:
+                    self._requester.deliver(message, values)
+                else:
+                    self._executor.deliver(message, values, source)

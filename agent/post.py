@@ -1,0 +1,130 @@
+"""Post: what goes out to other agents and how what comes in finds its way. Door: the transport is given.
+
+Control messages go to the event loop; a request's frames go straight to whoever waits for them, in the thread that read
+them, so that the event loop is not on the way of tensors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from edgepart.agent import control, exchange, messages
+from edgepart.agent.arrays import pack_arrays, unpack_arrays
+from edgepart.agent.events import Received
+from edgepart.agent.frames import Buffer, Frame
+from edgepart.agent.links import CONTROL, DATA
+from edgepart.agent.messages import Cancel, Failed, Tensors
+from edgepart.agent.records import frame_to_message, kinds, message_to_frame
+from edgepart.agent.schedule import Value
+
+log = logging.getLogger(__name__)
+
+CONTROL_KINDS = kinds(
+    control.Hello,
+    control.Heartbeat,
+    control.View,
+    control.AskAbout,
+    control.Opinion,
+    control.Goodbye,
+    control.Card,
+    control.Deployments,
+    control.Report,
+    control.Prepare,
+    control.Activate,
+    control.Retire,
+    control.FetchModel,
+    control.Standing,
+)
+DATA_KINDS = kinds(
+    messages.Tensors,
+    messages.Failed,
+    messages.Cancel,
+    exchange.WantFiles,
+    exchange.Files,
+    exchange.WantPart,
+    exchange.Part,
+    exchange.Echo,
+    exchange.Echoed,
+)
+
+SendFrame = Callable[[str, str, Frame], None]
+"""(node, channel, frame); raises Unavailable."""
+
+
+class RequestFrames(Protocol):
+    """Whoever takes the frames of requests, from any thread: agent/plans.py."""
+
+    def arrived(self, message: Tensors | Failed | Cancel, values: Sequence[Value], source: str) -> None: ...
+
+
+class Post:
+    """This agent's letter box."""
+
+    def __init__(self, node: str, send_frame: SendFrame) -> None:
+        self._node = node
+        self._send_frame = send_frame
+        self._loop = asyncio.get_running_loop()
+        self._requests: RequestFrames | None = None
+        self._to_core: Callable[[Received], None] = _nowhere
+        self._question: Callable[[str, exchange.Question, memoryview], None] = _nowhere
+        self._answer: Callable[[str, exchange.Answer, memoryview], None] = _nowhere
+
+    def connect(
+        self,
+        requests: RequestFrames,
+        to_core: Callable[[Received], None],
+        question: Callable[[str, exchange.Question, memoryview], None],
+        answer: Callable[[str, exchange.Answer, memoryview], None],
+    ) -> None:
+        """Where what comes in goes. `requests` and `question` are called in reader threads, the others in the loop."""
+        self._requests, self._to_core, self._question, self._answer = requests, to_core, question, answer
+
+    # Out
+
+    def control(self, node: str, message: Any) -> None:
+        """Unavailable where there is no link."""
+        self._send_frame(node, CONTROL, message_to_frame(message))
+
+    def data(self, node: str, message: Any, payload: Sequence[Buffer] = ()) -> None:
+        """Unavailable where there is no link."""
+        self._send_frame(node, DATA, message_to_frame(message, payload))
+
+    def values(self, node: str, message: Tensors | Failed | Cancel, values: Sequence[Value]) -> None:
+        """A request's frame to a device, this one included: then nothing is packed. Unavailable where there is no link.
+        Any thread."""
+        if node == self._node:
+            if self._requests is not None:
+                self._requests.arrived(message, values, node)
+        elif isinstance(message, Tensors):
+            metas, buffers = pack_arrays(values)
+            self.data(node, replace(message, arrays=metas), buffers)
+        else:
+            self.data(node, message)
+
+    # In
+
+    def take(self, node: str, channel: str, frame: Frame) -> None:
+        """A frame came, in its reader's thread. FrameError for one that is none of ours: it ends the link."""
+        if channel == CONTROL:
+            received = Received(node, frame_to_message(frame, CONTROL_KINDS))
+            self._loop.call_soon_threadsafe(self._to_core, received)
+            return
+        message = frame_to_message(frame, DATA_KINDS)
+        match message:
+            case Tensors() | Failed() | Cancel():
+                arrays = message.arrays if isinstance(message, Tensors) else ()
+                values = unpack_arrays(arrays, frame.body)
+                if self._requests is not None:
+                    self._requests.arrived(message, values, node)
+            case exchange.WantFiles() | exchange.WantPart() | exchange.Echo():
+                self._question(node, message, frame.body)
+            case _:
+                self._loop.call_soon_threadsafe(self._answer, node, message, frame.body)
+
+
+def _nowhere(*_: Any) -> None:
+    log.debug("a frame came before this agent was ready for it, and is dropped")
