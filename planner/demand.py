@@ -112,13 +112,14 @@ def fetch(
 
 
 def _by_preference(blueprint: Blueprint, target: str, box: Region, owned: Owned) -> list[str]:
-    cluster, problem = blueprint.problem.cluster, blueprint.problem
-    names = [device.name for device in cluster.devices]
-    turn = names.index(target) if target in names else 0
+    problem, cluster = blueprint.problem, blueprint.problem.cluster
+    places = {device.name: n for n, device in enumerate(cluster.devices)}
+    sources = [device for device in owned if device != target]
+    turns = {source: (n - places.get(target, 0)) % len(sources) for n, source in enumerate(sources)}
 
     def rank(source: str) -> tuple[int, float, int]:
         link = cluster.link(source, target or problem.gateway)
         part = owned[source].intersect(box).size
-        return (-part, link.latency_s + part / link.bytes_per_s, (names.index(source) - turn) % len(names))
+        return (-part, link.latency_s + part / link.bytes_per_s, turns[source])
 
-    return sorted((device for device in owned if device != target), key=rank)
+    return sorted(sources, key=rank)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -48,7 +50,7 @@ def test_a_span_holds_the_same_numbers_in_normal_form(pairs: list[tuple[int, int
     assert [n for i in one for n in range(i.start, i.stop)] == sorted(
         {n for a, b in pairs for n in range(a, b)}
     )
-    assert all(a.stop < b.start for a, b in zip(one, one[1:], strict=False))
+    assert all(a.stop < b.start for a, b in pairwise(one))
 
 
 @given(spans(9), spans(9))
