@@ -16,11 +16,11 @@ import os
 import shutil
 import tempfile
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import TensorProto
@@ -28,10 +28,13 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from edgepart.planner.blobs import cut
 from edgepart.planner.errors import EdgepartError, PeerError, Unavailable, UsageError
-from edgepart.planner.graph import Graph
-from edgepart.planner.model import file_digest, joint_digest, load_graph
+from edgepart.planner.graph import Constant, Graph
+from edgepart.planner.model import file_digest, joint_digest, load_constants, load_graph
 from edgepart.planner.plan import Plan, WeightRef
 from edgepart.planner.region import Array, Region
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _NEW = ".new-"
 """How the names of files begin that are not whole yet."""
@@ -43,10 +46,10 @@ class Source:
 
     model: str
     """Its digest."""
-    shapes: Mapping[str, tuple[int, ...]]
-    """Of the model's inputs: some constants are folded from them."""
     constant: str
     region: Region
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """That the model's inputs are bound to: some constants are folded from them. Weights are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,9 @@ class Store:
         for left in root.rglob(f"{_NEW}*"):  # by a crash
             shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
         self._graphs: OrderedDict[tuple[str, str], Graph] = OrderedDict()
-        """Models that blobs are cut from; their weights are not in memory."""
+        """Models that blobs are cut from, by digest and shapes; their weights are not in memory."""
+        self._constants: OrderedDict[str, Mapping[str, Constant]] = OrderedDict()
+        """Their constants that depend on no shape."""
 
     # blobs
 
@@ -147,14 +152,15 @@ class Store:
         if not self.path(digest).is_symlink():
             self.path(digest).unlink(missing_ok=True)
 
-    def blob(self, digest: str, source: Source | None = None) -> Array:
+    def blob(self, digest: str, source: Source | tuple[str, str, Region] | None = None) -> Array:
         """The blob; cut from its model where it is not there itself. Unavailable: neither is here.
 
         PeerError: the model's bytes have another digest than the plan says."""
+        source = Source(*source) if isinstance(source, tuple) else source
         if self.has(digest) or source is None or not self.has_model(source.model):
             return self.get(digest)
         name, region = source.constant, source.region
-        constant = self._graph(source).constants.get(name)
+        constant = self._constant(source)
         if constant is None or constant.dtype == "string":
             raise PeerError(f"blob {digest}: model {source.model} has no such constant: {name!r}")
         if region.rank != len(constant.shape) or not constant.region.contains(region):
@@ -168,7 +174,7 @@ class Store:
     def weight(self, plan: Plan, ref: WeightRef) -> Array:
         """A weight of a plan's segment, typed and shaped. Unavailable: neither it nor its model is here."""
         shapes = {value.name: value.shape for value in plan.inputs if value.shape is not None}
-        data = self.blob(ref.digest, Source(plan.model_digest, shapes, ref.source, ref.region))
+        data = self.blob(ref.digest, Source(plan.model_digest, ref.source, ref.region, shapes))
         dtype = tensor_dtype_to_np_dtype(TensorProto.DataType.Value(ref.dtype.upper()))
         if data.nbytes != prod(ref.shape) * dtype.itemsize:
             raise PeerError(f"weight {ref.name!r}: {data.nbytes} bytes are no {ref.dtype} {list(ref.shape)}")
@@ -276,16 +282,25 @@ class Store:
         files = (path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
         return sum(path.stat().st_size for path in files)
 
-    def _graph(self, source: Source) -> Graph:
-        """A model, for its constants; the last few are remembered."""
+    def _constant(self, source: Source) -> Constant | None:
+        """The constant of a model that is here; None where it has none of that name."""
+        path = self.model_path(source.model)
+        constants = _remembered(self._constants, source.model, lambda: load_constants(path))
+        if source.constant in constants or not source.shapes:
+            return constants.get(source.constant)
         key = (source.model, repr(sorted(source.shapes.items())))
-        graph = self._graphs.get(key)
-        if graph is None:
-            graph = load_graph(self.model_path(source.model), shapes=source.shapes)
-            self._graphs[key] = graph
-            while len(self._graphs) > 4:
-                self._graphs.popitem(last=False)
-        return graph
+        graph = _remembered(self._graphs, key, lambda: load_graph(path, shapes=source.shapes))
+        return graph.constants.get(source.constant)
+
+
+def _remembered(cache: OrderedDict[K, V], key: K, make: Callable[[], V]) -> V:
+    """`cache[key]`, made where it is not there; the oldest of more than four is forgotten."""
+    found = cache.get(key)
+    if found is None:
+        found = cache[key] = make()
+        while len(cache) > 4:
+            cache.popitem(last=False)
+    return found
 
 
 class Partial:

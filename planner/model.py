@@ -65,9 +65,19 @@ def load_graph(path: Path | bytes, *, shapes: Mapping[str, tuple[int, ...]] | No
 
     A free dimension that `shapes` does not bind is taken as 1, with a note. Weights are not read.
     ModelError: the model cannot be used. UsageError: `shapes` does not fit its inputs."""
+    return check(_loaded(path, shapes or {}))
+
+
+def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
+    """The constants that `load_graph` gives whatever the shapes of the inputs: weights, and what is computed from
+    them alone. ModelError as there."""
+    return _loaded(path, None).constants
+
+
+def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Graph:
     model, origin = _parse(path)
     try:
-        return check(_Loader(without_functions(model, origin.name), origin, shapes or {}).graph())
+        return _Loader(without_functions(model, origin.name), origin, shapes).graph()
     except EdgepartError:
         raise
     except _FAULTS as error:
@@ -125,7 +135,8 @@ class _Loader:
 
     model: ModelProto
     origin: Origin
-    shapes: Mapping[str, tuple[int, ...]]
+    shapes: Mapping[str, tuple[int, ...]] | None
+    """By input; None leaves free dimensions free."""
     types: dict[str, TypeProto] = field(default_factory=dict)
     """Of everything written so far, constants included."""
     constants: dict[str, Constant] = field(default_factory=dict)
@@ -166,22 +177,25 @@ class _Loader:
 
     def _bind(self, inputs: Sequence[ValueInfoProto]) -> None:
         """Gives every free dimension of the inputs a value: the user's, else that of its name, else 1."""
+        if self.shapes is None:
+            self.types |= {value.name: self._with_symbols(value.type) for value in inputs}
+            return
         names = [value.name for value in inputs]
         for name in self.shapes:
             if name not in names:
                 raise UsageError(f"{self.origin.name}: no input is called {name!r}; its inputs are {names}")
-        by_user_first = sorted(inputs, key=lambda value: value.name not in self.shapes)
-        for value in by_user_first:
+        given = self.shapes.keys()
+        for value in sorted(inputs, key=lambda value: value.name not in given):  # the user's first
             bound = TypeProto()
             bound.CopyFrom(value.type)
             if value.name in self.shapes:
-                self._bind_by_user(value, bound)
+                self._bind_by_user(value, bound, self.shapes[value.name])
             elif bound.HasField("tensor_type"):
                 self._bind_by_default(value.name, bound.tensor_type)
             self.types[value.name] = bound
 
-    def _bind_by_user(self, value: ValueInfoProto, bound: TypeProto) -> None:
-        wanted, where = self.shapes[value.name], f"{self.origin.name}: input {value.name!r}"
+    def _bind_by_user(self, value: ValueInfoProto, bound: TypeProto, wanted: tuple[int, ...]) -> None:
+        where = f"{self.origin.name}: input {value.name!r}"
         if not bound.HasField("tensor_type"):
             raise UsageError(f"{where} is no tensor and takes no shape")
         dims = bound.tensor_type.shape.dim
