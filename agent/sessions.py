@@ -197,16 +197,10 @@ def describe(segment: Segment) -> str:
 
 
 def load_segment(segment: Segment, weights: Mapping[str, Any], threads: int) -> LoadedSegment:
-    """A session for `segment`. `weights`: by initializer name an OrtValue, or the packed bytes of sub-byte
-    elements."""
-    shared = {name: value for name, value in weights.items() if isinstance(value, ort.OrtValue)}
-    embedded = {name: value for name, value in weights.items() if name not in shared}
+    """A session; `weights`: OrtValues by initializer name. InternalError if ONNX Runtime refuses it."""
+    options = session_options(threads, weights)
     try:
-        session = ort.InferenceSession(
-            _embed(segment.model, embedded) if embedded else segment.model,
-            session_options(threads, shared),
-            providers=["CPUExecutionProvider"],
-        )
+        session = ort.InferenceSession(segment.model, options, providers=["CPUExecutionProvider"])
     except ORT_ERRORS as error:
         raise InternalError(
             f"ONNX Runtime {ort.__version__} cannot load {describe(segment)}: {error}"
@@ -218,7 +212,7 @@ def load_segment(segment: Segment, weights: Mapping[str, Any], threads: int) -> 
             f"{describe(segment)} has no input or output {sorted(absent)}, which its ports name"
         )
     plain = all(dtype is None or is_native(dtype) for dtype in types.values())
-    return LoadedSegment(segment, session, *names, types, tuple(shared.values()), plain)
+    return LoadedSegment(segment, session, *names, types, tuple(weights.values()), plain)
 
 
 def session_options(threads: int, weights: Mapping[str, Any]) -> Any:
@@ -267,27 +261,15 @@ def as_ort_value(value: Value) -> Any:
 
 def _weight_value(ref: WeightRef, blob: Array) -> Any:
     dtype = element_dtype(ref.dtype)
-    if dtype is None or blob.nbytes != ref.nbytes:
+    if dtype is None or is_sub_byte(dtype):
+        raise InternalError(f"weight {ref.name} is of {ref.dtype}, which has to be inside its segment")
+    if blob.nbytes != ref.nbytes:
         raise InternalError(
             f"weight {ref.name} ({ref.dtype}, cut from {ref.source}) has {blob.nbytes} bytes in the store "
             f"and {ref.nbytes} in the plan"
         )
     raw = np.asarray(blob).reshape(-1).view(np.uint8)
-    if is_sub_byte(dtype):
-        return raw.tobytes()
     return as_ort_value(raw.view(dtype).reshape(ref.shape))
-
-
-def _embed(model: bytes, weights: Mapping[str, bytes]) -> bytes:
-    """The model with these external initializers put inside: OrtValues cannot be made of sub-byte
-    elements."""
-    proto = onnx.load_from_string(model)
-    for tensor in proto.graph.initializer:
-        if tensor.name in weights:
-            tensor.ClearField("external_data")
-            tensor.data_location = onnx.TensorProto.DEFAULT
-            tensor.raw_data = weights[tensor.name]
-    return bytes(proto.SerializeToString())
 
 
 def _port_dtype(ort_type: str) -> np.dtype[Any] | None:
