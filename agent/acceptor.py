@@ -1,7 +1,7 @@
 """Acceptor: the listening port, up to a finished handshake. A door: sockets and threads.
 
-Whoever connects is a stranger until its certificate is verified: at most `strangers` of them at once, each for
-a few seconds, with small frames. Nothing that they send stops the port.
+Whoever connects is a stranger until its certificate is verified: at most `strangers` of them at once, each
+for a few seconds, with small frames. Nothing that they send stops the port.
 """
 
 from __future__ import annotations
@@ -77,11 +77,13 @@ class Acceptor:
 
     def start(self, host: str, port: int) -> Address:
         """Listen; host "" means every address, of IPv6 too. Unavailable where that cannot be."""
+        if not 0 <= port <= 65535:
+            raise Unavailable(f"cannot listen on port {port}: choose one up to 65535, or 0 for any")
         try:
             both = host == "" and socket.has_dualstack_ipv6()
             family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             text = format_address((host or "*", port))
             raise Unavailable(f"cannot listen on {text}: {error}; choose another address or port") from error
         threading.Thread(target=self._accept, args=[self._socket], name="accept", daemon=True).start()
@@ -139,6 +141,8 @@ class Acceptor:
                 self._open.add(connection)
             connection.do_handshake()
             self._serve(Stream(connection), self._who(connection), peer, leave)
+        except Unavailable as error:
+            log.debug("connection from %s ended: %s", peer[0], error)
         except (EdgepartError, OSError) as error:
             self._complaints.log(type(error).__name__, f"connection from {peer[0]} closed: {error}")
         finally:

@@ -1,8 +1,8 @@
 """Certificates of a cluster: one CA, one certificate for each node. Rules: no file; time is an argument.
 
-P-256 keys. Node certificates live ten years, as the CA does, because nothing renews them: a node is put out by
-the list of revoked nodes (identity.py), at once, and not by waiting. They start long before `now`, because a
-board without a clock battery may boot with an old date and must still be let in.
+P-256 keys. Node certificates live ten years, as the CA does, because nothing renews them: a node is put out
+by the list of revoked nodes (identity.py), at once, and not by waiting. They start long before `now`, because
+a board without a clock battery may boot with an old date and must still be let in.
 """
 
 from __future__ import annotations

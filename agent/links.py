@@ -61,7 +61,7 @@ class Link:
     attempt_in: int = -1
     """The other side's attempt that `into` belongs to."""
     via: str = ""
-    """The address that we dialled first, empty where the other side did."""
+    """The address that we dialled, empty where we only dialled back."""
     over: str | None = None
     """Why it ended."""
     announced: threading.Event = field(default_factory=threading.Event)
@@ -75,6 +75,7 @@ class Link:
         """Whether a connection in, of that boot and attempt, is of a newer link than this."""
         return boot != self.boot or (self.attempt_in >= 0 and attempt > self.attempt_in)
 
-    def is_newer_than(self, boot: str, attempt: int) -> bool:
-        """Whether that connection in is a straggler of an attempt that was given up."""
-        return boot == self.boot and attempt < self.attempt_in
+    def awaits(self, channel: str, boot: str, attempt: int) -> bool:
+        """Whether that connection in is the next channel of this link's attempt; control comes first."""
+        mine = (boot, attempt) == (self.boot, self.attempt_in)
+        return mine and CONTROL in self.into and channel not in self.into

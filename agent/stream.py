@@ -101,6 +101,13 @@ class Stream:
         except OSError:
             return  # It was not connected any more, which is what is wanted.
 
+    def end_writing(self) -> None:
+        """Tell the other side, after all that was written, that nothing more comes."""
+        try:
+            socket.socket.shutdown(self.connection, socket.SHUT_WR)
+        except OSError:
+            return  # It was not connected any more.
+
     def close(self) -> None:
         """Called by the thread that uses the stream."""
         self.cut()

@@ -111,12 +111,15 @@ class Transport:
         Returns when the link is up, also where it was up before. Unavailable, with each address's reason,
         where none leads there; NotAuthorised where the only address is one that may not be linked to.
         """
+        return self._try_each(node_id, addresses, dials_back=False)
+
+    def _try_each(self, node_id: str | None, addresses: Sequence[Address], *, dials_back: bool) -> str:
         if node_id is not None and node_id in self.linked():
             return node_id
         refusals: list[EdgepartError] = []
         for address in addresses:
             try:
-                return self._connect(node_id, address)
+                return self._connect(node_id, address, dials_back)
             except (Unavailable, NotAuthorised, FrameError) as error:
                 refusals.append(error)
         if len(refusals) == 1 and isinstance(refusals[0], NotAuthorised):
@@ -156,14 +159,24 @@ class Transport:
             self.close(node_id, "revoked")
 
     def stop(self, flush_s: float = 1.0) -> None:
-        """End everything; what is queued has `flush_s` to go out. Callbacks under way may still finish."""
+        """End everything; the others have `flush_s` to take what is queued.
+
+        A link ends as soon as its control frames are taken. Callbacks under way may still finish.
+        """
         deadline = time.monotonic() + flush_s
         with self._lock:
             self._stopped = True
             links, writers = list(self._links.values()), list(self._writers)
+            outs = [(channel, writer) for link in links for channel, writer in link.out.items()]
         self._acceptor.stop()
-        for writer in writers:
+        # Data first: with the end of control the other side ends the link.
+        for _, writer in sorted(outs, key=lambda out: out[0] == CONTROL):
             writer.flush(max(0.0, deadline - time.monotonic()))
+        for channel, writer in outs:
+            if channel == CONTROL:
+                writer.finish()
+        with self._lock:
+            self._lock.wait_for(lambda: not self._links, max(0.0, deadline - time.monotonic()))
         for link in links:
             self._drop(link, "this agent stops")
         for writer in writers:
@@ -173,7 +186,7 @@ class Transport:
 
     # Opening a link: our side
 
-    def _connect(self, expected: str | None, address: Address) -> str:
+    def _connect(self, expected: str | None, address: Address, dials_back: bool) -> str:
         stream = self._dial(address)
         try:
             node_id = self._check_peer(stream, expected, address)
@@ -190,7 +203,7 @@ class Transport:
             self._await_link(node_id, address)
             return node_id
         try:
-            self._open(stream, node_id, address)
+            self._open(stream, node_id, address, dials_back)
         finally:
             with self._lock:
                 self._dialling.discard(node_id)
@@ -220,7 +233,7 @@ class Transport:
             raise NotAuthorised(f"{where} is node {node_id}, which is revoked")
         return node_id
 
-    def _open(self, control: Stream, node_id: str, address: Address) -> None:
+    def _open(self, control: Stream, node_id: str, address: Address, dials_back: bool) -> None:
         """Both channels' connections, introduced and handed to their writers."""
         streams = {CONTROL: control}
         try:
@@ -232,7 +245,7 @@ class Transport:
             self._check_peer(streams[DATA], node_id, address)
             if self._introduce(streams[DATA], DATA, attempt, node_id) != boot:
                 raise Unavailable(f"{format_address(address)} was restarted just now")
-            self._attach_out(node_id, boot, streams, format_address(address))
+            self._attach_out(node_id, boot, streams, "" if dials_back else format_address(address))
         except EdgepartError:
             for stream in streams.values():
                 stream.close()
@@ -256,7 +269,7 @@ class Transport:
             link = self._link_for(node_id, boot)
             if link.out:
                 raise Unavailable(f"another connection to {node_id} was made meanwhile")
-            link.via = link.via or ("" if link.into else via)
+            link.via = via
             for channel, stream in streams.items():
                 link.out[channel] = self._writer(link, channel, stream)
             self._announce_if_complete(link)
@@ -311,8 +324,12 @@ class Transport:
         if why is not None:
             stream.write(message_to_frame(LinkRefused(why)), deadline)
             raise NotAuthorised(f"link of node {node_id} refused: {why}")
-        stream.write(message_to_frame(LinkAccepted(self.boot)), deadline)
         link, dial_back = self._attach_in(node_id, opening, stream)
+        try:
+            stream.write(message_to_frame(LinkAccepted(self.boot)), deadline)
+        except Unavailable as error:
+            self._drop(link, str(error))
+            raise
         known()
         threading.current_thread().name = f"{opening.channel} from {node_id}"
         if dial_back:
@@ -336,14 +353,17 @@ class Transport:
             if self._stopped:
                 raise Unavailable("this agent stops")
             old = self._links.get(node_id)
-            if old is not None and old.replaced_by(opening.boot, opening.attempt):
-                self._drop(old, "the other side connected anew")
-            link = self._link_for(node_id, opening.boot)
-            if link.is_newer_than(opening.boot, opening.attempt):
-                raise Unavailable("a connection of a link that was given up")
-            if opening.channel in link.into:
-                raise FrameError(f"node {node_id} opened {opening.channel} twice")
-            link.attempt_in = opening.attempt
+            if opening.channel == CONTROL:
+                if old is not None and old.replaced_by(opening.boot, opening.attempt):
+                    self._drop(old, "the other side connected anew")
+                elif old is not None and old.attempt_in >= 0:
+                    raise Unavailable(f"node {node_id} opened a link that it had given up")
+                link = self._link_for(node_id, opening.boot)
+                link.attempt_in = opening.attempt
+            elif old is None or not old.awaits(opening.channel, opening.boot, opening.attempt):
+                raise Unavailable(f"node {node_id} opened a channel of a link that is over")
+            else:
+                link = old
             link.into[opening.channel] = stream
             dial_back = opening.channel == CONTROL and not link.out and node_id not in self._dialling
             self._announce_if_complete(link)
@@ -351,14 +371,15 @@ class Transport:
 
     def _dial_back(self, link: Link, addresses: Sequence[Address]) -> None:
         try:
-            self.connect(link.node_id, addresses)
+            self._try_each(link.node_id, addresses, dials_back=True)
         except (Unavailable, NotAuthorised, UsageError) as error:
             self._drop(link, f"cannot dial back: {error}")
 
     def _read(self, link: Link, channel: str, stream: Stream) -> None:
         why = "the reader failed"
         try:
-            link.announced.wait()
+            if not link.announced.wait(4 * self._options.connect_s):
+                raise Unavailable("the link was not completed")
             while link.over is None:
                 frame = stream.read(self._options.limits)
                 if link.over is None:

@@ -65,6 +65,12 @@ class Writer:
             done = self._changed.wait_for(lambda: self._over is not None or not self._queued_bytes, timeout_s)
             return done and self._over is None
 
+    def finish(self) -> None:
+        """After `flush`: say that nothing more comes; the other side closes when it has read it all."""
+        with self._changed:
+            if self._over is None and not self._queued_bytes:
+                self._stream.end_writing()
+
     def close(self, why: str) -> None:
         """End the connection; what is queued is dropped. Any thread may call it, `join` waits for the end."""
         with self._changed:
