@@ -56,6 +56,7 @@ _FAULTS = (
     RuntimeError,
     AssertionError,
     ArithmeticError,
+    onnx.checker.ValidationError,
 )
 """What protobuf, onnx and numpy raise for files that are no models; turned into ModelError at this door."""
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-import numpy as np
-from onnx import NodeProto, TensorProto, TypeProto, defs, helper, numpy_helper, shape_inference
+from onnx import NodeProto, TensorProto, TypeProto, checker, defs, helper, numpy_helper, shape_inference
 
 from edgepart.planner.errors import ModelError
 from edgepart.planner.graph import Constant, Tensor
@@ -69,7 +68,7 @@ def infer(
     if schema is None:
         return _contrib(node, types, constants, imports, ir_version)
     data = {
-        name: numpy_helper.from_array(np.ascontiguousarray(constants[name].load()), name)
+        name: numpy_helper.from_array(constants[name].load(), name)
         for name in filter(None, node.input)
         if name in constants and constants[name].nbytes <= _DATA_BYTES
     }
@@ -78,7 +77,7 @@ def infer(
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
     try:
         return shape_inference.infer_node_outputs(schema, node, dict(types), data, None, opsets, ir_version)
-    except shape_inference.InferenceError as error:
+    except (shape_inference.InferenceError, checker.ValidationError) as error:
         if node.op_type in _EXACT and "[ShapeInferenceError]" in str(error) and _all_known(node, types):
             message = str(error).strip().splitlines()[0]
             raise ModelError(f"{described(node)}: the shapes of its inputs do not fit: {message}") from error
