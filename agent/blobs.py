@@ -69,7 +69,7 @@ class Serving:
     def _blob(self, want: WantPart) -> Array:
         if want.offset < 0:
             raise FrameError(f"a part cannot begin at {want.offset}")
-        source = Source(want.model, want.shapes, want.constant, unpack_region(want.region))
+        source = Source(want.model, want.constant, unpack_region(want.region), want.shapes)
         return self._store.blob(want.digest, source if want.model else None)
 
     def _send(self, node: str, answer: Files | Part | Echoed, payload: Sequence[Buffer]) -> None:
@@ -87,6 +87,11 @@ class Fetching:
         self._asks = asks
         self._models: dict[str, asyncio.Task[None]] = {}
         self._blobs: dict[str, asyncio.Lock] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a model is on its way in."""
+        return bool(self._models)
 
     async def model(self, digest: str, sources: Sequence[str]) -> None:
         """Have this model in the store. EdgepartError where no source has it whole and sound."""
@@ -124,7 +129,7 @@ class Fetching:
             if self._store.has(ref.digest):
                 continue
             if self._store.has_model(model):
-                source = Source(model, shapes, ref.source, ref.region)
+                source = Source(model, ref.source, ref.region, shapes)
                 await asyncio.to_thread(self._store.blob, ref.digest, source)
                 continue
             region = tuple(tuple(bounds) for bounds in pack_region(ref.region))

@@ -76,20 +76,12 @@ class Computing:
 
 
 def limited(cluster: Cluster, deployment: Deployment) -> Cluster:
-    """The devices that the deployment may use, with the memory that it may take. Infeasible where none is left."""
-    options = deployment.options
-    wanted = tuple(d.name for d in cluster.devices if not options.devices or d.name in options.devices)
-    if not wanted:
-        there = sorted(device.name for device in cluster.devices)
-        raise Infeasible(
-            f"none of the devices {sorted(options.devices)} is in the cluster now; there are {there}"
-        )
-    chosen = cluster.only(wanted)
-    if options.memory_limit_bytes is None:
-        return chosen
-    limit = float(options.memory_limit_bytes)
-    devices = tuple(replace(d, memory_bytes=min(d.memory_bytes, limit)) for d in chosen.devices)
-    return replace(chosen, devices=devices)
+    """The devices with the memory that the deployment may take of each."""
+    limit = deployment.options.memory_limit_bytes
+    if limit is None:
+        return cluster
+    devices = tuple(replace(d, memory_bytes=min(d.memory_bytes, float(limit))) for d in cluster.devices)
+    return replace(cluster, devices=devices)
 
 
 def _latency_of(current: bytes, key: PlanKey, problem: Problem) -> float:

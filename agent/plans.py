@@ -65,6 +65,11 @@ class Plans:
         self._loading: dict[tuple[str, Epoch], asyncio.Task[None]] = {}
         self._active: dict[str, Epoch] = {}
 
+    @property
+    def loading(self) -> bool:
+        """Whether any plan is on its way in."""
+        return bool(self._loading)
+
     def active(self, deployment: str) -> tuple[Epoch, HeldPlan] | None:
         """The plan that new requests start on, and its epoch."""
         epoch = self._active.get(deployment)

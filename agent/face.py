@@ -1,0 +1,264 @@
+"""Face: the agent as its HTTP side sees it (gateway/node.py's Node). Door: the event loop; it reads the core's state and
+posts what users ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from edgepart import __version__
+from edgepart.agent import cards, events
+from edgepart.agent.control import Deployment, Standing
+from edgepart.agent.core import Core
+from edgepart.agent.gateway.node import InferResult, ModelCard, Progress
+from edgepart.agent.messages import DeployOptions
+from edgepart.agent.plans import Plans
+from edgepart.agent.requester import Requester
+from edgepart.agent.store import Store
+from edgepart.planner import errors
+from edgepart.planner.cluster import to_json
+from edgepart.planner.errors import EdgepartError, ModelError, Unavailable, UnknownDeployment
+from edgepart.planner.model import load_graph, model_files
+from edgepart.planner.plan import Plan, from_bytes
+from edgepart.planner.shares import report
+
+FINAL = ("Infeasible", "ModelError", "UsageError", "RequestError")
+"""Kinds of errors that trying again does not mend: the deployment is taken back."""
+
+
+class Face:
+    """Implements Node. For the event loop's thread."""
+
+    def __init__(
+        self,
+        name: str,
+        fingerprint: str,
+        core: Core,
+        plans: Plans,
+        requester: Requester,
+        store: Store,
+        post: Callable[[events.Event], None],
+        http: Callable[[], str],
+    ) -> None:
+        self._name = name
+        self._fingerprint = fingerprint
+        self._core = core
+        self._plans = plans
+        self._requester = requester
+        self._store = store
+        self._post = post
+        self._http = http
+        self._started = time.monotonic()
+        self._news = asyncio.Event()
+        self.uploading: set[str] = set()
+        """Models that are stored and not deployed yet: not to be thrown away."""
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def version(self) -> str:
+        return __version__
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    def live(self) -> bool:
+        return True
+
+    def ready(self, model: str | None) -> tuple[bool, str]:
+        if model is not None:
+            entry = self._entry(model)
+            return (True, "") if self._plans.active(model) else (False, self._text(entry))
+        if not self._core.leader:
+            return False, "no leader is elected yet"
+        waiting = [e.name for e in self._core.deployments.living() if not self._plans.active(e.name)]
+        return (False, f"no plan is active for {', '.join(waiting)}") if waiting else (True, "")
+
+    # Models
+
+    def models(self) -> list[ModelCard]:
+        return [self._card(entry) for entry in self._core.deployments.living()]
+
+    def _card(self, entry: Deployment) -> ModelCard:
+        active = self._plans.active(entry.name)
+        if active is None:
+            return ModelCard(entry.name, self._text(entry), model_digest=entry.model)
+        epoch, held = active
+        plan = held.plan
+        return ModelCard(
+            name=entry.name,
+            state=self._state(entry),
+            inputs=plan.inputs,
+            outputs=plan.outputs,
+            epoch=epoch,
+            strategy=plan.strategy,
+            devices=tuple(plan.programs),
+            why=plan.why,
+            predicted_latency_s=plan.predicted_latency_s,
+            model_digest=entry.model,
+        )
+
+    def _standing(self, entry: Deployment) -> Standing | None:
+        standing = self._core.standings.get(entry.name)
+        return standing if standing is not None and standing.version == entry.version else None
+
+    def _state(self, entry: Deployment) -> str:
+        standing = self._standing(entry)
+        return standing.state if standing else "serving"
+
+    def _text(self, entry: Deployment) -> str:
+        standing = self._standing(entry)
+        return standing.text if standing else "waiting for the leader"
+
+    def _entry(self, name: str) -> Deployment:
+        entry = self._core.deployments.get(name)
+        if entry is None or entry.deleted:
+            there = ", ".join(e.name for e in self._core.deployments.living()) or "nothing"
+            raise UnknownDeployment(f"nothing is deployed as {name!r}; deployed: {there}")
+        return entry
+
+    async def infer(
+        self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float
+    ) -> InferResult:
+        began = time.perf_counter()
+        entry = self._entry(model)
+        if self._plans.active(model) is None:
+            raise Unavailable(f"{model!r} is not served now: {self._text(entry)}")
+        values, info = await self._requester.infer(model, inputs, deadline_s, outputs or ())
+        return InferResult(values, info.epoch, time.perf_counter() - began, info.replays)
+
+    # Deploying
+
+    def standing_changed(self, _: Standing) -> None:
+        """Wakes whoever waits for a deployment."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def deploy(
+        self, name: str, folder: Path, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
+        progress("checking the model", 0, 0)
+        graph_file = _graph_file(folder)
+        graph = await asyncio.to_thread(load_graph, graph_file, shapes=options.shapes)
+        files = await asyncio.to_thread(model_files, graph_file)
+        progress("storing", 0, 0)
+        nbytes = sum(file.stat().st_size for file in files)
+        model = await asyncio.to_thread(self._store.put_model, files)
+        self.uploading.add(model)
+        try:
+            self._post(events.ModelsStored(self._store.models()))
+            self._post(events.DeployRequested(name, model, nbytes, options))
+            entry = self._entry(name)
+            standing = await self._acknowledged(entry, progress)
+        finally:
+            self.uploading.discard(model)
+        return self._answer(name, standing, graph.notes)
+
+    async def _acknowledged(self, entry: Deployment, progress: Progress) -> Standing:
+        """Waits until the leader says that it serves. Raises what it says instead, and takes the entry back."""
+        while True:
+            news = self._news
+            current = self._core.deployments.get(entry.name)
+            if current is None or current.version != entry.version:
+                raise errors.ClusterError(f"{entry.name!r} was deployed again or undeployed meanwhile")
+            standing = self._standing(entry)
+            if standing is not None:
+                progress(standing.text, 0, 0)
+                if standing.acknowledged and self._plans.active(entry.name):
+                    return standing
+                if standing.error_kind in FINAL:
+                    self._post(events.UndeployRequested(entry.name, entry.version))
+                    raise _error(standing)
+            try:
+                async with asyncio.timeout(0.2):
+                    await news.wait()
+            except TimeoutError:
+                continue  # this agent's own switch to the plan is no news from the leader
+
+    def _answer(self, name: str, standing: Standing, notes: Sequence[str]) -> dict[str, Any]:
+        plan = self._plan(name)
+        return {
+            "name": name,
+            "devices": list(plan.programs),
+            "strategy": plan.strategy,
+            "predicted_latency_s": plan.predicted_latency_s,
+            "why": plan.why,
+            "notes": list(notes),
+            "epoch": [standing.epoch.term, standing.epoch.number],
+            "url": f"{self._http()}/v2/models/{name}/infer",
+        }
+
+    async def undeploy(self, name: str) -> None:
+        entry = self._entry(name)
+        self._post(events.UndeployRequested(name, entry.version))
+
+    # What is so
+
+    def status(self) -> dict[str, Any]:
+        leader = self._core.leader
+        members = self._core.membership.members()
+        names = {member.node: member.name for member in members}
+        return {
+            "name": names.get(self._core.node, self._name),
+            "node": self._core.node,
+            "version": __version__,
+            "cluster": self._fingerprint,
+            "http": self._http() or None,
+            "leader": names.get(leader),
+            "term": self._core.election.term,
+            "uptime_s": time.monotonic() - self._started,
+            "members": [
+                {
+                    "name": member.name,
+                    "node": member.node,
+                    "state": member.status,
+                    "http": member.http or None,
+                    "address": member.listen[0] if member.listen else None,
+                    "leader": member.node == leader,
+                    "measured": member.node in self._core.cards,
+                }
+                for member in members
+            ],
+        }
+
+    def devices(self) -> dict[str, Any]:
+        members = self._core.membership.members()
+        names = {member.node: member.name for member in members}
+        known = [self._core.cards[node] for node in names if node in self._core.cards]
+        return to_json(cards.cluster_of(known, names))
+
+    def plan(self, name: str) -> dict[str, Any]:
+        epoch = self._plans.active(name)
+        document = report(self._plan(name))
+        return document | {"epoch": [epoch[0].term, epoch[0].number] if epoch else None}
+
+    def _plan(self, name: str) -> Plan:
+        """With every device's segments: the leader's order has them, also for those that only serve."""
+        entry = self._entry(name)
+        order = self._core.follower.active(name)
+        if order is None:
+            raise Unavailable(f"no plan of {name!r} is active here: {self._text(entry)}")
+        return from_bytes(order.plan)
+
+
+def _graph_file(folder: Path) -> Path:
+    found = sorted(folder.glob("*.onnx"))
+    if len(found) != 1:
+        raise ModelError(
+            f"expected one .onnx file among the uploaded ones, found {len(found)}. Nothing was stored"
+        )
+    return found[0]
+
+
+def _error(standing: Standing) -> EdgepartError:
+    """What the leader said, as the class it named."""
+    kind = getattr(errors, standing.error_kind, errors.ClusterError)
+    text = f"{standing.error}. Nothing was deployed"
+    return kind(text) if issubclass(kind, EdgepartError) else errors.ClusterError(text)

@@ -1,0 +1,117 @@
+"""HttpServer: one agent's HTTP side, started and stopped on the running event loop. Door: listening
+sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiohttp import web
+
+from edgepart.agent.gateway.answers import error_response
+from edgepart.agent.gateway.bodies import Bodies, Limits, TooLarge
+from edgepart.agent.gateway.management import Management
+from edgepart.agent.gateway.metrics import Metrics
+from edgepart.agent.gateway.node import Node
+from edgepart.agent.gateway.v2 import V2
+from edgepart.agent.options import format_address
+from edgepart.planner.errors import EdgepartError, UsageError
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class HttpServer:
+    """Serves `node`. `listener` is a socket that listens already, in place of `host` and `port`; `spool` is where
+    uploads wait, None takes the system's folder for temporary files."""
+
+    def __init__(
+        self,
+        node: Node,
+        admin_credential: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        listener: socket.socket | None = None,
+        limits: Limits | None = None,
+        spool: Path | None = None,
+    ) -> None:
+        if listener is not None:
+            host, port = listener.getsockname()[:2]
+        self._host = host
+        self._port = port
+        self._listener = listener
+        self._limits = limits or Limits()
+        self._bodies = Bodies(self._limits)
+        metrics = Metrics(node, self._bodies)
+        self._v2 = V2(node, admin_credential, self._bodies, metrics)
+        self._management = Management(node, admin_credential, metrics, self._limits, spool)
+        self._runner: web.AppRunner | None = None
+        self._connections: set[asyncio.BaseTransport] = set()
+
+    async def start(self) -> str:
+        """Listens, and gives the URL; UsageError where the address cannot be had."""
+        app = web.Application(middlewares=[_errors])
+        app.add_routes(self._v2.routes() + self._management.routes())
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,
+            keepalive_timeout=self._limits.head_s,
+            shutdown_timeout=5.0,
+        )
+        await self._runner.setup()
+        try:
+            if self._listener is not None:
+                await web.SockSite(self._runner, self._listener).start()
+            else:
+                await web.TCPSite(self._runner, self._host, self._port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            where = format_address((self._host, self._port))
+            raise UsageError(
+                f"--http {where}: cannot listen there ({error.strerror}); give another"
+            ) from error
+        self._port = int(self._runner.addresses[0][1])
+        return self.url
+
+    @property
+    def port(self) -> int:
+        """The one in use, once started."""
+        return self._port
+
+    @property
+    def url(self) -> str:
+        """As a program on this machine reaches it."""
+        reachable = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._host, self._host)
+        return f"http://{format_address((reachable, self._port))}"
+
+    async def stop(self) -> None:
+        """Takes no more, lets what is under way end (a few seconds at most), and closes."""
+        await self._management.stop()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Every error leaves as JSON; one that nobody foresaw is logged, and the server stays up."""
+    try:
+        return await handler(request)
+    except TooLarge as error:
+        response = error_response(error)
+        response.set_status(413)
+    except (web.HTTPException, EdgepartError) as error:
+        response = error_response(error)
+    except Exception as error:
+        log.exception("%s %s failed", request.method, request.path)
+        response = error_response(error)
+    if request.can_read_body and not request.content.at_eof():
+        response.force_close()  # what is left of the body is not worth reading
+    return response

@@ -1,0 +1,290 @@
+"""Service: one agent, wired together; starts, runs until told to stop, and leaves in order. Door: everything.
+
+Start: state files, probe, links, cluster logic, HTTP, discovery, then READY. Stop: no new requests, goodbye to the members
+(they count us as left, not as failed), links, sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from contextlib import AsyncExitStack
+from ipaddress import ip_address
+
+import psutil
+from edgepart.agent.discovery import Discovery
+from edgepart.agent.notify import Notifier
+
+from edgepart import __version__
+from edgepart.agent import events
+from edgepart.agent.asks import Asks
+from edgepart.agent.blobs import Fetching, Serving
+from edgepart.agent.computing import Computing
+from edgepart.agent.core import Core
+from edgepart.agent.executor import Executor
+from edgepart.agent.face import Face
+from edgepart.agent.frames import Frame
+from edgepart.agent.gateway.server import HttpServer
+from edgepart.agent.identity import Identity, load
+from edgepart.agent.joining import Doorkeeper
+from edgepart.agent.measuring import Measuring
+from edgepart.agent.membership import Facts
+from edgepart.agent.options import Address, AgentOptions, format_address, parse_address
+from edgepart.agent.plans import Plans
+from edgepart.agent.post import Post
+from edgepart.agent.probe import default_threads, probe_device
+from edgepart.agent.requester import Requester
+from edgepart.agent.sessions import Sessions
+from edgepart.agent.shell import Doors, Shell
+from edgepart.agent.statefiles import StateFiles
+from edgepart.agent.store import Store
+from edgepart.agent.transport import Transport
+from edgepart.planner.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+GARBAGE_S = 60.0
+"""How often blobs that nothing uses are looked for."""
+STALLED_S = 60.0
+"""A single segment that runs for longer counts as stuck: the watchdog is no longer fed."""
+
+
+class Agent:
+    """One device's agent. `start` and `stop` belong to the event loop."""
+
+    def __init__(self, options: AgentOptions) -> None:
+        """UsageError where the state directory is in no cluster yet, or damaged."""
+        self._options = options
+        self.identity: Identity = load(options.state)
+        self._files = StateFiles(options.state)
+        self._store = Store(options.state / "store")
+        self._notify = Notifier.from_environment()
+        self._name = options.name or socket.gethostname().partition(".")[0]
+        self._members: tuple[events.Member, ...] = ()
+        self._loop = asyncio.get_running_loop()
+        self._ending = AsyncExitStack()
+        """How to undo what was started, last first."""
+
+    async def start(self) -> None:
+        """Returns when links and HTTP are served. UsageError, Unavailable where an address cannot be had."""
+        self._notify.status("measuring this device")
+        threads = self._options.threads or default_threads()
+        limit = self._options.memory_limit_bytes
+        device = await asyncio.to_thread(probe_device, self._name, threads, limit)
+        self._make_data_plane(threads)
+        listener = bind(self._options.http)
+        listen = self._transport.listen(*self._options.listen)
+        self._make_logic(listen, listener)
+        self._measuring = Measuring(self.identity.node_id, device, self._asks, self._shell.post)
+        self._post.connect(self._plans, self._shell.post, self._serving.asked, self._asks.answered)
+        self._ending.callback(self._leave)
+        self._shell.start()
+        self._ending.push_async_callback(self._http.stop)
+        await self._http.start()
+        await self._look_around(listen)
+        self._measuring.members(())
+        garbage = asyncio.create_task(self._collect_garbage(), name="garbage")
+        self._ending.callback(garbage.cancel)
+        self._files.announce(self._name, reachable_text(listen), self._http.url)
+        self._ending.callback(self._files.withdraw)
+        self._notify.ready()
+        log.info("agent %s (%s) listens on %s, %s", self._name, self.identity.node_id, listen, self._http.url)
+
+    def _make_data_plane(self, threads: int) -> None:
+        node = self.identity.node_id
+        doorkeeper = Doorkeeper(self.identity, self._addresses, self._addresses)
+        self._transport = Transport(self.identity, self._frame, self._link, doorkeeper)
+        self._ending.push_async_callback(asyncio.to_thread, self._transport.stop)
+        self._post = Post(node, self._transport.send)
+        self._asks = Asks(self._post.data)
+        self._serving = Serving(self._store, self._post.data)
+        self._ending.callback(self._serving.stop)
+        self._fetching = Fetching(self._store, self._asks)
+        self._executor = Executor(self._post.values)
+        self._requester = Requester(node, self._post.values)
+        self._sessions = Sessions(threads, lambda ref: self._store.get(ref.digest))
+        self._plans = Plans(
+            node,
+            self._sessions,
+            self._executor,
+            self._requester,
+            self._fetching.weights,
+            self._fetching.constants,
+            lambda event: self._shell.post(event),
+        )
+        self._executor.start()
+        self._ending.push_async_callback(asyncio.to_thread, self._executor.stop)
+
+    def _make_logic(self, listen: Address, listener: socket.socket) -> None:
+        node, files = self.identity.node_id, self._files
+        files.keep(incarnation=files.incarnation + 1)
+        http = listener.getsockname()
+        facts = Facts(
+            node=node,
+            name=self._name,
+            boot=self._transport.boot,
+            incarnation=files.incarnation,
+            listen=tuple(map(format_address, own_addresses(listen))),
+            http=f"http://{format_address(own_addresses((http[0], http[1]))[0])}",
+            version=__version__,
+        )
+        now = asyncio.get_running_loop().time()
+        core = Core(facts, now, term=files.term, deployments=files.deployments(), models=self._store.models())
+        self._face = Face(
+            self._name,
+            self.identity.fingerprint,
+            core,
+            self._plans,
+            self._requester,
+            self._store,
+            lambda event: self._shell.post(event),
+            lambda: self._http.url,
+        )
+        self._http = HttpServer(
+            self._face, self.identity.admin, listener=listener, spool=self._store.root / "partial"
+        )
+        computing = Computing(self._store.model_path, node)
+        self._shell = Shell(
+            core,
+            Doors(
+                self._transport,
+                self._post,
+                self._plans,
+                computing,
+                self._fetching,
+                self._store,
+                files,
+                self._members_changed,
+                self._face.standing_changed,
+            ),
+        )
+
+    async def _look_around(self, listen: Address) -> None:
+        """Everything that may tell where members are."""
+        for address in self._options.peers:
+            self._shell.post(events.Seen("", (format_address(address),), lasting=True))
+        for address in self.identity.first_members:
+            self._shell.post(events.Seen("", (format_address(address),)))
+        for node, addresses in self._files.members().items():
+            self._shell.post(events.Seen(node, addresses))
+        if self._options.mdns:
+            self._discovery = Discovery(self.identity, self._name, listen[1], self._seen)
+            self._ending.push_async_callback(self._discovery.stop)
+            await self._discovery.start()
+
+    # What comes in
+
+    def _seen(self, node: str, addresses: tuple[str, ...]) -> None:
+        if node != self.identity.node_id:
+            self._shell.post(events.Seen(node, addresses))
+
+    def _frame(self, node: str, channel: str, frame: Frame) -> None:
+        self._post.take(node, channel, frame)
+
+    def _link(self, node: str, up: bool, text: str) -> None:
+        """From the transport's thread."""
+        if up:
+            self._requester.found(node)
+            event: events.Event = events.LinkUp(node, text)
+        else:
+            self._executor.lost(node)
+            self._requester.lost(node)
+            self._loop.call_soon_threadsafe(self._asks.lost, node)
+            event = events.LinkDown(node, text)
+        self._loop.call_soon_threadsafe(self._shell.post, event)
+
+    def _members_changed(self, members: tuple[events.Member, ...]) -> None:
+        others = {member.node for member in members} - {self.identity.node_id}
+        for node in {member.node for member in self._members} - others - {self.identity.node_id}:
+            # Silent, not closed: the link may still be up, and what was sent over it is not coming back.
+            self._executor.lost(node)
+            self._requester.lost(node)
+        self._members = members
+        self._files.keep_members({m.node: m.listen for m in members if m.node in others})
+        self._measuring.members(others)
+        self._notify.status(f"{len(members)} members: {', '.join(m.name for m in members)}")
+
+    def _addresses(self) -> list[Address]:
+        """Where other members listen; any thread."""
+        return [parse_address(text) for member in self._members for text in member.listen]
+
+    # What goes on
+
+    async def _collect_garbage(self) -> None:
+        while True:
+            await asyncio.sleep(GARBAGE_S)
+            if self._plans.loading or self._fetching.busy or self._face.uploading:
+                continue
+            living = {entry.model for entry in self._shell.core.deployments.living()}
+            freed = await asyncio.to_thread(self._store.prune, living | self._plans.weights())
+            if freed:
+                log.info("freed %.1f MB that nothing uses any more", freed / 1e6)
+
+    def progressing(self) -> bool:
+        """Whether the event loop and the compute thread get on: what the watchdog lives on."""
+        ticked_s = self._loop.time() - self._shell.ticked_at
+        return ticked_s < STALLED_S and self._executor.stalled_s() < STALLED_S
+
+    def _leave(self) -> None:
+        """Say goodbye: the others count this device as left, and replan at once."""
+        self._measuring.stop()
+        self._shell.post(events.LeaveRequested())
+        self._shell.stop()
+
+    async def stop(self) -> None:
+        """Undo the start, also one that failed half-way."""
+        self._notify.stopping()
+        await self._ending.aclose()
+
+
+def bind(address: Address) -> socket.socket:
+    """A listening socket. UsageError where the address cannot be had."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    try:
+        return socket.create_server(address, family=family)
+    except OSError as error:
+        where = format_address(address)
+        raise UsageError(f"--http {where}: cannot listen there ({error.strerror}); give another") from error
+
+
+def own_addresses(bound: Address) -> list[Address]:
+    """Where others reach what is bound to `bound`: each of this device's addresses where that is any; the first is the
+    likeliest."""
+    host, port = bound
+    if host not in ("0.0.0.0", "::", ""):
+        return [(host, port)]
+    wanted = (socket.AF_INET,) if host == "0.0.0.0" else (socket.AF_INET, socket.AF_INET6)
+    found = [
+        (address.address, port)
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family in wanted and "%" not in address.address
+    ]
+    return sorted(found, key=lambda one: ip_address(one[0]).is_loopback) or [("127.0.0.1", port)]
+
+
+def reachable_text(bound: Address) -> str:
+    """For programs on this machine."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bound[0], bound[0])
+    return format_address((host, bound[1]))
+
+
+async def serve(options: AgentOptions) -> None:
+    """Run until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    agent = Agent(options)
+    try:
+        await agent.start()
+        await stop.wait()
+    finally:
+        await agent.stop()
+
+
+def run(options: AgentOptions) -> None:
+    """What `edgepart agent` calls."""
+    asyncio.run(serve(options))

@@ -1,0 +1,204 @@
+"""Shell: drives the cluster logic (core.py) and obeys it. Door: the event loop, its clock, and the doors it is given.
+
+Events are handled one after the other in the event loop's thread; effects are obeyed in order, and what persists is on disk
+before the next one is begun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from edgepart.agent import events
+from edgepart.agent.blobs import Fetching
+from edgepart.agent.computing import Computing
+from edgepart.agent.control import Standing
+from edgepart.agent.core import Core
+from edgepart.agent.options import Address, parse_address
+from edgepart.agent.plans import Plans
+from edgepart.agent.post import Post
+from edgepart.agent.statefiles import StateFiles
+from edgepart.agent.store import Store
+from edgepart.planner.errors import EdgepartError, InternalError, Unavailable, UsageError
+
+log = logging.getLogger(__name__)
+
+DIALLERS = 8
+"""Addresses that are tried at once."""
+
+
+class Links(Protocol):
+    """What the shell needs of agent/transport.py."""
+
+    def connect(self, node_id: str | None, addresses: list[Address]) -> str: ...
+    def close(self, node_id: str, why: str = ...) -> None: ...
+    def linked(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True)
+class Doors:
+    """What the shell obeys with."""
+
+    links: Links
+    post: Post
+    plans: Plans
+    computing: Computing
+    fetching: Fetching
+    store: Store
+    files: StateFiles
+    members: Callable[[tuple[events.Member, ...]], None]
+    """Told of every change of the members."""
+    standing: Callable[[Standing], None]
+    """Told of news of a deployment."""
+
+
+class Shell:
+    """Runs one Core. All methods are for the event loop's thread."""
+
+    def __init__(self, core: Core, doors: Doors) -> None:
+        self.core = core
+        self._doors = doors
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._dialling = ThreadPoolExecutor(DIALLERS, thread_name_prefix="dial")
+        self._planning = ThreadPoolExecutor(1, thread_name_prefix="plan")
+        self._orders: dict[tuple[str, bool], events.ComputePlan] = {}
+        self._planner: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+        self.ticked_at = self._loop.time()
+        """When the core last ran: for the watchdog."""
+
+    def start(self) -> None:
+        self._run([])
+
+    def stop(self) -> None:
+        """Obey nothing any more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in (*self._tasks, *filter(None, [self._planner])):
+            task.cancel()
+        self._dialling.shutdown(wait=False, cancel_futures=True)
+        self._planning.shutdown(wait=False, cancel_futures=True)
+
+    def post(self, event: events.Event) -> None:
+        """Something happened. An error while obeying is ours; it is logged and the agent goes on."""
+        if not self._stopped:
+            self._run(self.core.handle(event, self._loop.time()))
+
+    def _wake(self) -> None:
+        self._run(self.core.wake(self._loop.time()))
+
+    def _run(self, effects: list[events.Effect]) -> None:
+        self.ticked_at = self._loop.time()
+        for effect in effects:
+            try:
+                self._obey(effect)
+            except Unavailable as error:
+                log.debug("%s: %s", type(effect).__name__, error)
+            except EdgepartError as error:
+                log.error("%s: %s", type(effect).__name__, error)
+        if self._stopped:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        wake_at = self.core.wake_at()
+        self._timer = self._loop.call_at(max(wake_at, self._loop.time()), self._wake)
+
+    def _obey(self, effect: events.Effect) -> None:
+        doors = self._doors
+        match effect:
+            case events.Send(node, message):
+                doors.post.control(node, message)
+            case events.Connect():
+                self._spawn(self._connect(effect))
+            case events.Disconnect(node, why):
+                self._spawn(self._in_dialler(doors.links.close, node, why))
+            case events.MembersChanged(members):
+                doors.members(members)
+            case events.PersistTerm(term):
+                doors.files.keep(term=term)
+            case events.PersistIncarnation(incarnation):
+                doors.files.keep(incarnation=incarnation)
+            case events.PersistDeployments(entries):
+                doors.files.keep_deployments(entries)
+                for entry in entries:
+                    if entry.deleted:
+                        doors.plans.undeployed(entry.name)
+            case events.LoadPlan():
+                doors.plans.load(effect)
+            case events.SwitchTo():
+                doors.plans.switch(effect)
+            case events.DropPlan():
+                doors.plans.drop(effect)
+            case events.StoreModel():
+                self._spawn(self._store_model(effect))
+            case events.ComputePlan():
+                self._order(effect)
+            case events.StandingChanged(standing):
+                doors.standing(standing)
+            case events.LeaderChanged(leader, term):
+                log.info("leader is %s, term %d", leader or "nobody", term)
+            case _:
+                raise InternalError(f"an effect that the shell does not know: {effect!r}")
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the shell failed", exc_info=error)
+
+    # Links
+
+    async def _in_dialler(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await self._loop.run_in_executor(self._dialling, function, *arguments)
+
+    async def _connect(self, order: events.Connect) -> None:
+        links = self._doors.links
+        before = links.linked()
+        try:
+            addresses = [parse_address(text) for text in order.addresses]
+            node = await self._in_dialler(links.connect, order.node or None, addresses)
+        except (Unavailable, UsageError) as error:
+            self.post(events.ConnectFailed(order.node, order.addresses, str(error)))
+        except EdgepartError as error:
+            log.info("no link to %s at %s: %s", order.node or "a peer", order.addresses, error)
+            self.post(events.ConnectFailed(order.node, order.addresses, str(error)))
+        else:
+            if node in before:
+                self.post(events.LinkUp(node, order.addresses[0] if not order.node else ""))
+
+    # Models
+
+    async def _store_model(self, order: events.StoreModel) -> None:
+        try:
+            await self._doors.fetching.model(order.model, order.sources)
+        except EdgepartError as error:
+            log.warning("model %s is not stored here yet: %s", order.model[:12], error)
+        self.post(events.ModelsStored(self._doors.store.models()))
+
+    # Plans: one at a time, urgent ones first; a newer order replaces an older one of the same deployment
+
+    def _order(self, order: events.ComputePlan) -> None:
+        self._orders[order.key.deployment, order.urgent] = order
+        if self._planner is None or self._planner.done():
+            self._planner = self._loop.create_task(self._plan_all(), name="plan")
+            self._planner.add_done_callback(self._ended)
+
+    async def _plan_all(self) -> None:
+        while self._orders:
+            key = min(self._orders, key=lambda k: (not k[1], k[0]))
+            order = self._orders.pop(key)
+            answer = await self._loop.run_in_executor(self._planning, self._doors.computing.compute, order)
+            if isinstance(answer, events.PlanFailed):
+                log.warning("no plan for %s: %s", order.key.deployment, answer.error)
+            self.post(answer)

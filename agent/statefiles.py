@@ -1,0 +1,81 @@
+"""State files: what an agent remembers over a restart, small and whole. Door: files in the state directory.
+
+term.json         largest term seen, and this device's incarnation
+deployments.json  the versioned map, tombstones included
+cluster.json      where members listened when last seen: hints to call them
+device.json       what the last probe found
+agent.json        addresses in use; there while the agent runs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from edgepart.agent import deployments
+from edgepart.agent.control import Deployment
+from edgepart.agent.store import read_json, write_atomic
+from edgepart.planner.errors import UsageError
+
+
+class StateFiles:
+    """The files under one state directory. UsageError, with the path, for one that is damaged."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self._counters = {"term": 0, "incarnation": 0} | self._counts()
+
+    def _counts(self) -> dict[str, int]:
+        path = self.state / "term.json"
+        document = read_json(path)
+        if document is None:
+            return {}
+        if not isinstance(document, dict) or not all(isinstance(value, int) for value in document.values()):
+            raise UsageError(
+                f"{path} is damaged: expected counts, found {document!r}; restore it from a backup"
+            )
+        return {key: document[key] for key in ("term", "incarnation") if key in document}
+
+    @property
+    def term(self) -> int:
+        return self._counters["term"]
+
+    @property
+    def incarnation(self) -> int:
+        return self._counters["incarnation"]
+
+    def keep(self, **counts: int) -> None:
+        """Remember a larger term or incarnation; on disk when this returns."""
+        self._counters |= counts
+        self._write("term.json", self._counters)
+
+    def deployments(self) -> tuple[Deployment, ...]:
+        document = read_json(self.state / "deployments.json")
+        return () if document is None else deployments.from_json(document)
+
+    def keep_deployments(self, entries: Iterable[Deployment]) -> None:
+        self._write("deployments.json", deployments.to_json(entries))
+
+    def members(self) -> dict[str, tuple[str, ...]]:
+        """Addresses by node id, as they were last seen. A damaged file of hints is no reason not to start."""
+        document = read_json(self.state / "cluster.json")
+        try:
+            return {str(node): tuple(map(str, addresses)) for node, addresses in (document or {}).items()}
+        except (AttributeError, TypeError) as error:
+            raise UsageError(f"{self.state / 'cluster.json'} is damaged ({error}): delete it") from error
+
+    def keep_members(self, members: Mapping[str, Iterable[str]]) -> None:
+        self._write("cluster.json", {node: list(addresses) for node, addresses in sorted(members.items())})
+
+    def announce(self, name: str, listen: str, http: str) -> None:
+        """Tell other programs on this machine where the agent is."""
+        self._write("agent.json", {"name": name, "pid": os.getpid(), "listen": listen, "http": http})
+
+    def withdraw(self) -> None:
+        (self.state / "agent.json").unlink(missing_ok=True)
+
+    def _write(self, name: str, document: Any) -> None:
+        write_atomic(self.state / name, json.dumps(document, indent=1).encode() + b"\n")
