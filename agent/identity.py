@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography import x509
-from edgepart.agent.store import write_atomic
 
 from edgepart.agent import certificates
 from edgepart.agent.options import Address
+from edgepart.agent.store import write_atomic
 from edgepart.planner.errors import NotAuthorised, UsageError
 
 

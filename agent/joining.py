@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 from cryptography import x509
 
 from edgepart.agent import certificates, tokens
+from edgepart.agent.discovery import find_members
 from edgepart.agent.frames import UNAUTHENTICATED
 from edgepart.agent.identity import Identity, load, refuse_second, write_identity
 from edgepart.agent.options import Address, format_address
@@ -157,17 +158,24 @@ class Doorkeeper:
 
 
 def join(
-    token: str, state: Path, peers: Sequence[Address], name: str = "", *, timeout_s: float = 10.0
+    token: str,
+    state: Path,
+    peers: Sequence[Address],
+    name: str = "",
+    *,
+    timeout_s: float = 10.0,
+    find_s: float = 5.0,
 ) -> Identity:
     """Make this device a member of the token's cluster, by any of these addresses.
 
+    Without an address, mDNS is asked for `find_s`; each address has `timeout_s`.
     UsageError for a malformed token, or where `state` is in a cluster already; NotAuthorised where the
     cluster refuses or is not the token's; Unavailable where no address leads to it. Nothing is written unless
     all went well.
     """
     held = tokens.parse(token)
     refuse_second(state)
-    todo, tried = deque(peers), set[Address]()
+    todo, tried = deque(peers or find_members(held.fingerprint, find_s)), set[Address]()
     refusals: list[EdgepartError] = []
     while todo and len(tried) < MOST_ADDRESSES:
         address = todo.popleft()

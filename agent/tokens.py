@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from edgepart.agent.store import write_atomic
-
 from edgepart.agent import identity
+from edgepart.agent.store import write_atomic
 from edgepart.planner.errors import NotAuthorised, UsageError
 
 INIT_TTL_S, INIT_USES = 24 * 3600.0, 16

@@ -162,7 +162,7 @@ def test_a_member_without_the_ca_key_shows_the_way(first: identity.Identity, tmp
 
 def test_no_route_says_what_to_do(first: identity.Identity, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="--peer"):
-        joining.join(new_token(first), tmp_path / "c", [])
+        joining.join(new_token(first), tmp_path / "c", [], find_s=0.1)
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
         joining.join(new_token(first), tmp_path / "c", [("127.0.0.1", 1)])
     assert not (tmp_path / "c").exists()

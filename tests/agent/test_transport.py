@@ -133,9 +133,7 @@ def test_a_killed_process_is_seen_though_nobody_writes(members: Identities, tmp_
         )
         state = str(members[1].directory.parent)
         with subprocess.Popen(
-            [sys.executable, "-c", code, state, str(a.address[1])],
-            stdin=subprocess.PIPE,
-            cwd=Path.cwd() / "src",
+            [sys.executable, "-c", code, state, str(a.address[1])], stdin=subprocess.PIPE
         ) as child:
             try:
                 a.until(lambda: a.changes() == [(members[1].node_id, True)])
