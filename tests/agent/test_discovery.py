@@ -116,7 +116,6 @@ def test_processes_hear_each_other_and_other_clusters_are_marked() -> None:
             [sys.executable, "-c", ANNOUNCE, *other],
             stdout=subprocess.PIPE,
             text=True,
-            cwd=Path.cwd() / "src",
         )
         for other in others
     ]
