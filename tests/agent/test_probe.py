@@ -1,0 +1,167 @@
+"""Probes: that they measure through ordinary sessions, what they read from the system, and the links' arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepart.agent.probe import (
+    ECHO_BYTES,
+    LinkProbe,
+    available_memory_bytes,
+    default_threads,
+    device_kind,
+    echo_sizes,
+    probe_device,
+)
+from edgepart.planner.cluster import Cluster, from_json, to_json
+from edgepart.planner.errors import Unavailable, UsageError
+
+
+def test_a_real_probe_gives_a_device_that_can_be_written_and_read() -> None:
+    device = probe_device("box", threads=1)
+    assert set(device.families) == {"conv", "pointwise", "depthwise", "gemm"}
+    assert device.flops_per_s == device.families["conv"]
+    numbers = [device.flops_per_s, device.memory_bytes_per_s, device.segment_s, *device.families.values()]
+    assert all(math.isfinite(number) and number > 0 and type(number) is float for number in numbers)
+    assert device.segment_s < 0.1
+    assert 0 < device.memory_bytes <= available_memory_bytes() * 1.5
+    assert from_json(to_json(Cluster((device,)))).devices == (device,)
+
+
+def test_a_memory_limit_is_taken_as_it_is() -> None:
+    assert probe_device("box", threads=1, memory_limit=123e6).memory_bytes == 123e6
+
+
+def stepping(step_s: float) -> Iterator[float]:
+    now = 0.0
+    while True:
+        yield now
+        now += step_s
+
+
+def test_what_slows_sessions_down_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An emulated slow device stretches `InferenceSession.run`; here the clock moves only in there."""
+    now, runs = [0.0], [0]
+    original = ort.InferenceSession.run
+
+    def slow(self: Any, *arguments: Any, **more: Any) -> Any:
+        now[0] += 0.125
+        runs[0] += 1
+        return original(self, *arguments, **more)
+
+    monkeypatch.setattr(ort.InferenceSession, "run", slow)
+    device = probe_device("box", threads=1, clock=lambda: now[0])
+    assert runs[0] > 12
+    assert device.segment_s == pytest.approx(0.125)
+    assert device.memory_bytes_per_s == pytest.approx(8 * 2**23 / 0.125)
+
+
+def test_families_are_what_was_computed_over_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = stepping(0.01)
+    device = probe_device("box", threads=1, clock=lambda: next(ticks))
+    # every run takes one step, the segment's too, and at least a tenth of a run is counted as its work
+    assert device.families["gemm"] == pytest.approx(2 * 64 * 512 * 512 / 0.001)
+    assert device.families["conv"] / device.families["pointwise"] == pytest.approx(
+        (64 * 64 * 9 * 56 * 56) / (256 * 256 * 28 * 28)
+    )
+
+
+@pytest.mark.parametrize(("threads", "limit"), [(0, None), (-1, 1e9), (1, 0.0), (1, -5.0)])
+def test_a_probe_of_nothing_is_refused(threads: int, limit: float | None) -> None:
+    with pytest.raises(UsageError, match="must be positive"):
+        probe_device("box", threads, limit)
+
+
+def test_a_board_is_known_by_its_chip(tmp_path: Path) -> None:
+    (tmp_path / "compatible").write_bytes(b"raspberrypi,4-model-b\0brcm,bcm2711\0")
+    assert device_kind(tmp_path) == "bcm2711"
+
+
+def test_other_boxes_are_known_by_their_processor(tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Intel(R) N100 @ 0.80GHz\n")
+    kind = device_kind(tmp_path / "none", tmp_path / "cpuinfo")
+    assert kind.startswith("intel-r-n100-0.80ghz-")
+    assert device_kind(tmp_path / "none", tmp_path / "none").strip("-")
+
+
+def group(folder: Path, limit: str, used: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(limit + "\n")
+    (folder / "memory.current").write_text(used + "\n")
+
+
+def test_the_tightest_limit_around_the_process_counts(tmp_path: Path) -> None:
+    own, root = tmp_path / "own", tmp_path / "cgroup"
+    own.write_text("0::/system.slice/edgepart.service\n")
+    group(root / "system.slice/edgepart.service", "max", "50000")
+    assert available_memory_bytes(root, own) > 50_000_000
+    group(root / "system.slice", "200000", "120000")
+    assert available_memory_bytes(root, own) == 80_000
+    group(root / "system.slice/edgepart.service", "100000", "90000")
+    assert available_memory_bytes(root, own) == 10_000
+    group(root / "system.slice/edgepart.service", "100000", "190000")
+    assert available_memory_bytes(root, own) == 1
+
+
+def test_limits_of_the_first_kind_of_groups_count_too(tmp_path: Path) -> None:
+    own, root = tmp_path / "own", tmp_path / "cgroup"
+    own.write_text("9:memory:/box\n1:name=systemd:/x\n")
+    (root / "memory/box").mkdir(parents=True)
+    (root / "memory/box/memory.limit_in_bytes").write_text("3000")
+    (root / "memory/box/memory.usage_in_bytes").write_text("1000")
+    assert available_memory_bytes(root, own) == 2000
+    assert available_memory_bytes(root, tmp_path / "none") > 1_000_000
+
+
+def test_threads_are_at_least_one() -> None:
+    assert default_threads() >= 1
+
+
+@given(
+    latency_s=st.floats(1e-5, 0.5),
+    bytes_per_s=st.floats(1e5, 1.25e9),
+    delays_s=st.lists(st.floats(0, 0.2), min_size=2, max_size=6),
+)
+def test_a_link_is_found_again_from_its_echoes(
+    latency_s: float, bytes_per_s: float, delays_s: list[float]
+) -> None:
+    probe = LinkProbe()
+    for nbytes in (0, ECHO_BYTES):
+        for delay_s in [*delays_s, 0.0]:  # one echo of each kind came through undisturbed
+            probe.add(nbytes, 2 * latency_s + 2 * nbytes / bytes_per_s + delay_s)
+    link = probe.link()
+    assert link.latency_s == pytest.approx(latency_s)
+    trip_s = 2 * latency_s + 2 * ECHO_BYTES / bytes_per_s
+    measurable = 2 * ECHO_BYTES / bytes_per_s > trip_s / 100
+    assert link.bytes_per_s == pytest.approx(
+        bytes_per_s if measurable else 200 * ECHO_BYTES / trip_s, rel=1e-3
+    )
+
+
+def test_a_link_with_one_kind_of_echo_is_not_measured() -> None:
+    probe = LinkProbe()
+    with pytest.raises(Unavailable):
+        probe.link()
+    probe.add(0, 0.001)
+    with pytest.raises(Unavailable):
+        probe.link()
+
+
+@pytest.mark.parametrize(("nbytes", "trip_s"), [(0, 0.0), (0, -1.0), (0, math.nan), (-1, 0.1)])
+def test_echoes_that_cannot_be_are_refused(nbytes: int, trip_s: float) -> None:
+    with pytest.raises(UsageError, match="cannot take"):
+        LinkProbe().add(nbytes, trip_s)
+
+
+def test_echoes_are_small_first_then_big() -> None:
+    sizes = list(echo_sizes())
+    assert sizes == sorted(sizes)
+    assert {0, ECHO_BYTES} == set(sizes)
