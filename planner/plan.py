@@ -1,15 +1,16 @@
-"""Plan, Program, Segment, Transfer: what the agents obey. Frozen records, one canonical serialisation, a digest.
+"""Plan, Program, Segment, Transfer: what the agents obey. Frozen records, one canonical serialisation, a
+digest.
 
-A **program** is one device's static schedule for one request: receive, run a segment, send. The **gateway** (whoever
-holds the request) is the source of input transfers and the target of output transfers; it is not a device here, so
-that a request may enter at any agent.
+A **program** is one device's static schedule for one request: receive, run a segment, send. The **gateway**
+(whoever holds the request) is the source of input transfers and the target of output transfers; it is not a
+device here, so that a request may enter at any agent.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import msgpack
@@ -113,8 +114,9 @@ Step = Receive | Run | Send
 
 @dataclass(frozen=True)
 class Program:
-    """What one device does for one request, in order. A Run finds its inputs among the pieces that were received or
-    computed before it: a port's piece may be a part of one of them, or be put together from several."""
+    """What one device does for one request, in order. A Run finds its inputs among the pieces that were
+    received or computed before it: a port's piece may be a part of one of them, or be put together from
+    several."""
 
     device: str
     steps: tuple[Step, ...]
@@ -181,8 +183,8 @@ def to_bytes(plan: Plan) -> bytes:
 def from_bytes(data: bytes) -> Plan:
     """FrameError where the bytes are no plan."""
     try:
-        document = msgpack.unpackb(data, raw=False, max_buffer_size=len(data))
-        return Plan(
+        document = msgpack.unpackb(data, raw=False)  # Its limits follow from len(data).
+        plan = Plan(
             model_digest=document["model_digest"],
             strategy=document["strategy"],
             programs={p["device"]: _program(p) for p in document["programs"]},
@@ -194,12 +196,15 @@ def from_bytes(data: bytes) -> Plan:
             predicted_throughput_per_s=float(document["predicted_throughput_per_s"]),
             why=document["why"],
         )
+        _check_types(plan)
+        return plan
     except (KeyError, TypeError, ValueError, AttributeError, msgpack.UnpackException) as error:
         raise FrameError(f"these {len(data)} bytes are no plan: {error!r}") from error
 
 
 def for_device(plan: Plan, device: str) -> Plan:
     """The plan with only that device's program whole: the others keep their steps and lose their models."""
+
     def lighten(program: Program) -> Program:
         if program.device == device:
             return program
@@ -232,6 +237,35 @@ def _pack(value: Any) -> Any:
             return value
 
 
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "bytes": (bytes,),
+    "int": (int,),
+    "float": (int, float),
+    "tuple[str, ...]": (str,),
+    "tuple[int, ...]": (int,),
+    "tuple[int, ...] | None": (int,),
+}
+"""By how a field is declared, what its value, or each item of it, may be."""
+
+
+def _check_types(record: Any) -> None:
+    """TypeError where a field of a record, or of one in it, is no text, number or bytes as it is declared."""
+    if isinstance(record, tuple | dict):
+        for item in record.values() if isinstance(record, dict) else record:
+            _check_types(item)
+    elif is_dataclass(record):
+        for one in fields(record):
+            value, kinds = getattr(record, one.name), _PLAIN.get(str(one.type))
+            if kinds is None:
+                _check_types(value)
+                continue
+            many = isinstance(value, tuple) and str(one.type).startswith("tuple")
+            for item in value if many else () if value is None and "None" in str(one.type) else (value,):
+                if not isinstance(item, kinds) or isinstance(item, bool):
+                    raise TypeError(f"{type(record).__name__}.{one.name} is {value!r:.50}")
+
+
 def _piece(packed: Any) -> Piece:
     return Piece(packed["tensor"], unpack_region(packed["region"]))
 
@@ -246,7 +280,9 @@ def _transfer(packed: Any) -> Transfer:
 
 
 def _value(packed: Any) -> ValueInfo:
-    return ValueInfo(packed["name"], packed["dtype"], None if packed["shape"] is None else tuple(packed["shape"]))
+    return ValueInfo(
+        packed["name"], packed["dtype"], None if packed["shape"] is None else tuple(packed["shape"])
+    )
 
 
 def _weight(packed: Any) -> WeightRef:

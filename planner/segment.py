@@ -32,6 +32,7 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph
 from edgepart.planner.plan import Piece, Port, WeightRef
 from edgepart.planner.region import Array, Region, Span
+from edgepart.planner.subgraphs import nested_graphs
 
 Digests = MutableMapping[tuple[str, str, Region], str]
 """Of weights: by model digest, constant and region."""
@@ -260,6 +261,11 @@ class _Builder:
 
     def finish(self, outputs: Sequence[Value]) -> ModelProto:
         infos = [value_info(self.graph, self.held[name][region], name, region) for name, region in outputs]
+        if any(next(nested_graphs(node), None) is not None for node in self.nodes):
+            # The runtime infers every branch from these shapes, and refuses one that it would never take.
+            for info in (*self.inputs, *infos):
+                if info.type.HasField("tensor_type"):
+                    info.type.tensor_type.ClearField("shape")
         graph = helper.make_graph(
             self.nodes, "segment", self.inputs, infos, initializer=list(self.initializers.values())
         )
