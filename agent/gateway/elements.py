@@ -26,7 +26,10 @@ def array_from_json(data: Any, datatype: str, shape: tuple[int, ...], where: str
     if len(flat) != size:
         _refuse(where, f"shape {list(shape)} has {size} elements, `data` has {len(flat)}")
     if datatype == "BYTES":
-        return _checked(flat, {str}, datatype, where, np.object_).reshape(shape)
+        texts = _checked(flat, {str}, datatype, where, np.object_).reshape(shape)
+        if not all(text.isascii() or _is_unicode(text) for text in flat):
+            _refuse(where, "`data` holds half a surrogate pair, which is no text")
+        return texts
     if datatype == "BOOL":
         return _checked(flat, {bool}, datatype, where, np.bool_).reshape(shape)
     dtype = NUMPY[datatype]
@@ -137,6 +140,14 @@ def json_of(array: Array, datatype: str, where: str) -> list[Any]:
         return [_as_bytes(item).decode() for item in array.ravel().tolist()]
     except UnicodeDecodeError:
         _refuse(where, "it holds bytes that are no UTF-8; ask for it with binary_data")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _as_bytes(item: Any) -> bytes:

@@ -256,9 +256,9 @@ def _flag(parameters: Mapping[str, Any], key: str, where: str) -> bool:
 
 
 def _id(value: Any) -> str | None:
-    if value is None or (isinstance(value, str) and len(value) <= MAX_ID):
-        return value
-    _refuse(f"`id` must be a text of at most {MAX_ID} characters")
+    if value is not None and not (isinstance(value, str) and len(value) <= MAX_ID):
+        _refuse(f"`id` must be a text of at most {MAX_ID} characters")
+    return value
 
 
 def _timeout(value: Any) -> float | None:

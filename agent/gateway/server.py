@@ -3,7 +3,6 @@ sockets."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
@@ -26,8 +25,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpServer:
-    """Serves `node`. `listener` is a socket that listens already, in place of `host` and `port`; `spool` is where
-    uploads wait, None takes the system's folder for temporary files."""
+    """Serves `node`. `listener` is a socket that listens already, in place of `host` and `port`; `spool` is
+    where uploads wait, None takes the system's folder for temporary files."""
 
     def __init__(
         self,
@@ -51,7 +50,6 @@ class HttpServer:
         self._v2 = V2(node, admin_credential, self._bodies, metrics)
         self._management = Management(node, admin_credential, metrics, self._limits, spool)
         self._runner: web.AppRunner | None = None
-        self._connections: set[asyncio.BaseTransport] = set()
 
     async def start(self) -> str:
         """Listens, and gives the URL; UsageError where the address cannot be had."""

@@ -1,0 +1,60 @@
+"""Who may do what over HTTP. Rules: no door.
+
+Writes (deploy, undeploy) always need the cluster's admin credential as `Authorization: Bearer ...`. Reads and
+inference are free from this machine and need the credential from anywhere else. A request counts as from this
+machine only when it came over loopback, through no proxy, and not from a web page of another origin: a page
+that a person's browser has open must not reach the agent (cross-site requests, DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from edgepart.planner.errors import NotAuthorised
+
+FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
+"""Headers that a proxy adds: behind one, loopback says nothing about the client."""
+
+
+def authorise(peer: str | None, headers: Mapping[str, str], credential: str, *, write: bool) -> None:
+    """NotAuthorised unless the request may be served. `peer` is the client's address, None where it is not
+    known."""
+    if given := headers.get("Authorization"):
+        scheme, _, secret = given.partition(" ")
+        right = hmac.compare_digest(secret.strip().encode(), credential.encode())
+        if scheme.lower() == "bearer" and right and credential:
+            return
+        raise NotAuthorised("the credential is not this cluster's; see identity/admin in a member's state")
+    if write:
+        raise NotAuthorised("this changes the cluster: send `Authorization: Bearer <admin credential>`")
+    if not is_local(peer, headers):
+        raise NotAuthorised("from another machine or site, send `Authorization: Bearer <admin credential>`")
+
+
+def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
+    """Whether the request is from a program on this machine, or a page that this agent served to it."""
+    if not _is_loopback(peer or "") or any(name in headers for name in FORWARDED):
+        return False
+    host = urlsplit(f"//{headers.get('Host', '')}")
+    if not (host.hostname == "localhost" or _is_address(host.hostname or "")):
+        return False
+    return "Origin" not in headers or urlsplit(headers["Origin"]).netloc == host.netloc
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    if not _is_address(host.partition("%")[0]):
+        return False
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback

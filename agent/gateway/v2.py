@@ -1,0 +1,182 @@
+"""The routes of the Open Inference Protocol v2. Door: aiohttp handlers around oip.py's rules and a Node."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from aiohttp import web
+
+from edgepart.agent.gateway import oip
+from edgepart.agent.gateway.access import authorise
+from edgepart.agent.gateway.answers import document_response, tensor_response
+from edgepart.agent.gateway.bodies import Bodies
+from edgepart.agent.gateway.datatypes import datatype_of_element
+from edgepart.agent.gateway.metrics import Metrics
+from edgepart.agent.gateway.node import InferResult, ModelCard, Node
+from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment
+from edgepart.planner.plan import ValueInfo
+
+PARSE_ASIDE_FROM_BYTES = 64 << 10
+"""Larger bodies are read by a thread of the pool: the event loop has heartbeats to keep."""
+
+
+class V2:
+    """The protocol, served from one node."""
+
+    def __init__(self, node: Node, credential: str, bodies: Bodies, metrics: Metrics) -> None:
+        self.node = node
+        self._credential = credential
+        self._bodies = bodies
+        self._metrics = metrics
+
+    def routes(self) -> list[web.RouteDef]:
+        one = "/v2/models/{model}"
+        found = [
+            web.get("/v2", self.server),
+            web.get("/v2/", self.server),
+            web.get("/v2/health/live", self.live),
+            web.get("/v2/health/ready", self.ready),
+            web.get("/v2/models", self.index),
+            web.post("/v2/repository/index", self.index),
+        ]
+        for path in (one, one + "/versions/{version}"):
+            found += [
+                web.get(path, self.metadata),
+                web.get(path + "/ready", self.model_ready),
+                web.get(path + "/config", self.config),
+                web.post(path + "/infer", self.infer),
+            ]
+        return found
+
+    async def server(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        extensions = ["binary_tensor_data", "model_repository", "model_configuration"]
+        return document_response({"name": "edgepart", "version": self.node.version, "extensions": extensions})
+
+    async def live(self, request: web.Request) -> web.Response:
+        """Open to all, as load balancers ask."""
+        good = self.node.live()
+        return document_response({"live": good}, 200 if good else 503)
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """Open to all, as load balancers ask; why not is for those who may read."""
+        return document_response({"ready": (good := self.node.ready(None)[0])}, 200 if good else 503)
+
+    async def index(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        cards = self.node.models()
+        entries = []
+        for card in cards:
+            good, why = self.node.ready(card.name)
+            state = "READY" if good else "UNAVAILABLE"
+            entries.append({"name": card.name, "version": oip.VERSION, "state": state, "reason": why})
+        return document_response(entries)
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        return document_response(oip.metadata(self._card(request)))
+
+    async def config(self, request: web.Request) -> web.Response:
+        """Triton's model configuration, as far as it means something here."""
+        self._allow(request)
+        card = self._card(request)
+        return document_response(
+            {
+                "name": card.name,
+                "platform": "onnxruntime_onnx",
+                "backend": "onnxruntime",
+                "max_batch_size": 0,
+                "input": [_configured(value) for value in card.inputs],
+                "output": [_configured(value) for value in card.outputs],
+            }
+        )
+
+    async def model_ready(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        card = self._card(request)
+        good, why = self.node.ready(card.name)
+        if not good:
+            raise Unavailable(f"{card.name!r} is not ready: {why}")
+        return document_response({"name": card.name, "ready": True})
+
+    async def infer(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        card = self._card(request)
+        try:
+            async with self._bodies.read(request) as body:
+                response, result = await self._run(request, card, body)
+        except EdgepartError as error:
+            self._metrics.failed(card.name, type(error).__name__)
+            raise
+        except Exception:
+            self._metrics.failed(card.name, "InternalError")
+            raise
+        self._metrics.answered(card.name, result)
+        return response
+
+    async def _run(
+        self, request: web.Request, card: ModelCard, body: bytearray
+    ) -> tuple[web.Response, InferResult]:
+        length = _header_length(request)
+        big = len(body) >= PARSE_ASIDE_FROM_BYTES
+        if big:
+            asked = await asyncio.to_thread(oip.read_request, body, length)
+        else:
+            asked = oip.read_request(body, length)
+        if card.epoch is not None:
+            oip.check_fit(card, asked)
+        limits = self._bodies.limits
+        deadline_s = min(asked.timeout_s or limits.deadline_s, limits.longest_deadline_s)
+        wanted = None if asked.outputs is None else list(asked.outputs)
+        result = await self.node.infer(card.name, asked.inputs, wanted, deadline_s)
+        return await asyncio.to_thread(_answer, card.name, asked, result, request), result
+
+    def _allow(self, request: web.Request) -> None:
+        authorise(request.remote, request.headers, self._credential, write=False)
+
+    def _card(self, request: web.Request) -> ModelCard:
+        name = request.match_info["model"]
+        version = request.match_info.get("version", oip.VERSION)
+        card = find_card(self.node, name)
+        if version != oip.VERSION:
+            raise UnknownDeployment(f"{name!r} has version {oip.VERSION!r} only, not {version[:80]!r}")
+        return card
+
+
+def find_card(node: Node, name: str) -> ModelCard:
+    """UnknownDeployment names those that there are."""
+    cards = node.models()
+    for card in cards:
+        if card.name == name:
+            return card
+    there = ", ".join(repr(card.name) for card in cards[:20]) or "nothing yet"
+    raise UnknownDeployment(f"no deployment {name[:200]!r}; deployed: {there}")
+
+
+def _answer(model: str, asked: oip.InferRequest, result: InferResult, request: web.Request) -> web.Response:
+    """Built in a thread of the pool: large JSON and compression take a while."""
+    if missing := [name for name in asked.outputs or () if name not in result.outputs]:
+        raise RequestError(f"{model!r} has no outputs {missing}; it has {sorted(result.outputs)}")
+    parameters: dict[str, Any] = {
+        "epoch": f"{result.epoch.term}.{result.epoch.number}",
+        "seconds": round(result.seconds, 6),
+        "replays": result.replays,
+    }
+    head, buffers = oip.build_answer(model, asked, result.outputs, parameters)
+    return tensor_response(head, buffers, request.headers.get("Accept-Encoding", ""))
+
+
+def _header_length(request: web.Request) -> int | None:
+    text = request.headers.get("Inference-Header-Content-Length")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise RequestError(f"Inference-Header-Content-Length {text[:40]!r} is no number of bytes")
+    return int(text)
+
+
+def _configured(value: ValueInfo) -> dict[str, Any]:
+    datatype = datatype_of_element(value.dtype)
+    name = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    return {"name": value.name, "data_type": name, "dims": [-1] if value.shape is None else list(value.shape)}
