@@ -24,6 +24,7 @@ from edgepart.agent.control import (
     Report,
     Retire,
     Standing,
+    View,
 )
 from edgepart.agent.controller import Controller
 from edgepart.agent.cutover import World
@@ -241,6 +242,8 @@ class Core:
                     yield from self.controller.retell([node])
             case Heartbeat(boot) if boot == self._boots.get(node):
                 yield from self._led(self.election.heard(node, message, now), now)
+            case View():
+                self._stale = True  # links may be broken, or whole again
             case Card() if message.node == node:
                 self._card(message)
             case Deployments(entries):

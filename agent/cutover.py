@@ -30,6 +30,8 @@ from edgepart.agent.planning import Cluster, Planning, PlanningTiming, compute
 COPIES = 2
 """A deployment is acknowledged when so many members have its model and its entry (or all, where there are
 fewer)."""
+EVERYWHERE_BYTES = 100_000_000
+"""Models up to this are stored by every member: whoever leads next, or is cut off, need not fetch it first."""
 RESEND_S = 3.0
 """An order whose effect no report shows is given again after this."""
 
@@ -154,7 +156,8 @@ class Cutover:
         model, size = self.deployment.model, self.deployment.model_bytes
         holders = world.holders(model)
         lacking = sorted((n for n in world.nodes if n not in holders), key=lambda n: (n != world.node, n))
-        missing = min(COPIES, len(world.nodes)) - len(holders)
+        copies = len(world.nodes) if size <= EVERYWHERE_BYTES else min(COPIES, len(world.nodes))
+        missing = copies - len(holders)
         if world.node not in holders:
             missing = max(missing, 1)
         wanted = lacking[: max(missing, 0)] if holders else []

@@ -21,8 +21,8 @@ class DialTiming:
     """How eagerly to dial: sooner finds a device sooner, later spares a box that is switched off."""
 
     first_s: float = 0.2
-    most_s: float = 10.0
-    """Waits double from `first_s` to this."""
+    most_s: float = 1.5
+    """Waits double from `first_s` to this; after a cut is mended the link is back this late at most."""
     answer_s: float = 5.0
     """With no answer to a Connect for so long, another one is sent."""
     turn_s: float = 0.3

@@ -106,18 +106,20 @@ class Peer:
     """Of the other members, since it is suspect."""
 
 
-def verdict(opinions: Iterable[str], suspect_s: float, patience_s: float) -> str:
+def verdict(opinions: Iterable[str], *, out_of_patience: bool) -> str:
     """What a suspect is, from the newest opinions of those that could be asked.
 
-    >>> verdict([SUSPECT, ALIVE], 9.0, 0.3), verdict([SUSPECT], 0.0, 0.3), verdict([], 0.3, 0.3)
-    ('suspect', 'dead', 'dead')
+    >>> verdict([SUSPECT, ALIVE], out_of_patience=True), verdict([SUSPECT], out_of_patience=False)
+    ('suspect', 'dead')
+    >>> verdict([], out_of_patience=False), verdict([], out_of_patience=True)
+    ('suspect', 'dead')
     """
     told = set(opinions)
     if LEFT in told:
         return LEFT
     if ALIVE in told:
         return SUSPECT
-    return DEAD if told or suspect_s >= patience_s else SUSPECT
+    return DEAD if told or out_of_patience else SUSPECT
 
 
 def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -397,9 +399,9 @@ class Membership:
 
     def _silences(self, now: float) -> Iterator[Effect]:
         for peer in list(self.peers.values()):
-            if peer.status == ALIVE and now - peer.heard_at >= self._silent_s():
+            if peer.status == ALIVE and now >= peer.heard_at + self._silent_s():
                 yield from self._suspect(peer, now)
-            elif peer.status == "" and now - peer.heard_at >= self._silent_s():
+            elif peer.status == "" and now >= peer.heard_at + self._silent_s():
                 del self.peers[peer.node]
                 self._dialing.unlinked(peer.node, now)
                 yield Disconnect(peer.node, "it did not say Hello")
@@ -412,7 +414,7 @@ class Membership:
                 continue
             alive = set(self.alive())
             told = [status for node, status in peer.opinions.items() if node in alive]
-            status = verdict(told, now - peer.since, self._patience_s())
+            status = verdict(told, out_of_patience=now >= peer.since + self._patience_s())
             if status != SUSPECT:
                 self._gone(peer, status, now)
                 yield Disconnect(peer.node, f"it is {status}")

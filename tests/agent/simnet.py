@@ -210,6 +210,7 @@ class SimNet:
 
     def _wake(self, box: Box, life: int) -> None:
         if box.life == life and box.core is not None and self.now >= box.stalled_until:
+            box.woken_at = -1.0
             if self.now >= box.core.wake_at():
                 self.obey(box, box.core.wake(self.now))
             else:
@@ -332,7 +333,7 @@ class SimNet:
         if other is None or other.core is None:
             self._later(box, 0.002, ConnectFailed(node, (node,), "refused"))
         elif not self._open(box.node, node) or self.now < other.stalled_until:
-            self._later(box, 3.0, ConnectFailed(node, (node,), "no answer"))
+            self._later(box, 2.0, ConnectFailed(node, (node,), "no answer"))
         else:
             self._links.setdefault((box.node, node), self.now)
             self._later(box, self.random.uniform(0.001, 0.01), LinkUp(node))
@@ -378,11 +379,13 @@ class SimNet:
 
     # What tests ask
 
-    def deploy(self, node: str, name: str = "net", options: DeployOptions | None = None) -> None:
+    def deploy(
+        self, node: str, name: str = "net", options: DeployOptions | None = None, *, model_bytes: int = 1000
+    ) -> None:
         box = self.boxes[node]
         box.disk.models.add(MODEL)
         self.give(box, ModelsStored(tuple(box.disk.models)))
-        self.give(box, DeployRequested(name, MODEL, 1000, options or DeployOptions()))
+        self.give(box, DeployRequested(name, MODEL, model_bytes, options or DeployOptions()))
 
     def core(self, node: str) -> Core:
         core = self.boxes[node].core

@@ -1,0 +1,271 @@
+"""What people see when boxes come, go, stall and part: whole clusters in virtual time."""
+
+from __future__ import annotations
+
+from edgepart.agent.events import ComputePlan, LeaveRequested, UndeployRequested
+from edgepart.agent.messages import DeployOptions
+from tests.agent.simnet import SimNet, node_id
+
+A, B, C, D = map(node_id, range(1, 5))
+
+
+def calm(count: int, seed: int, *, deployed: bool = True) -> SimNet:
+    """A cluster that has found itself, and serves on all its boxes."""
+    net = SimNet(count, seed)
+    net.start()
+    net.until(lambda: not net.settled_faults(), 10)
+    if deployed:
+        net.deploy(B)
+        net.until(lambda: "net" in net.acknowledged and uses(net, *net.boxes), 30)
+        net.run(5)
+    return net
+
+
+def uses(net: SimNet, *nodes: str) -> bool:
+    return not net.settled_faults() and net.devices(net.boxes[nodes[0]], "net") == set(nodes)
+
+
+def sees(net: SimNet, *nodes: str) -> bool:
+    return all(net.boxes[node].members == set(nodes) for node in nodes)
+
+
+def test_three_boxes_find_each_other_and_agree_on_a_leader() -> None:
+    for seed in range(10):
+        net = SimNet(3, seed)
+        net.start()
+        assert net.until(lambda net=net: not net.settled_faults(), 5) < 3  # type: ignore[misc]
+        assert {net.core(node).leader for node in net.boxes} == {A}
+
+
+def test_a_killed_box_is_out_at_once_and_the_rest_serves() -> None:
+    for seed in range(5):
+        net = calm(3, seed)
+        net.crash(C)
+        assert net.until(lambda net=net: sees(net, A, B), 5) < 0.5  # type: ignore[misc]
+        assert net.until(lambda net=net: uses(net, A, B), 5) < 1.5  # type: ignore[misc]
+
+
+def test_a_contingency_plan_spares_the_planning() -> None:
+    net = calm(3, 1)
+    before = net.computed
+    net.crash(C)
+    net.until(lambda: uses(net, A, B), 5)
+    later = [line for line in net.log if "switches" in line][-1]
+    assert net.computed == before, later
+
+
+def test_a_killed_leader_is_followed_by_another_one() -> None:
+    for seed in range(5):
+        net = calm(3, seed)
+        terms = net.core(B).election.term
+        net.crash(A)
+        assert net.until(lambda net=net: sees(net, B, C), 5) < 0.5  # type: ignore[misc]
+        assert net.until(lambda net=net: uses(net, B, C), 5) < 2  # type: ignore[misc]
+        assert net.core(C).leader == B
+        assert net.core(C).election.term > terms
+
+
+def test_a_box_without_power_is_out_within_three_seconds() -> None:
+    for seed, count in ((1, 2), (2, 3), (3, 4)):
+        net = calm(count, seed)
+        net.crash(B, power=True)
+        rest = [node for node in net.boxes if node != B]
+        assert net.until(lambda net=net, rest=rest: sees(net, *rest), 10) < 3  # type: ignore[misc]
+        net.until(lambda net=net, rest=rest: uses(net, *rest), 5)  # type: ignore[misc]
+
+
+def test_a_stall_of_a_second_removes_nobody() -> None:
+    for stalled in (A, B):
+        net = calm(3, 4)
+        before = len(net.log)
+        net.stall(stalled, 1.0)
+        net.run(10)
+        assert [line for line in net.log[before:] if "sees" in line or "follows" in line] == []
+
+
+def test_a_long_stall_comes_back_without_flapping() -> None:
+    net = calm(3, 5)
+    net.stall(A, 6.0)
+    net.until(lambda: sees(net, B, C), 5)
+    net.run(6)
+    net.until(lambda: uses(net, A, B, C), 60)
+    changes = len(net.log)
+    net.run(60)
+    assert len(net.log) == changes
+
+
+def test_both_sides_of_a_split_serve_and_become_one_again() -> None:
+    for seed in range(5):
+        net = calm(4, seed)
+        net.partition([A, B], [C, D])
+        net.until(lambda net=net: not net.settled_faults(), 10)  # type: ignore[misc]
+        assert net.devices(net.boxes[A], "net") == {A, B}
+        assert net.devices(net.boxes[C], "net") == {C, D}
+        net.run(30)
+        net.heal()
+        assert net.until(lambda net=net: not net.settled_faults(), 20) < 5  # type: ignore[misc]
+        net.until(lambda net=net: uses(net, A, B, C, D), 60)  # type: ignore[misc]
+
+
+def test_what_is_deployed_on_either_side_of_a_split_is_everybodys() -> None:
+    net = calm(4, 6)
+    net.partition([A, B], [C, D])
+    net.until(lambda: not net.settled_faults(), 10)
+    net.deploy(A, "left")
+    net.deploy(D, "right")
+    net.give(net.boxes[C], UndeployRequested("net"))
+    net.until(lambda: {"left", "right"} <= net.acknowledged.keys(), 20)
+    net.heal()
+    net.run(10)
+    assert net.settled_faults() == []
+    assert [entry.name for entry in net.core(B).deployments.living()] == ["left", "right"]
+    assert all("net" not in box.active for box in net.boxes.values())
+
+
+def test_after_a_power_cut_the_deployment_is_there_again() -> None:
+    net = calm(3, 7)
+    for node in net.boxes:
+        net.crash(node, power=True)
+    net.run(2)
+    net.start()
+    net.until(lambda: uses(net, A, B, C), 30)
+    assert net.standings["net"].acknowledged
+
+
+def test_the_leader_restarts_with_an_empty_disk_and_still_no_term_is_used_twice() -> None:
+    net = calm(3, 8)
+    net.crash(A, wipe=True)
+    net.run(0.2)
+    net.start(A)
+    net.until(lambda: uses(net, A, B, C), 60)
+    net.crash(B)
+    net.crash(C)
+    net.until(lambda: uses(net, A), 10)
+
+
+def test_a_quick_restart_needs_no_other_plan() -> None:
+    net = calm(3, 9)
+    epoch = net.boxes[A].active["net"]
+    net.crash(C)
+    net.start(C)
+    net.run(0.5)
+    net.until(lambda: uses(net, A, B, C), 40)
+    assert net.boxes[C].active["net"] >= epoch
+
+
+def test_a_joiner_is_used_and_takes_over_nothing() -> None:
+    net = SimNet(4, 10)
+    net.start(B, C, D)
+    net.until(lambda: not net.settled_faults(), 10)
+    net.deploy(B)
+    net.until(lambda: uses(net, B, C, D), 30)
+    net.start(A)
+    took_s = net.until(lambda: uses(net, A, B, C, D), 30)
+    assert net.core(A).leader == B
+    assert took_s < 10
+
+
+def test_one_that_leaves_is_out_at_once_and_not_dialled() -> None:
+    net = calm(3, 11)
+    effects = net.core(C).handle(LeaveRequested(), net.now)
+    net.obey(net.boxes[C], effects)
+    assert net.until(lambda: net.boxes[A].members == {A, B}, 1) < 0.1
+    net.crash(C)
+    net.until(lambda: uses(net, A, B), 5)
+    net.start(C)
+    net.until(lambda: uses(net, A, B, C), 40)
+
+
+def test_a_device_that_cannot_load_its_program_is_left_out() -> None:
+    net = calm(3, 12, deployed=False)
+    net.load_error = lambda node: "out of memory" if node == C else ""
+    net.deploy(B)
+    net.until(lambda: "net" in net.acknowledged and net.devices(net.boxes[C], "net") == {A, B}, 10)
+    net.load_error = lambda node: ""
+    net.until(lambda: uses(net, A, B, C), 90)
+
+
+def test_a_plan_that_fails_for_good_is_said_and_tried_again_only_with_other_devices() -> None:
+    def hopeless(order: ComputePlan) -> tuple[str, bool]:
+        return ("needs 1.2 GB more", True) if len(order.key.devices) < 3 else ("", False)
+
+    net = SimNet(3, 13)
+    net.plan_error = hopeless
+    net.start(A, B)
+    net.until(lambda: sees(net, A, B), 5)
+    net.deploy(B)
+    net.until(lambda: "net" in net.standings and net.standings["net"].state == "failed", 10)
+    standing = net.standings["net"]
+    assert (standing.error, standing.error_kind) == ("needs 1.2 GB more", "Infeasible")
+    assert not standing.acknowledged
+    computed = net.computed
+    net.run(30)
+    assert net.computed == computed
+    net.start(C)
+    net.until(lambda: uses(net, A, B, C), 10)
+
+
+def test_a_passing_failure_to_plan_is_retried() -> None:
+    net = calm(2, 14, deployed=False)
+    net.plan_error = lambda order: ("", False) if net.computed > 3 else ("worker died", False)
+    net.deploy(B)
+    net.until(lambda: uses(net, A, B), 20)
+
+
+def test_nothing_is_acknowledged_before_two_have_the_model() -> None:
+    net = calm(3, 15, deployed=False)
+    net.deploy(C, model_bytes=10**9)
+    net.until(lambda: "net" in net.acknowledged, 10)
+    assert sum(bool(box.disk.models) for box in net.boxes.values()) >= 2
+    assert sum(bool(box.disk.deployments) for box in net.boxes.values()) >= 2
+    assert sum(bool(box.disk.models) for box in net.boxes.values()) == 2
+    net.crash(C, wipe=True)
+    net.until(lambda: uses(net, A, B), 5)
+    net.until(lambda: bool(net.boxes[B].disk.models), 5)
+
+
+def test_only_the_devices_that_the_user_chose_compute() -> None:
+    net = calm(3, 16, deployed=False)
+    net.deploy(A, options=DeployOptions(devices=("box2", "box3")))
+    net.until(lambda: uses(net, B, C), 10)
+    net.crash(B)
+    net.crash(C)
+    net.until(lambda: net.standings["net"].state == "waiting", 5)
+    assert "box2, box3" in net.standings["net"].text
+
+
+def test_two_that_cannot_reach_each_other_are_not_used_together() -> None:
+    net = calm(3, 17)
+    net.cut(B, C)
+    net.until(lambda: len(net.devices(net.boxes[A], "net")) == 2, 20)
+    net.run(20)
+    assert net.devices(net.boxes[A], "net") in ({A, B}, {A, C})
+    assert net.boxes[A].members == {A, B, C}
+    net.heal()
+    net.until(lambda: uses(net, A, B, C), 60)
+
+
+def test_a_flapping_box_does_not_keep_the_others_from_serving() -> None:
+    net = calm(3, 18)
+    computed = net.computed
+    for _ in range(10):
+        net.crash(C)
+        net.run(3)
+        net.start(C)
+        net.run(3)
+        assert net.devices(net.boxes[A], "net") >= {A, B}
+    assert net.computed - computed <= 20
+    net.until(lambda: uses(net, A, B, C), 60)
+
+
+def test_undeployed_is_gone_everywhere_even_on_a_box_that_was_away() -> None:
+    net = calm(3, 19)
+    net.crash(C)
+    net.until(lambda: uses(net, A, B), 5)
+    net.give(net.boxes[B], UndeployRequested("net"))
+    net.run(1)
+    net.start(C)
+    net.run(10)
+    assert net.settled_faults() == []
+    assert all(not box.plans and not box.active for box in net.boxes.values())
+    assert net.core(C).deployments.get("net") is None
