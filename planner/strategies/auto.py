@@ -27,8 +27,9 @@ from edgepart.planner.study import Shares, Study
 STRETCHES = 12
 """Parts of the model that can be treated differently."""
 
-SHARE_SECONDS = 8e-5
-"""Of planning, about, per operator and device that a candidate computes it on."""
+CANDIDATE_S, SHARE_S = 0.01, 6e-5
+"""Of planning, about: for a candidate, and for each of its operators and devices (to the power of 1.5, as
+each talks to others)."""
 
 CAREFUL = 0.25
 """The part of the search budget that is handed out, as the boxes that plan are slow and busy."""
@@ -36,7 +37,7 @@ CAREFUL = 0.25
 ENDS_TRIED = 3
 """Stretches up to which rows are tried before the rest is whole."""
 
-FEWEST, MOST = 24, 400
+FEWEST, MOST = 8, 400
 """Bounds on the number of candidates."""
 
 ROUNDS = 6
@@ -55,7 +56,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 def budget(study: Study) -> int:
     """How many candidates may be simulated."""
-    each = SHARE_SECONDS * len(study.graph.operators) * min(len(study.by_speed), 8)
+    each = CANDIDATE_S + SHARE_S * len(study.graph.operators) * len(study.by_speed) ** 1.5
     return max(FEWEST, min(MOST, int(CAREFUL * study.problem.search_budget_s / each)))
 
 
@@ -87,8 +88,9 @@ class _Search:
     def run(self) -> Iterator[Strategy]:
         for other in (bbgrap, deepthings, modnn):
             for strategy in other.candidates(self.study):
-                self.left -= 1
-                yield replace(strategy, name="auto")
+                if self.left > 0:
+                    self.left -= 1
+                    yield replace(strategy, name="auto")
         for recipe in self._openings():
             yield from self._try(recipe)
         while self.best is not None and self.left > 0:
@@ -199,8 +201,9 @@ class _Search:
         for mode, part in zip(recipe.modes, self.parts, strict=True):
             seconds[str(mode)] = seconds.get(str(mode), 0.0) + part.seconds
         total = sum(seconds.values()) or 1.0
-        parts = [f"{s / total:.0%} {mode}" for mode, s in sorted(seconds.items(), key=lambda item: -item[1])]
-        return f"of the work over {', '.join(recipe.devices)}: {'; '.join(parts)}"
+        ranked = sorted(seconds.items(), key=lambda item: -item[1])
+        parts = ", ".join(f"{s / total:.0%} {mode}" for mode, s in ranked)
+        return f"the work is shared by {', '.join(recipe.devices)}: {parts}"
 
 
 def teams(study: Study) -> Iterator[tuple[str, ...]]:
