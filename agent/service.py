@@ -13,8 +13,6 @@ import socket
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
 
-import psutil
-from edgepart.agent.discovery import Discovery
 from edgepart.agent.notify import Notifier
 
 from edgepart import __version__
@@ -23,6 +21,7 @@ from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Serving
 from edgepart.agent.computing import Computing
 from edgepart.agent.core import Core
+from edgepart.agent.discovery import Announcement, Discovery, Seen, local_addresses
 from edgepart.agent.executor import Executor
 from edgepart.agent.face import Face
 from edgepart.agent.frames import Frame
@@ -126,8 +125,8 @@ class Agent:
             name=self._name,
             boot=self._transport.boot,
             incarnation=files.incarnation,
-            listen=tuple(map(format_address, own_addresses(listen))),
-            http=f"http://{format_address(own_addresses((http[0], http[1]))[0])}",
+            listen=own_addresses(listen),
+            http=f"http://{own_addresses((http[0], http[1]))[0]}",
             version=__version__,
         )
         now = asyncio.get_running_loop().time()
@@ -170,15 +169,19 @@ class Agent:
         for node, addresses in self._files.members().items():
             self._shell.post(events.Seen(node, addresses))
         if self._options.mdns:
-            self._discovery = Discovery(self.identity, self._name, listen[1], self._seen)
-            self._ending.push_async_callback(self._discovery.stop)
-            await self._discovery.start()
+            me = Announcement(
+                self.identity.node_id, self.identity.fingerprint, self._name, __version__, listen
+            )
+            looking = asyncio.create_task(Discovery(me, self._seen).run(), name="mdns")
+            self._ending.push_async_callback(_ended, looking)
 
     # What comes in
 
-    def _seen(self, node: str, addresses: tuple[str, ...]) -> None:
-        if node != self.identity.node_id:
-            self._shell.post(events.Seen(node, addresses))
+    def _seen(self, hint: Seen) -> None:
+        """mDNS found somebody; whoever claims our cluster is worth a call, and has to prove it."""
+        if hint.ours and hint.node_id and hint.node_id != self.identity.node_id:
+            addresses = tuple(map(format_address, hint.addresses))
+            self._shell.post(events.Seen(hint.node_id, addresses))
 
     def _frame(self, node: str, channel: str, frame: Frame) -> None:
         self._post.take(node, channel, frame)
@@ -249,26 +252,24 @@ def bind(address: Address) -> socket.socket:
         raise UsageError(f"--http {where}: cannot listen there ({error.strerror}); give another") from error
 
 
-def own_addresses(bound: Address) -> list[Address]:
-    """Where others reach what is bound to `bound`: each of this device's addresses where that is any; the first is the
-    likeliest."""
-    host, port = bound
-    if host not in ("0.0.0.0", "::", ""):
-        return [(host, port)]
-    wanted = (socket.AF_INET,) if host == "0.0.0.0" else (socket.AF_INET, socket.AF_INET6)
-    found = [
-        (address.address, port)
-        for addresses in psutil.net_if_addrs().values()
-        for address in addresses
-        if address.family in wanted and "%" not in address.address
-    ]
-    return sorted(found, key=lambda one: ip_address(one[0]).is_loopback) or [("127.0.0.1", port)]
+def own_addresses(bound: Address) -> tuple[str, ...]:
+    """Where others reach what is bound to `bound`; loopback last, where it is any address."""
+    hosts = sorted(
+        local_addresses(bound[0]), key=lambda host: (ip_address(host.partition("%")[0]).is_loopback, host)
+    )
+    return tuple(format_address((host, bound[1])) for host in hosts or ["127.0.0.1"])
 
 
 def reachable_text(bound: Address) -> str:
     """For programs on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bound[0], bound[0])
     return format_address((host, bound[1]))
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """Cancel and wait: what it says in parting is said when this returns."""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 async def serve(options: AgentOptions) -> None:

@@ -31,7 +31,7 @@ class _Tally:
     compute_us: float = 0.0
 
 
-@dataclass
+@dataclass(eq=False)
 class _Triton(Collector):
     """Triton's metric names carry no `_total`, which the client library's own Counter would add."""
 
@@ -55,7 +55,7 @@ class _Triton(Collector):
             yield metric
 
 
-@dataclass
+@dataclass(eq=False)
 class _Present(Collector):
     """What is so right now."""
 
