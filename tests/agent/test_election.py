@@ -1,0 +1,145 @@
+"""Who leads: terms are never shared, leaders meet and one stays, joiners take nothing over."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgepart.agent.control import Heartbeat
+from edgepart.agent.election import MAX_TERM, NODE_BITS, Election, next_term, term_round
+from edgepart.agent.events import Effect, LeaderChanged, PersistTerm
+
+A, B, C = "000000000000000a", "000000000000000b", "000000000000000c"
+
+
+def beat(leader: str, term: int, seen: int | None = None) -> Heartbeat:
+    return Heartbeat("boot", 1, term if seen is None else seen, leader, term)
+
+
+def leader_of(node: str, term: int = 0) -> Election:
+    """One that leads alone."""
+    election = Election(node, term, 0.0)
+    election.wake(10.0)
+    assert election.leading
+    return election
+
+
+@given(st.integers(0, MAX_TERM // 2), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+@settings(max_examples=100, deadline=None)
+def test_a_next_term_is_larger_and_its_makers_own(seen: int, one: int, other: int) -> None:
+    a, b = next_term(seen, f"{one:016x}"), next_term(seen, f"{other:016x}")
+    assert a > seen and term_round(a) == term_round(seen) + 1
+    assert (a == b) == (one % 2**NODE_BITS == other % 2**NODE_BITS)
+
+
+def test_alone_it_waits_for_others_and_then_leads_with_the_term_on_disk_first() -> None:
+    election = Election(A, 7, 0.0)
+    assert election.wake(1.0) == []
+    term = next_term(7, A)
+    assert election.wake(election.wake_at()) == [PersistTerm(term), LeaderChanged(A, term)]
+
+
+def test_the_smallest_id_takes_over_the_others_wait() -> None:
+    a, b = Election(A, 0, 0.0), Election(B, 0, 0.0)
+    a.members_changed([B], 1.0)
+    b.members_changed([A], 1.0)
+    assert b.wake(9.0) == []
+    a.wake(9.0)
+    assert a.leading
+    assert b.heard(A, beat(A, a.term), 9.0) == [PersistTerm(a.term), LeaderChanged(A, a.term)]
+
+
+def test_a_joiner_with_a_smaller_id_follows() -> None:
+    b, a = leader_of(B), Election(A, 0, 10.0)
+    a.members_changed([B], 10.0)
+    a.heard(B, beat(B, b.term), 10.1)
+    b.members_changed([A], 10.0)
+    b.heard(A, beat(B, b.term), 10.2)
+    assert (a.leader, b.leader) == (B, B)
+
+
+def test_where_two_leaders_meet_the_larger_term_stays() -> None:
+    a, b = leader_of(A), leader_of(B, next_term(0, C))
+    a.members_changed([B], 11.0)
+    b.members_changed([A], 11.0)
+    effects = a.heard(B, beat(B, b.term), 11.0)
+    assert effects == [PersistTerm(b.term), LeaderChanged(B, b.term)]
+    assert b.heard(A, beat(A, next_term(0, A)), 11.0) == []
+
+
+def test_equal_terms_of_clashing_ids_are_settled_by_the_id() -> None:
+    one, other = "00000000000000ff", "ff000000000000ff"  # the same low bits
+    a, b = leader_of(one), leader_of(other)
+    assert a.term == b.term
+    a.members_changed([other], 11.0)
+    b.members_changed([one], 11.0)
+    a.heard(other, beat(other, b.term), 11.0)
+    b.heard(one, beat(one, a.term), 11.0)
+    assert (a.leader, b.leader) == (other, other)
+
+
+def test_a_leader_that_hears_of_a_larger_term_takes_a_larger_one_still() -> None:
+    a = leader_of(A)
+    a.members_changed([B], 11.0)
+    used = next_term(next_term(next_term(0, B), B), B)
+    effects = a.heard(B, beat("", 0, seen=used), 11.0)
+    assert effects == [PersistTerm(next_term(used, A)), LeaderChanged(A, next_term(used, A))]
+
+
+def test_when_the_leader_is_lost_the_next_takes_over_at_once_but_not_while_another_still_hears_it() -> None:
+    b = Election(B, 0, 0.0)
+    b.members_changed([A, C], 0.0)
+    term = next_term(0, A)
+    b.heard(A, beat(A, term), 1.0)
+    b.heard(C, beat(A, term), 1.0)
+    assert b.members_changed([C], 5.0) == [LeaderChanged("", 0)]
+    assert [type(effect) for effect in b.heard(C, beat("", 0, seen=term), 5.0)] == [
+        PersistTerm,
+        LeaderChanged,
+    ]
+    assert b.leading and b.term > term
+
+
+def test_what_a_member_claimed_before_its_restart_is_void() -> None:
+    b = Election(B, 0, 0.0)
+    b.members_changed([A], 0.0)
+    b.heard(A, beat(A, next_term(0, A)), 1.0)
+    b.restarted(A)
+    b.wake(2.0)
+    assert b.leader == ""
+
+
+def test_impossible_terms_and_strangers_are_not_believed() -> None:
+    a = leader_of(A)
+    a.members_changed([B], 11.0)
+    assert a.heard(B, beat(B, MAX_TERM), 11.0) == []
+    assert a.heard(B, beat(B, -1, seen=0), 11.0) == []
+    assert a.heard(C, beat(C, 2**50), 11.0) == []
+    assert a.leading
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(0, 2**40), min_size=2, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_whatever_they_knew_before_one_leads_and_no_term_is_led_twice(seed: int, terms: list[int]) -> None:
+    rng = random.Random(seed)
+    ids = [f"{n:016x}" for n in range(len(terms))]
+    nodes = {node: Election(node, term, rng.uniform(0, 3)) for node, term in zip(ids, terms, strict=True)}
+    led: dict[int, str] = {}
+
+    def note(node: str, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, LeaderChanged) and effect.leader == node:
+                assert led.setdefault(effect.term, node) == node
+
+    for node, election in nodes.items():
+        note(node, election.wake(rng.uniform(0, 10)))
+    for node, election in nodes.items():
+        note(node, election.members_changed([other for other in ids if other != node], 10.0))
+    for n in range(40 * len(ids)):
+        node, other = rng.sample(ids, 2)
+        sender = nodes[node]
+        note(other, nodes[other].heard(node, beat(sender.leader, sender.term, sender.seen_term), 11.0 + n))
+    assert len({(election.leader, election.term) for election in nodes.values()}) == 1
+    assert nodes[nodes[ids[0]].leader].leading

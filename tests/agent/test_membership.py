@@ -1,0 +1,240 @@
+"""Who is in: one core against a hand-made other side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgepart.agent.control import (
+    ALIVE,
+    DEAD,
+    LEFT,
+    SUSPECT,
+    AskAbout,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    Opinion,
+    Sighting,
+    View,
+)
+from edgepart.agent.dialing import MAX_ADDRESSES, MAX_TARGETS
+from edgepart.agent.events import (
+    Connect,
+    ConnectFailed,
+    Disconnect,
+    Effect,
+    LinkDown,
+    LinkUp,
+    MembersChanged,
+    PersistIncarnation,
+    Received,
+    Seen,
+    Send,
+)
+from edgepart.agent.membership import Facts, Membership, Timing, unique_names
+
+A, B, C = "000000000000000a", "000000000000000b", "000000000000000c"
+
+
+def hello(node: str, boot: str = "one", incarnation: int = 1) -> Hello:
+    return Hello(node, f"box {node[-1]}", boot, incarnation, (f"{node}:1",), "", "0")
+
+
+def beat(boot: str = "one") -> Heartbeat:
+    return Heartbeat(boot, 1, 0, "", 0)
+
+
+def meet(core: Membership, node: str, now: float) -> None:
+    core.handle(LinkUp(node), now)
+    core.handle(Received(node, hello(node)), now)
+
+
+@pytest.fixture
+def core() -> Membership:
+    """A, which has met B and C at 0."""
+    core = Membership(Facts(A, "box a", "boot", 1), 0.0)
+    meet(core, B, 0.0)
+    meet(core, C, 0.0)
+    assert core.alive() == [B, C]
+    return core
+
+
+def quiet(core: Membership, start: float, end: float, *speaking: str) -> list[Effect]:
+    """Time passes, only some speak."""
+    effects: list[Effect] = []
+    while (at := core.wake_at()) <= end:
+        at = max(at, start)
+        effects += core.wake(at)
+        for node in speaking:
+            effects += core.handle(Received(node, beat()), at)
+    return effects
+
+
+def test_a_closed_link_makes_suspect_and_another_view_confirms(core: Membership) -> None:
+    effects = core.handle(LinkDown(B, "eof"), 0.1)
+    assert Send(C, AskAbout(B)) in effects
+    assert core.peers[B].status == SUSPECT
+    effects = core.handle(Received(C, Opinion(B, SUSPECT)), 0.11)
+    assert Disconnect(B, "it is dead") in effects
+    assert [m.node for e in effects if isinstance(e, MembersChanged) for m in e.members] == [A, C]
+
+
+def test_who_is_vouched_for_stays(core: Membership) -> None:
+    core.handle(LinkDown(B), 0.1)
+    for tenth in range(1, 40):
+        core.handle(Received(C, Opinion(B, ALIVE)), 0.1 + tenth / 10)
+    assert core.peers[B].status == SUSPECT
+    assert core.broken_links() == {(A, B)}
+
+
+def test_a_link_that_returns_clears_the_suspicion(core: Membership) -> None:
+    core.handle(LinkDown(B), 0.1)
+    effects = core.wake(0.11)
+    assert core.handle(LinkUp(B), 0.15)
+    core.handle(Received(B, replace(hello(B), reply=True)), 0.16)
+    assert core.alive() == [B, C]
+    assert not [e for e in effects if isinstance(e, MembersChanged) and len(e.members) < 3]
+
+
+def test_the_silent_one_is_out_and_the_speaking_one_is_not(core: Membership) -> None:
+    quiet(core, 0.0, 2.6, C)
+    assert (core.peers[B].status, core.peers[C].status) == (DEAD, ALIVE)
+
+
+def test_who_slept_accuses_nobody(core: Membership) -> None:
+    effects = core.wake(60.0)
+    assert core.alive() == [B, C]
+    assert not [e for e in effects if isinstance(e, MembersChanged | Disconnect)]
+    quiet(core, 60.0, 64.9)  # but does so if they are really gone, a bit later than usual
+    assert core.alive() == []
+
+
+def test_an_opinion_is_about_what_was_heard_just_now(core: Membership) -> None:
+    def asked(now: float) -> Effect:
+        quiet(core, 0.0, now, C)
+        return core.handle(Received(C, AskAbout(B)), now)[0]
+
+    assert asked(1.0) == Send(C, Opinion(B, ALIVE))
+    assert asked(1.4) == Send(C, Opinion(B, SUSPECT))
+    core.handle(Received(B, Goodbye(1)), 1.5)
+    assert asked(1.5) == Send(C, Opinion(B, LEFT))
+
+
+def test_one_that_left_is_not_dialled_until_it_starts_again(core: Membership) -> None:
+    effects = core.handle(Received(B, Goodbye(1)), 0.1)
+    core.handle(LinkDown(B), 0.2)
+    effects += quiet(core, 0.2, 30.0, C)
+    assert not [e for e in effects if isinstance(e, Connect)]
+    core.handle(Received(B, hello(B)), 30.0)  # late, of the process that left
+    assert core.alive() == [C]
+    core.handle(LinkUp(B), 31.0)
+    core.handle(Received(B, hello(B, "two", 2)), 31.0)
+    assert core.alive() == [B, C]
+
+
+def test_it_refutes_its_own_death(core: Membership) -> None:
+    claim = View((Sighting(A, 1, DEAD, "box a", ()),))
+    assert PersistIncarnation(2) in core.handle(Received(B, claim), 0.5)
+    assert PersistIncarnation(2) not in core.handle(Received(B, claim), 0.6)
+    assert core.facts.incarnation == 2
+    lost_disk = View((Sighting(A, 9, ALIVE, "box a", ()),))
+    assert PersistIncarnation(10) in core.handle(Received(B, lost_disk), 0.7)
+
+
+def test_a_claim_about_one_that_it_hears_itself_changes_nothing(core: Membership) -> None:
+    core.handle(Received(B, View((Sighting(C, 1, DEAD, "box c", ()),))), 0.5)
+    assert core.alive() == [B, C]
+    assert core.broken_links() == {(B, C)}
+
+
+def test_another_boot_is_another_process(core: Membership) -> None:
+    effects = core.handle(Received(B, hello(B, "two", 2)), 0.5)
+    (change,) = [e for e in effects if isinstance(e, MembersChanged)]
+    assert [member.boot for member in change.members] == ["boot", "two", "one"]
+    quiet(core, 0.5, 2.4, C)
+    core.handle(Received(B, beat("one")), 2.4)  # from before
+    quiet(core, 2.4, 3.2, C)
+    assert core.peers[B].status == DEAD
+
+
+def test_nobody_is_in_without_a_hello_of_its_own() -> None:
+    core = Membership(Facts(A, "box a", "boot", 1), 0.0)
+    core.handle(LinkUp(B), 0.0)
+    core.handle(Received(B, beat()), 0.1)
+    core.handle(Received(B, View((Sighting(C, 1, ALIVE, "c", ("c:1",)),))), 0.1)
+    assert core.alive() == []
+    effects = core.handle(Received(B, hello(C)), 0.2)
+    assert [type(effect) for effect in effects if effect not in core.wake(0.2)] == [Disconnect]
+    assert core.alive() == []
+    assert Disconnect(B, "it did not say Hello") in quiet(core, 0.2, 3.0)
+
+
+def test_others_tell_whom_to_dial(core: Membership) -> None:
+    effects = core.handle(Received(B, View((Sighting("d" * 16, 1, ALIVE, "d", ("d:1",)),))), 0.5)
+    assert Connect("d" * 16, ("d:1",)) in effects
+    effects = core.handle(Received(B, View((Sighting("e" * 16, 1, DEAD, "e", ("e:1",)),))), 0.6)
+    assert not [effect for effect in effects if isinstance(effect, Connect)]
+
+
+def test_the_dead_are_dialled_for_a_while_and_then_forgotten() -> None:
+    timing = Timing(forget_s=50.0)
+    core = Membership(
+        Facts(A, "box a", "boot", 1), 0.0, replace(timing, dial=replace(timing.dial, keep_s=60.0))
+    )
+    meet(core, B, 0.0)
+    core.handle(LinkDown(B), 0.1)
+    dialled: list[float] = []
+    at = 0.1
+    while at < 120.0:
+        at = core.wake_at()
+        if any(isinstance(effect, Connect) for effect in core.wake(at)):
+            dialled.append(at)
+            core.handle(ConnectFailed(B, (f"{B}:1",)), at)
+    assert dialled[0] < 0.5 and 20 < len(dialled) < 80
+    assert dialled[-1] < 70
+    assert core.peers == {}
+
+
+def test_a_static_peer_is_dialled_for_ever_and_its_own_address_is_not() -> None:
+    core = Membership(Facts(A, "box a", "boot", 1), 0.0)
+    effects = core.handle(Seen("", ("p:1", "me:1"), lasting=True), 0.0)
+    assert {e for e in effects if isinstance(e, Connect)} == {Connect("", ("p:1",)), Connect("", ("me:1",))}
+    assert Disconnect(A, "this is our own address") in core.handle(LinkUp(A, via="me:1"), 0.1)
+    core.handle(ConnectFailed("", ("p:1",)), 0.1)
+    late = [e for e in quiet(core, 0.1, 2000.0) if isinstance(e, Connect)]
+    assert len(late) > 100 and set(late) == {Connect("", ("p:1",))}
+
+
+def test_hints_from_anybody_take_bounded_memory(core: Membership) -> None:
+    for n in range(2 * MAX_TARGETS):
+        core.handle(Seen(f"{n:016x}", tuple(f"h{k}:1" for k in range(100))), 1.0)
+    targets = core._dialing._targets
+    assert len(targets) <= MAX_TARGETS
+    assert max(len(target.addresses) for target in targets.values()) <= MAX_ADDRESSES
+    assert core.alive() == [B, C]
+
+
+named = st.dictionaries(
+    st.integers(0, 2**64 - 1).map(lambda n: f"{n:016x}"), st.sampled_from(["pi", "nas", "pi-0000", ""])
+)
+
+
+@given(named, st.randoms(use_true_random=False))
+@settings(max_examples=100, deadline=None)
+def test_names_are_unique_and_the_same_for_everybody(nodes: dict[str, str], rng: object) -> None:
+    names = unique_names(nodes.items())
+    assert names.keys() == nodes.keys()
+    assert len(set(names.values())) == len(names)
+    assert names == unique_names(reversed(list(nodes.items())))
+    for node, name in nodes.items():
+        if list(nodes.values()).count(name) == 1 and name and not name.startswith("pi"):
+            assert names[node] == name
+
+
+def test_times_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="heartbeat_s < fresh_s < silent_s"):
+        Timing(heartbeat_s=3.0)
