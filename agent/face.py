@@ -14,6 +14,7 @@ from edgepart import __version__
 from edgepart.agent import cards, events
 from edgepart.agent.control import Deployment, Standing
 from edgepart.agent.core import Core
+from edgepart.agent.election import term_round
 from edgepart.agent.gateway.node import InferResult, ModelCard, Progress
 from edgepart.agent.messages import DeployOptions
 from edgepart.agent.plans import Plans
@@ -163,6 +164,7 @@ class Face:
 
     async def _acknowledged(self, entry: Deployment, progress: Progress) -> Standing:
         """Waits until the leader says that it serves. Raises what it says instead, and takes the entry back."""
+        told = ""
         while True:
             news = self._news
             current = self._core.deployments.get(entry.name)
@@ -170,7 +172,8 @@ class Face:
                 raise errors.ClusterError(f"{entry.name!r} was deployed again or undeployed meanwhile")
             standing = self._standing(entry)
             if standing is not None:
-                progress(standing.text, 0, 0)
+                if standing.text != told:
+                    progress(told := standing.text, 0, 0)
                 if standing.acknowledged and self._plans.active(entry.name):
                     return standing
                 if standing.error_kind in FINAL:
@@ -191,7 +194,7 @@ class Face:
             "predicted_latency_s": plan.predicted_latency_s,
             "why": plan.why,
             "notes": list(notes),
-            "epoch": [standing.epoch.term, standing.epoch.number],
+            "epoch": [term_round(standing.epoch.term), standing.epoch.number],
             "url": f"{self._http()}/v2/models/{name}/infer",
         }
 
@@ -212,7 +215,7 @@ class Face:
             "cluster": self._fingerprint,
             "http": self._http() or None,
             "leader": names.get(leader),
-            "term": self._core.election.term,
+            "term": term_round(self._core.election.term),
             "uptime_s": time.monotonic() - self._started,
             "members": [
                 {
@@ -237,7 +240,7 @@ class Face:
     def plan(self, name: str) -> dict[str, Any]:
         epoch = self._plans.active(name)
         document = report(self._plan(name))
-        return document | {"epoch": [epoch[0].term, epoch[0].number] if epoch else None}
+        return document | {"epoch": [term_round(epoch[0].term), epoch[0].number] if epoch else None}
 
     def _plan(self, name: str) -> Plan:
         """With every device's segments: the leader's order has them, also for those that only serve."""
