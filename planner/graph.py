@@ -24,6 +24,8 @@ class Tensor:
     "optional", "unknown" for what is no tensor."""
     item_bytes: int
     """Bytes per element; 0 where that has no meaning (strings, sequences)."""
+    kind: bytes = field(default=b"", repr=False)
+    """Of a sequence, map or optional, its serialised onnx.TypeProto: a segment that takes one has to declare it."""
 
     @property
     def region(self) -> Region:

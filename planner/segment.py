@@ -292,7 +292,9 @@ def value_info(graph: Graph, called: str, name: str, region: Region) -> ValueInf
     tensor = graph.tensors[name]
     kind = _element_type(tensor.dtype)
     if not kind:
-        return ValueInfoProto(name=called)
+        info = ValueInfoProto(name=called)
+        info.type.ParseFromString(tensor.kind)
+        return info
     return helper.make_tensor_value_info(called, kind, None if tensor.shape is None else region.shape)
 
 

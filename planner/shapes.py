@@ -45,7 +45,8 @@ def tensor_of(name: str, of: TypeProto | None) -> Tensor:
     if of is None or kind is None:
         return Tensor(name, None, "unknown", 0)
     if kind != "tensor_type":
-        return Tensor(name, None, kind.removesuffix("_type").replace("sparse_tensor", "unknown"), 0)
+        word = kind.removesuffix("_type").replace("sparse_tensor", "unknown")
+        return Tensor(name, None, word, 0, of.SerializeToString(deterministic=True))
     if of.tensor_type.elem_type == TensorProto.UNDEFINED:
         return Tensor(name, None, "unknown", 0)
     dtype, shape = dtype_name(of.tensor_type.elem_type), known_shape(of)
@@ -65,7 +66,7 @@ def infer(
 
     ModelError where the shapes of its inputs do not fit each other."""
     schema = _schema(node.op_type, imports.get(node.domain, 1), node.domain)
-    if schema is None:
+    if schema is None or node.op_type in _WITHOUT_INFERENCE:
         return _contrib(node, types, constants, imports, ir_version)
     data = {
         name: numpy_helper.from_array(constants[name].load(), name)
@@ -136,7 +137,10 @@ def completed(found: TypeProto | None, declared: TypeProto | None) -> TypeProto 
     return result
 
 
-_LIKE_FIRST_INPUT = frozenset(
+_WITHOUT_INFERENCE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+"""Standard operators for which ONNX infers nothing."""
+
+_LIKE_FIRST_INPUT = _WITHOUT_INFERENCE | frozenset(
     [
         "BiasGelu",
         "FastGelu",
@@ -156,7 +160,7 @@ _LIKE_FIRST_INPUT = frozenset(
         "BiasAdd",
     ]
 )
-"""com.microsoft operators whose output 0 has the type of input 0."""
+"""Operators, most of com.microsoft, whose output 0 has the type of input 0."""
 
 _LIKE_STANDARD: Mapping[str, tuple[str, tuple[int, ...], frozenset[str]]] = {
     "FusedConv": ("Conv", (0, 1), frozenset({"activation", "activation_params"})),

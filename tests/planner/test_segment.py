@@ -181,6 +181,18 @@ def test_shapes_that_depend_on_data_travel_whole() -> None:
     assert plan.outputs[0].shape is None
 
 
+def test_a_sequence_travels_whole() -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["s"], "split", axis=0),
+        helper.make_node("SequenceAt", ["s", "i"], ["t"], "at"),
+        helper.make_node("Neg", ["t"], ["y"], "neg"),
+    ]
+    model = model_of(nodes, {"x": (4, 3), "y": (1, 3)}, {"i": np.array(1)})
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    plan = assert_answers(model, {"s": "ada", "t": "bob", "y": "bob"}, {"x": x})
+    assert plan.syncs == 1
+
+
 def test_a_weight_that_is_not_what_it_says_is_our_fault() -> None:
     with pytest.raises(InternalError, match="said to be int64, and holds float32"):
         tensor_of(np.zeros(3, np.float32), "w", "int64")
