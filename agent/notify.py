@@ -1,0 +1,96 @@
+"""Notifier: tells systemd how the agent is (sd_notify), and feeds its watchdog while there is real progress.
+
+Door: one datagram to the socket that NOTIFY_SOCKET names; nothing is sent where it names none. The protocol
+is sd_notify(3)'s; the datagrams are small texts of NAME=value lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watchdog:
+    """When to tell systemd that the agent is alive: a rule.
+
+    A process whose event loop turns while its compute thread hangs serves nobody, so both have to get on."""
+
+    interval_s: float
+    """What systemd waits between two signs of life before it restarts the agent."""
+    stall_s: float = 60.0
+    """How long one run may take before the compute thread counts as stuck. Longer lets larger segments run on
+    slower devices; shorter finds a hang sooner."""
+
+    @property
+    def period_s(self) -> float:
+        """How often to look: twice in an interval, as sd_watchdog_enabled(3) advises."""
+        return self.interval_s / 2
+
+    def should_ping(self, now: float, loop_ticked_at: float, compute_progress_at: float, busy: bool) -> bool:
+        """Whether the agent gets on: its loop turned within the interval, and its compute thread, if it has
+        work (`busy`), finished some within `stall_s`. All times are of one clock."""
+        if now - loop_ticked_at >= self.interval_s:
+            return False
+        return not busy or now - compute_progress_at < self.stall_s
+
+
+class Notifier:
+    """Talks to systemd, where there is one. Never raises: a lost datagram must not stop an agent."""
+
+    def __init__(self, address: str | None, watchdog_s: float | None = None) -> None:
+        self._address = address
+        self.watchdog_s = watchdog_s
+        """The watchdog's interval; None where systemd asks for no signs of life."""
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ, pid: int | None = None) -> Notifier:
+        """From NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID."""
+        text = environ.get("WATCHDOG_USEC", "")
+        mine = environ.get("WATCHDOG_PID") in (None, str(os.getpid() if pid is None else pid))
+        watchdog_s = int(text) / 1e6 if text.isascii() and text.isdigit() and int(text) and mine else None
+        return cls(environ.get("NOTIFY_SOCKET") or None, watchdog_s)
+
+    def ready(self) -> None:
+        self._send("READY=1")
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1")
+
+    def status(self, text: str) -> None:
+        """One line for `systemctl status`."""
+        self._send("STATUS=" + " ".join(text.split()))
+
+    def ping(self) -> None:
+        self._send("WATCHDOG=1")
+
+    async def feed(self, progressing: Callable[[], bool]) -> None:
+        """Until cancelled: a sign of life twice in each interval, while `progressing` says so. Returns at
+        once where no watchdog is set."""
+        if self.watchdog_s is None:
+            return
+        period_s = Watchdog(self.watchdog_s).period_s
+        while True:
+            if progressing():
+                self.ping()
+            else:
+                log.error("no progress: the watchdog is not fed, and systemd will restart this agent")
+            await asyncio.sleep(period_s)
+
+    def _send(self, text: str) -> None:
+        if self._address is None:
+            return
+        # "@name" is an abstract socket, whose real name begins with a zero byte.
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as datagrams:
+                datagrams.setblocking(False)
+                datagrams.sendto(text.encode(), address)
+        except OSError as error:
+            log.warning("systemd was not told %s: %s", text.partition("=")[0], error)
