@@ -245,6 +245,31 @@ def test_a_captured_folded_constant_is_kept() -> None:
     assert graph.constants["scale"].load() == -1
 
 
+def test_a_loop_and_a_scan_have_shapes_and_say_what_they_capture() -> None:
+    def body(count: list[onnx.ValueInfoProto], outputs: list[str]) -> GraphProto:
+        nodes = [node("Add", "state w", "next"), node("Identity", "next", "seen")]
+        nodes += [node("Identity", "go", "again")] if count else []
+        return helper.make_graph(
+            nodes, "body", [*count, value("state", None)], [value(n, None) for n in outputs]
+        )
+
+    count = [value("i", (), INT64), value("go", (), TensorProto.BOOL)]
+    nodes = [
+        node("Loop", "times  x", "last all"),
+        node("Scan", "x rows", "y z", num_scan_inputs=1),
+    ]
+    nodes[0].input[:] = ["times", "", "x"]
+    nodes[0].attribute.append(helper.make_attribute("body", body(count, ["again", "next", "seen"])))
+    scanned = body([], ["next", "seen"])
+    scanned.input.append(value("row", None))
+    nodes[1].attribute.append(helper.make_attribute("body", scanned))
+    arrays = {"times": np.array(4), "w": np.ones(3, np.float32), "rows": np.ones((5, 3), np.float32)}
+    graph = load(model_of(graph_of(nodes, [value("x", (3,))], ["last", "all", "y", "z"], **arrays)))
+    assert [op.captured for op in graph.operators] == [("w",), ("w",)]
+    assert [graph.shape_of(name) for name in ("y", "z")] == [(3,), (5, 3)]
+    assert graph.shape_of("last") is None  # a loop may change its state's shape
+
+
 def test_local_functions_are_inlined() -> None:
     body = [node("Mul", "a b", "t"), node("Relu", "t", "r")]
     function = helper.make_function("mine", "MulRelu", ["a", "b"], ["r"], body, [helper.make_opsetid("", 17)])
