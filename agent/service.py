@@ -13,7 +13,7 @@ import socket
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
 
-from edgepart.agent.notify import Notifier
+from edgepart.agent.notify import Notifier, Watchdog
 
 from edgepart import __version__
 from edgepart.agent import events
@@ -84,8 +84,8 @@ class Agent:
         await self._http.start()
         await self._look_around(listen)
         self._measuring.members(())
-        garbage = asyncio.create_task(self._collect_garbage(), name="garbage")
-        self._ending.callback(garbage.cancel)
+        for work in (self._collect_garbage(), self._notify.feed(self._progressing)):
+            self._ending.push_async_callback(_ended, asyncio.create_task(work))
         self._files.announce(self._name, reachable_text(listen), self._http.url)
         self._ending.callback(self._files.withdraw)
         self._notify.ready()
@@ -225,10 +225,11 @@ class Agent:
             if freed:
                 log.info("freed %.1f MB that nothing uses any more", freed / 1e6)
 
-    def progressing(self) -> bool:
+    def _progressing(self) -> bool:
         """Whether the event loop and the compute thread get on: what the watchdog lives on."""
-        ticked_s = self._loop.time() - self._shell.ticked_at
-        return ticked_s < STALLED_S and self._executor.stalled_s() < STALLED_S
+        now, stalled_s = self._loop.time(), self._executor.stalled_s()
+        watchdog = Watchdog(self._notify.watchdog_s or STALLED_S, STALLED_S)
+        return watchdog.should_ping(now, self._shell.ticked_at, now - stalled_s, stalled_s > 0)
 
     def _leave(self) -> None:
         """Say goodbye: the others count this device as left, and replan at once."""
