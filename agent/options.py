@@ -46,7 +46,7 @@ class AgentOptions:
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", self.name):
             raise UsageError(
-                f"--name {self.name!r}: use 1 to 63 letters, digits and '.', '_', '-', a letter or digit first"
+                f"--name {self.name!r}: up to 63 letters, digits, '.', '_', '-'; a letter or digit first"
             )
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise UsageError(f"--threads {self.threads}: give 1 to 1024, or leave it out for every core")
