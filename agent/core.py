@@ -109,7 +109,8 @@ class Core:
         return self.election.leader
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one event; what the shell has to do, in this order."""
+        """Take one event; what the shell has to do, in this order. UsageError where a user's request cannot be
+        met (DeployRequested, UndeployRequested); nothing has changed then."""
         if isinstance(event, LeaveRequested):
             effects = self.membership.handle(event, now)
             self._stopped, self._wake_at = True, math.inf
@@ -165,6 +166,8 @@ class Core:
     # Events
 
     def _take(self, event: Event, now: float) -> Iterator[Effect]:
+        if isinstance(event, DeployRequested | UndeployRequested):
+            yield from self._asked(event)  # first: it may be refused, and then no other effect may get lost
         yield from self._watch(self.membership.handle(event, now), now)
         match event:
             case Received(node, message) if node in self._boots:
@@ -178,19 +181,21 @@ class Core:
                 self.follower.changed = True
             case PlanLoaded():
                 self.follower.loaded(event)
-            case DeployRequested(name, model, model_bytes, options):
-                entry = self.deployments.put(self.node, name, model, model_bytes, options)
-                yield from self._deployed((entry,))
-            case UndeployRequested(name, version):
-                known = self.deployments.get(name)
-                if version is None or (known is not None and known.version == version):
-                    yield from self._deployed((self.deployments.delete(self.node, name),))
             case PlanComputed() | PlanFailed():
                 if self.controller is not None:
                     self.controller.answered(event, now)
                     self._stale = True
             case _:
                 pass
+
+    def _asked(self, event: DeployRequested | UndeployRequested) -> Iterator[Effect]:
+        if isinstance(event, DeployRequested):
+            entry = self.deployments.put(self.node, event.name, event.model, event.model_bytes, event.options)
+            yield from self._deployed((entry,))
+            return
+        known = self.deployments.get(event.name)
+        if event.version is None or (known is not None and known.version == event.version):
+            yield from self._deployed((self.deployments.delete(self.node, event.name),))
 
     def _watch(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
         """Membership's effects; what follows from a change of the members."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from edgepart.agent.control import Version
 from edgepart.agent.events import ComputePlan, LeaveRequested, UndeployRequested
 from edgepart.agent.messages import DeployOptions
+from edgepart.planner.errors import UsageError
 from tests.agent.simnet import SimNet, node_id
 
 A, B, C, D = map(node_id, range(1, 5))
@@ -269,3 +273,12 @@ def test_undeployed_is_gone_everywhere_even_on_a_box_that_was_away() -> None:
     assert net.settled_faults() == []
     assert all(not box.plans and not box.active for box in net.boxes.values())
     assert net.core(C).deployments.get("net") is None
+
+
+def test_an_undeploy_that_cannot_be_met_changes_nothing() -> None:
+    net = calm(2, 20)
+    with pytest.raises(UsageError, match="no deployment 'nett'"):
+        net.give(net.boxes[A], UndeployRequested("nett"))
+    net.give(net.boxes[A], UndeployRequested("net", Version(9, A)))  # meant another version
+    net.run(5)
+    assert uses(net, A, B)
