@@ -32,8 +32,7 @@ class Computing:
         are made for (requests may enter anywhere; one place must be assumed)."""
         self._model_path = model_path
         self._here = here
-        self._graphs: OrderedDict[tuple[str, str], Graph] = OrderedDict()
-        self._digests: Digests = {}
+        self._graphs: OrderedDict[tuple[str, str], tuple[Graph, Digests]] = OrderedDict()
 
     def compute(self, order: ComputePlan) -> PlanComputed | PlanFailed:
         """The plan, or why there is none; never raises."""
@@ -49,12 +48,12 @@ class Computing:
     def _compute(self, order: ComputePlan) -> PlanComputed:
         names = {node: name for node, name, _ in order.key.devices}
         cluster = limited(cluster_of(order.cards, names), order.deployment)
-        graph = self.graph(order.deployment)
+        graph, digests = self._loaded(order.deployment)
         here = names.get(self._here, "")
         gateway = here if here in {device.name for device in cluster.devices} else cluster.devices[0].name
         options = order.deployment.options
         problem = Problem(graph, cluster, gateway, options.objective, options.axis)
-        plan, simulation, _ = choose(problem, options.strategy, order.deployment.model, digests=self._digests)
+        plan, simulation, _ = choose(problem, options.strategy, order.deployment.model, digests=digests)
         return PlanComputed(
             order.key,
             to_bytes(plan),
@@ -63,12 +62,13 @@ class Computing:
             _latency_of(order.current, order.key, problem),
         )
 
-    def graph(self, deployment: Deployment) -> Graph:
-        """The model with the deployment's shapes bound. ModelError, UsageError."""
+    def _loaded(self, deployment: Deployment) -> tuple[Graph, Digests]:
+        """The model with the deployment's shapes bound, and what is remembered of its weights (some constants are
+        folded from shapes). ModelError, UsageError."""
         shapes = deployment.options.shapes
         key = (deployment.model, repr(sorted(shapes.items())))
         if key not in self._graphs:
-            self._graphs[key] = load_graph(self._model_path(deployment.model), shapes=shapes)
+            self._graphs[key] = load_graph(self._model_path(deployment.model), shapes=shapes), {}
             while len(self._graphs) > GRAPHS:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
