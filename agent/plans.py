@@ -19,6 +19,7 @@ from edgepart.agent.schedule import Value
 from edgepart.agent.sessions import PreparedProgram, Sessions
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.plan import GATEWAY, Plan, Program, WeightRef, from_bytes
+from edgepart.planner.plan_rules import check
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class Plans:
         self._loaded(PlanLoaded(*key, error=str(error) or repr(error)))
 
     async def _load(self, order: LoadPlan) -> None:
-        plan = await asyncio.to_thread(from_bytes, order.plan)
+        plan = await asyncio.to_thread(lambda: check(from_bytes(order.plan)))
         names = dict(order.names)
         held = HeldPlan(
             plan,
