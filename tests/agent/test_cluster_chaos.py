@@ -10,7 +10,7 @@ import pytest
 from edgepart.agent.events import UndeployRequested
 from tests.agent.simnet import SimNet
 
-SEEDS_EACH = 8
+SEEDS_EACH = 6
 
 
 def trouble(net: SimNet, rng: random.Random) -> None:
