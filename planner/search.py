@@ -94,11 +94,11 @@ def explain(study: Study, strategy: Strategy, simulation: Simulation) -> str:
             if simulation.latency_s
             else ""
         )
-    parts.append(bound(study, simulation))
+    parts.append(bound(study, simulation, strategy.name == "auto"))
     return "; ".join(filter(None, parts))
 
 
-def bound(study: Study, simulation: Simulation) -> str:
+def bound(study: Study, simulation: Simulation, auto: bool = False) -> str:
     """A phrase for what most of the time goes to."""
     if not simulation.compute_s or not simulation.latency_s:
         return ""
@@ -110,6 +110,6 @@ def bound(study: Study, simulation: Simulation) -> str:
         text += f", the rest is waiting for data ({moved / 1e6:.3g} MB between devices)"
         if len(simulation.compute_s) == 1:
             text = f"computing on {busiest} takes {part:.0%} of the time, the way to the gateway the rest"
-    elif len(simulation.compute_s) == 1 and len(study.cluster.devices) > 1:
+    elif auto and len(simulation.compute_s) == 1 and len(study.cluster.devices) > 1:
         text += ", and every split that was tried loses more to its links than it gains"
     return text

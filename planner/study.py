@@ -23,6 +23,10 @@ SECOND_AXES = ("channel", "feature", "head", "sequence")
 """What a layer that lacks the wanted axis is divided along instead, the first that it has."""
 
 
+WORTH = 0.97
+"""The score of several devices over that of one, at most: a smaller gain is within what predictions are
+wrong by, and one device is never to be beaten only on paper."""
+
 Shares = tuple[tuple[str, float], ...]
 """Devices, and each one's part; need not sum to one."""
 
@@ -191,20 +195,26 @@ class Study:
         return {name: int(-(-lack // 1)) for name, lack in short.items() if lack > 0}
 
     def best(self, candidates: Iterable[Strategy]) -> Strategy:
-        """The one with the lowest score that fits; Infeasible, with what the nearest lacks, where none
-        does."""
-        chosen: Strategy | None = None
+        """The one with the lowest score that fits; several devices only where they are `WORTH` it.
+
+        Infeasible, with what the nearest candidate lacks, where none fits."""
+        chosen: dict[bool, Strategy] = {}
         nearest: dict[str, int] = {}
         for strategy in candidates:
             short = self.short_bytes(strategy)
-            if short:
-                if not nearest or sum(short.values()) < sum(nearest.values()):
-                    nearest = short
-            elif chosen is None or self.score(strategy) < self.score(chosen):
-                chosen = strategy
-        if chosen is None:
+            if not short:
+                shared = len(self.forecast(strategy).compute_s) > 1
+                if shared not in chosen or self.score(strategy) < self.score(chosen[shared]):
+                    chosen[shared] = strategy
+            elif not nearest or sum(short.values()) < sum(nearest.values()):
+                nearest = short
+        if not chosen:
             raise self.infeasible(nearest)
-        return chosen
+        alone, together = chosen.get(False), chosen.get(True)
+        if alone and (together is None or self.score(together) > WORTH * self.score(alone)):
+            return alone
+        assert together is not None
+        return together
 
     def infeasible(self, short: Mapping[str, int]) -> Infeasible:
         each = ", ".join(

@@ -202,7 +202,7 @@ class _Search:
             seconds[str(mode)] = seconds.get(str(mode), 0.0) + part.seconds
         total = sum(seconds.values()) or 1.0
         ranked = sorted(seconds.items(), key=lambda item: -item[1])
-        parts = ", ".join(f"{s / total:.0%} {mode}" for mode, s in ranked)
+        parts = ", ".join(f"{s / total:.0%} {mode}" for mode, s in ranked if s / total >= 0.005)
         return f"the work is shared by {', '.join(recipe.devices)}: {parts}"
 
 

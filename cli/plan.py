@@ -1,0 +1,276 @@
+"""`edgepart plan`: what a plan for a model on a cluster would be, without any cluster. Door: reads the
+model and cluster.json, prints, writes --html. `edgepart.cli.main` mounts `plan`; errors go through its
+handler. """
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgepart.planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgepart.planner.cluster import Cluster
+    from edgepart.planner.layout import Problem, Strategy
+    from edgepart.planner.plan import Plan
+    from edgepart.planner.simulate import Simulation
+    from edgepart.planner.study import Study
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+def plan(
+    model: Annotated[Path, typer.Argument(help="An ONNX model.")],
+    cluster: Annotated[
+        Path | None,
+        typer.Option(help="cluster.json, as `edgepart devices --json` prints it; default: this machine."),
+    ] = None,
+    strategy: Annotated[str, typer.Option(help="auto, single, modnn, deepthings or bbgrap.")] = "auto",
+    compare: Annotated[bool, typer.Option("--compare", help="Every strategy, side by side.")] = False,
+    axis: Annotated[
+        str | None, typer.Option(help="Split along this: height, width, channel, batch ...")
+    ] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Shape of an input: x=1,3,224,224. Repeatable.")
+    ] = None,
+    objective: Annotated[str, typer.Option(help="latency or throughput.")] = "latency",
+    devices: Annotated[str | None, typer.Option(help="Only these devices: a,b.")] = None,
+    gateway: Annotated[
+        str | None, typer.Option(help="Where requests come in; default: the first device.")
+    ] = None,
+    memory_limit: Annotated[
+        list[str] | None, typer.Option(help="Per device: 2G, or pi-a=2G for one of them. Repeatable.")
+    ] = None,
+    budget: Annotated[float, typer.Option(help="Seconds that the search may take, about.")] = 10.0,
+    html: Annotated[Path | None, typer.Option(help="Draw the plan into this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Predict how a model would be split over devices, how fast it would be, and why."""
+    if budget <= 0:
+        raise UsageError(f"--budget {budget}: give a positive number of seconds")
+    if compare and html:
+        raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
+    problem = _problem(
+        model, cluster, shape or [], devices, gateway, memory_limit or [], objective, axis, budget
+    )
+    for note in problem.graph.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if compare:
+        _print_comparison(_compare(problem), as_json)
+        return
+    offer = _offer(problem, strategy)
+    if html:
+        from edgepart.cli.drawing import draw
+
+        html.write_text(draw(offer.document, offer.plan, offer.simulation, problem, offer.strategy))
+        print(f"drawn: {html}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(offer.document))
+    else:
+        _print_plan(offer.document)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One plan and what is said about it."""
+
+    plan: Plan
+    simulation: Simulation
+    strategy: Strategy
+    document: dict[str, Any]
+
+
+def _offer(problem: Problem, name: str) -> Offer:
+    from edgepart.planner.report import summary
+    from edgepart.planner.search import choose, single
+
+    study = _study(problem)
+    start = time.perf_counter()
+    made, simulation, strategy = choose(problem, name, study=study)
+    seconds = time.perf_counter() - start
+    document = summary(
+        made, simulation, graph=problem.graph, strategy=strategy, search_s=seconds, single=single(study)
+    )
+    return Offer(made, simulation, strategy, document)
+
+
+def _study(problem: Problem) -> Study:
+    from edgepart.planner.study import Study
+
+    return Study(problem)
+
+
+def _problem(
+    model: Path,
+    cluster: Path | None,
+    shapes: Sequence[str],
+    devices: str | None,
+    gateway: str | None,
+    limits: Sequence[str],
+    objective: str,
+    axis: str | None,
+    budget: float,
+) -> Problem:
+    from edgepart.planner.layout import Problem
+    from edgepart.planner.model import load_graph
+
+    if not model.is_file():
+        raise UsageError(f"there is no model {str(model)!r}; give the path of an .onnx file")
+    bound = dict(shape_option(text) for text in shapes)
+    found = read_cluster(cluster)
+    if devices:
+        found = found.only(tuple(name.strip() for name in devices.split(",") if name.strip()))
+    names = [device.name for device in found.devices]
+    graph = load_graph(model, shapes=bound)
+    return Problem(graph, found, gateway or names[0], objective, axis, limits_option(limits, names), budget)
+
+
+def read_cluster(path: Path | None) -> Cluster:
+    """A cluster.json; without one, this machine, measured. UsageError says what is wrong with the file."""
+    from edgepart.planner.cluster import Cluster, from_json
+
+    if path is None:
+        import os
+        import platform
+
+        from edgepart.agent.probe import probe_device
+
+        print("no --cluster: measuring this machine, the only device of this plan", file=sys.stderr)
+        return Cluster((probe_device(platform.node() or "here", os.cpu_count() or 1),))
+    try:
+        return from_json(json.loads(path.read_text()))
+    except OSError as error:
+        raise UsageError(f"--cluster {path}: {error.strerror}; give the path of a cluster.json") from error
+    except ValueError as error:
+        raise UsageError(f"--cluster {path}: is no JSON ({error})") from error
+
+
+def shape_option(text: str) -> tuple[str, tuple[int, ...]]:
+    """
+    >>> shape_option("x=1,3,224,224")
+    ('x', (1, 3, 224, 224))
+    """
+    name, equals, extents = text.rpartition("=")
+    if not equals or not name or not re.fullmatch(r"\s*(\d+(\s*,\s*\d+)*)?\s*", extents):
+        raise UsageError(f"--shape {text!r}: write it as INPUT=1,3,224,224")
+    return name, tuple(int(extent) for extent in extents.split(",") if extent.strip())
+
+
+def limits_option(texts: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    """By device; a limit without a name is for all. UsageError for what is no size, or no device."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, size = text.rpartition("=")
+        if name and name not in names:
+            raise UsageError(f"--memory-limit {text!r}: no device {name!r} among {', '.join(names)}")
+        found.update({device: bytes_option(size) for device in ([name] if name else names)})
+    return found
+
+
+def bytes_option(text: str) -> float:
+    """
+    >>> bytes_option("1.5G")
+    1610612736.0
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if not match:
+        raise UsageError(f"--memory-limit {text!r}: write bytes, or a number with K, M, G or T, such as 512M")
+    return float(match[1]) * UNITS[match[2].upper()]
+
+
+def _compare(problem: Problem) -> dict[str, Any]:
+    from edgepart.planner.search import compare
+
+    study = _study(problem)
+    start = time.perf_counter()
+    found: dict[str, Any] = {}
+    for result in compare(problem, study):
+        if result.strategy is None or result.simulation is None:
+            found[result.name] = {"feasible": False, "why": str(result.infeasible)}
+            continue
+        simulation = result.simulation
+        found[result.name] = {
+            "feasible": True,
+            "predicted_latency_s": simulation.latency_s,
+            "predicted_throughput_per_s": simulation.throughput_per_s if simulation.compute_s else None,
+            "devices": sorted(simulation.compute_s),
+            "sent_bytes": sum(simulation.sent_bytes.values()),
+            "peak_memory_bytes": max(simulation.peak_memory_bytes.values(), default=0),
+            "why": result.strategy.why,
+        }
+    return {"model": problem.graph.name, "strategies": found, "search_s": time.perf_counter() - start}
+
+
+def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(document))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("strategy", title=document["model"], title_justify="left")
+    for column in ("latency", "requests/s", "devices", "sent", "peak memory"):
+        table.add_column(column, justify="right")
+    table.add_column("why")
+    rows = document["strategies"]
+    best = min((r["predicted_latency_s"] for r in rows.values() if r["feasible"]), default=None)
+    for name, row in rows.items():
+        if not row["feasible"]:
+            table.add_row(name, "does not fit", "", "", "", "", row["why"], style="red")
+            continue
+        table.add_row(
+            name,
+            f"{row['predicted_latency_s'] * 1e3:.4g} ms",
+            f"{row['predicted_throughput_per_s'] or 0:.4g}",
+            str(len(row["devices"])),
+            size_text(row["sent_bytes"]),
+            size_text(row["peak_memory_bytes"]),
+            row["why"],
+            style="bold" if row["predicted_latency_s"] == best else None,
+        )
+    Console().print(table)
+
+
+def _print_plan(document: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(
+        f"[bold]{document['model']}[/bold] · {document['strategy']}: "
+        f"[bold]{document['predicted_latency_s'] * 1e3:.4g} ms[/bold] a request"
+    )
+    if single := document["baselines"]["single"]:
+        console.print(
+            f"best single device: {single['predicted_latency_s'] * 1e3:.4g} ms on {single['device']}"
+        )
+    table = Table("device")
+    for column in ("computes", "sends", "receives", "weights", "peak memory", "segments"):
+        table.add_column(column, justify="right")
+    for name, row in document["devices"].items():
+        sizes = [
+            size_text(row[k]) for k in ("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes")
+        ]
+        table.add_row(name, f"{row['compute_s'] * 1e3:.4g} ms", *sizes, str(row["segments"]))
+    console.print(table)
+    console.print(document["why"])
+
+
+def size_text(nbytes: float) -> str:
+    """
+    >>> size_text(1536)
+    '1.54 kB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if nbytes < 1000 or unit == "GB":
+            break
+        nbytes /= 1000
+    return f"{nbytes:.3g} {unit}"
