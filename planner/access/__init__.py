@@ -1,7 +1,9 @@
-"""Access maps: what an operator reads to write a region of what it makes (Tofu's TDL), one file per operator family.
+"""Access maps: what an operator reads to write a region of what it makes (Tofu's TDL), one file per
+operator family.
 
-`access_of(operator, graph)` gives the declaration bound to one operator: from it come the splittable axes, the halos,
-the FLOPs, the weight slices and the local node. An operator with no declaration is opaque: it runs whole.
+`access_of(operator, graph)` gives the declaration bound to one operator: from it come the splittable axes,
+the halos, the FLOPs, the weight slices and the local node. An operator with no declaration is opaque: it
+runs whole.
 """
 
 from edgepart.planner.access.language import Access, Axis, Local, LocalNode, Outputs

@@ -1,8 +1,8 @@
 """Aligned: the word for operators that do to a crop of their inputs what they do to the whole.
 
-Element-wise work, contractions, reductions, normalisations and transpositions are all of this kind: each axis of an
-input either runs along an axis of the output (perhaps in steps of a block), or is read whole. The local node is the
-operator itself. Works for regions with several intervals on an axis too. Pure.
+Element-wise work, contractions, reductions, normalisations and transpositions are all of this kind: each
+axis of an input either runs along an axis of the output (perhaps in steps of a block), or is read whole.
+The local node is the operator itself. Works for regions with several intervals on an axis too. Pure.
 """
 
 from __future__ import annotations

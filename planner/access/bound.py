@@ -1,4 +1,5 @@
-"""Bound: one operator together with what its graph knows of it. Facts and pure look-ups; nothing decides here."""
+"""Bound: one operator together with what its graph knows of it. Facts and pure look-ups; nothing decides
+here."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ class Bound:
         return None if found is None else found.load()
 
     def listed(self, index: int, name: str) -> tuple[int, ...] | None:
-        """Integers that are an attribute in old opsets and a constant input in new ones; None where neither."""
+        """Integers that are an attribute in old opsets and a constant input in new ones; None where
+        neither."""
         if (given := self.integers(name)) is not None:
             return given
         value = self.constant(index)
@@ -139,7 +141,8 @@ _NAMES = {
 
 
 def axis_names(rank: int, spatial: bool = False) -> tuple[str, ...]:
-    """Names of a tensor's axes by its rank; `spatial` where the operator itself says that axes 2... are space."""
+    """Names of a tensor's axes by its rank; `spatial` where the operator itself says that axes 2... are
+    space."""
     if spatial and rank == 3:
         return ("batch", "channel", "width")
     return _NAMES.get(rank) or tuple(f"axis{axis}" for axis in range(rank))

@@ -1,5 +1,5 @@
-"""Contractions: MatMul, Gemm and their quantised forms. Rows of the result read rows of the left, columns read columns
-of the right; the inner axis is summed. Pure."""
+"""Contractions: MatMul, Gemm and their quantised forms. Rows of the result read rows of the left, columns
+read columns of the right; the inner axis is summed. Pure."""
 
 from __future__ import annotations
 

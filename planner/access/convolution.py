@@ -1,5 +1,5 @@
-"""Convolutions: Conv, its quantised forms, and ConvTranspose. An output channel reads its group's input channels and
-its own row of the weights, so weight slices fall out of `needs`. Pure."""
+"""Convolutions: Conv, its quantised forms, and ConvTranspose. An output channel reads its group's input
+channels and its own row of the weights, so weight slices fall out of `needs`. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive groups of which equally many output channels are wanted: one grouped convolution makes them."""
+    """Consecutive groups of which equally many output channels are wanted: one grouped convolution makes
+    them."""
 
     groups: int
     count: int

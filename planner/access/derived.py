@@ -1,8 +1,8 @@
 """Derived: what every declaration gets for free; Whole: the access of an operator that is not declared.
 
-A declaration says how far a wanted region must be widened before the operator can make it (an axis that must be
-whole, a group of channels), what is read to make the widened region, and the nodes that make it. From these three
-come `needs` and `localize` for any region whatever: what was made too much is cut off. Pure.
+A declaration says how far a wanted region must be widened before the operator can make it (an axis that
+must be whole, a group of channels), what is read to make the widened region, and the nodes that make it.
+From these three come `needs` and `localize` for any region whatever: what was made too much is cut off. Pure.
 """
 
 from __future__ import annotations
@@ -116,22 +116,25 @@ class Whole(Derived):
     def _node(self, wanted: Outputs) -> LocalNode:
         op = self.bound.operator
         inputs = tuple(index if name else None for index, name in enumerate(op.inputs))
-        outputs = tuple(
-            (index if index in wanted else f"unwanted_{index}") if name else None
-            for index, name in enumerate(op.outputs)
-        )
-        return LocalNode(op.op_type, inputs, outputs, op.attributes, op.domain)
+        return LocalNode(op.op_type, inputs, _outputs(self.bound, wanted), op.attributes, op.domain)
 
 
 def local_node(
     bound: Bound, wanted: Iterable[int] = (0,), inputs: Sequence[int | str | Array | None] | None = None
 ) -> LocalNode:
-    """The operator itself, with its own attributes, making the outputs `wanted` that the model names."""
+    """The operator itself, with its own attributes, making the outputs `wanted`; others that the model names are
+    made for nobody, as few operators may leave outputs out."""
     op = bound.operator
-    made = tuple(wanted)
-    outputs = [index if index in made else None for index in range(max(made) + 1)]
     given = bound.present if inputs is None else tuple(inputs)
-    return LocalNode(op.op_type, given, tuple(outputs), op.attributes, op.domain)
+    return LocalNode(op.op_type, given, _outputs(bound, wanted), op.attributes, op.domain)
+
+
+def _outputs(bound: Bound, wanted: Iterable[int]) -> tuple[int | str | None, ...]:
+    made = frozenset(wanted)
+    return tuple(
+        (index if index in made else f"unwanted_{index}") if name else None
+        for index, name in enumerate(bound.operator.outputs)
+    )
 
 
 def split_axes(

@@ -1,4 +1,5 @@
-"""Element-wise operators, broadcasting ones included: output element i reads element i of each input. Pure."""
+"""Element-wise operators, broadcasting ones included: output element i reads element i of each input.
+Pure."""
 
 from __future__ import annotations
 
@@ -45,13 +46,13 @@ def moved(bound: Bound) -> Derived:
 
 
 _UNARY = """
-    Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid
-    HardSwish IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus
-    Softsign Sqrt Swish Tan Tanh ThresholdedRelu
+    Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu
+    HardSigmoid HardSwish IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid
+    Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
 """
 _BROADCASTING = """
-    Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod
-    Mul Or PRelu Pow Sub Sum Where Xor
+    Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max
+    Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor
 """
 _MICROSOFT = """
     BiasGelu FastGelu Gelu QLinearAdd QLinearLeakyRelu QLinearMul QLinearSigmoid QuickGelu

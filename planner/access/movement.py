@@ -1,5 +1,5 @@
-"""Operators that move elements: Concat, Split, Slice, Pad, Transpose, Expand, Tile, Gather and the depth-space pair.
-What they move nothing of is not read. Pure."""
+"""Operators that move elements: Concat, Split, Slice, Pad, Transpose, Expand, Tile, Gather and the
+depth-space pair. What they move nothing of is not read. Pure."""
 
 from __future__ import annotations
 
@@ -155,7 +155,8 @@ def slice_(bound: Bound) -> Derived:
 
 
 class Pad(Moved):
-    """Pads with a constant; along an axis that is padded with what it holds (reflect, edge, wrap), all is made."""
+    """Pads with a constant; along an axis that is padded with what it holds (reflect, edge, wrap), all is
+    made."""
 
     def __init__(self, bound: Bound, begins: Sequence[int], ends: Sequence[int], constant: bool) -> None:
         super().__init__(bound)
@@ -180,7 +181,9 @@ class Pad(Moved):
 
     def reads(self, computed: Outputs) -> Reads:
         found = [self.bound.whole(index) for index in range(len(self.bound.inputs))]
-        for index in (1, 3):  # pads and axes, which the local node gets as constants
+        begins, ends = self._local(computed[0])
+        padded = any(begins) or any(ends)
+        for index in (1, 3) if padded else (1, 2, 3):  # pads and axes are constants of the local node
             if index < len(found):
                 found[index] = None
         shape = self.bound.shape(0)
@@ -301,7 +304,7 @@ class ConstantGather(Moved):
 
     def nodes(self, computed: Outputs) -> Local:
         named = self._named(computed[0])
-        packed = np.searchsorted(np.unique(named), named).astype(np.int64)
+        packed = np.asarray(np.searchsorted(np.unique(named), named), np.int64)
         return (LocalNode("Gather", (0, packed), (0,), {"axis": self.axis}),)
 
     def _named(self, region: Region) -> Array:
@@ -310,7 +313,8 @@ class ConstantGather(Moved):
 
 
 _FEW = 64
-"""Known indices up to this count are read row by row; more (a table's) would make regions of many small pieces."""
+"""Known indices up to this count are read row by row; more (a table's) would make regions of many small
+pieces."""
 
 
 def gather(bound: Bound) -> Derived:

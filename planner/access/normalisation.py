@@ -1,4 +1,5 @@
-"""Normalisations: softmax and the norms. The axes that are normalised over must be whole; the rest is free. Pure."""
+"""Normalisations: softmax and the norms. The axes that are normalised over must be whole; the rest is free.
+Pure."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def mean_variance_norm(bound: Bound) -> Derived:
 
 
 class ChannelWindow(Derived):
-    """LRN: a channel reads its neighbours. They are made too and cut off, as their own neighbours are not there."""
+    """LRN: a channel reads its neighbours. They are made too and cut off, as their own neighbours are not
+    there."""
 
     family = "elementwise"
 

@@ -1,5 +1,5 @@
-"""Pooling: windows over space, channel by channel, and the global pools. What a window at the edge of a piece counts
-is what it counts in the whole: only padding of the whole is ever padding of a piece. Pure."""
+"""Pooling: windows over space, channel by channel, and the global pools. What a window at the edge of a
+piece counts is what it counts in the whole: only padding of the whole is ever padding of a piece. Pure."""
 
 from __future__ import annotations
 

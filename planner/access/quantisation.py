@@ -1,4 +1,5 @@
-"""QuantizeLinear and DequantizeLinear: a scale for the tensor, for each index of an axis, or for each block. Pure."""
+"""QuantizeLinear and DequantizeLinear: a scale for the tensor, for each index of an axis, or for each
+block. Pure."""
 
 from __future__ import annotations
 

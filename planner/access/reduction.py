@@ -33,7 +33,8 @@ def _reduction(bound: Bound, axes: Sequence[int], ways: bool) -> Derived:
 
 
 def reduce_axes(bound: Bound) -> Derived:
-    """Reduce*: axes as an attribute or a constant input; none given means all (or none, if the model says so)."""
+    """Reduce*: axes as an attribute or a constant input; none given means all (or none, if the model says
+    so)."""
     axes = bound.listed(1, "axes")
     if axes is None and bound.has(1):
         return Whole(bound, "the axes it reduces are known only at run time")

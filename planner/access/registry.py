@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from edgepart.planner.access import (
     contraction,
@@ -14,9 +13,10 @@ from edgepart.planner.access import (
     pooling,
     quantisation,
     reduction,
+    resize,
     view,
 )
-from edgepart.planner.access.bound import Bound, bind
+from edgepart.planner.access.bound import Bound, Shape, bind
 from edgepart.planner.access.derived import Derived, Whole
 from edgepart.planner.access.language import Access
 from edgepart.planner.graph import Graph, Operator
@@ -32,6 +32,7 @@ _FAMILIES = (
     pooling,
     quantisation,
     reduction,
+    resize,
     view,
 )
 
@@ -93,10 +94,10 @@ class _Accesses(Mapping[str, Access]):
 
 
 def _opaque(operator: Operator, graph: Graph, reason: str) -> Whole:
-    shapes = partial(map, lambda name: graph.shape_of(name) if name else None)
-    return Whole(
-        Bound(operator, graph, tuple(shapes(operator.inputs)), tuple(shapes(operator.outputs))), reason
-    )
+    def shapes(names: Sequence[str]) -> tuple[Shape | None, ...]:
+        return tuple(graph.shape_of(name) if name else None for name in names)
+
+    return Whole(Bound(operator, graph, shapes(operator.inputs), shapes(operator.outputs)), reason)
 
 
 def _undeclared(operator: Operator) -> str:

@@ -1,5 +1,5 @@
-"""Views: Reshape, Flatten, Squeeze, Unsqueeze. Both shapes are cut into the smallest blocks of axes that hold the same
-elements; inside a block, contiguous runs of elements map to contiguous runs. Pure."""
+"""Views: Reshape, Flatten, Squeeze, Unsqueeze. Both shapes are cut into the smallest blocks of axes that
+hold the same elements; inside a block, contiguous runs of elements map to contiguous runs. Pure."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Block:
         return inner_in // gcd(inner_in, inner_out)
 
     def widen(self, spans: Sequence[Span]) -> tuple[Span, ...]:
-        """The smallest spans of the output axes around `spans` whose elements are contiguous (or, on the first
-        axis, several intervals that whole indices of the first input axis make)."""
+        """The smallest spans of the output axes around `spans` whose elements are contiguous (or, on the
+        first axis, several intervals that whole indices of the first input axis make)."""
         made = list(spans)
         first = next((n for n, one in enumerate(made) if span_size(one) > 1), len(made) - 1)
         if len(made[first]) > 1 and not (first == 0 and self._exact(made[0])):

@@ -1,5 +1,6 @@
-"""Window and Stretch: the arithmetic of sliding windows along one axis, forwards (convolution, pooling) and backwards
-(transposed convolution). Every formula about kernels, strides, dilations and pads is written here, once. Pure."""
+"""Window and Stretch: the arithmetic of sliding windows along one axis, forwards (convolution, pooling) and
+backwards (transposed convolution). Every formula about kernels, strides, dilations and pads is written
+here, once. Pure."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def _same(window: Window, how: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """One axis of a transposed convolution: input `i` is spread over outputs from `i * stride - pad_begin` on."""
+    """One axis of a transposed convolution: input `i` is spread over outputs from `i * stride - pad_begin`
+    on."""
 
     extent: int
     kernel: int
@@ -104,7 +106,8 @@ class Stretch:
         return Interval(first, max(min(last, self.extent - 1), first) + 1)
 
     def pads(self, out: Interval) -> tuple[int, int, int]:
-        """What to cut off at the begin and at the end of the spread of `read(out)`, and what to add to its end."""
+        """What to cut off at the begin and at the end of the spread of `read(out)`, and what to add to its
+        end."""
         read = self.read(out)
         begin = read.start * self.stride - self.pad_begin
         end = (read.stop - 1) * self.stride - self.pad_begin + (self.kernel - 1) * self.dilation + 1
@@ -114,7 +117,8 @@ class Stretch:
 def stretches(
     bound: Bound, kernel: Sequence[int], extents: Sequence[int], outputs: Sequence[int]
 ) -> tuple[Stretch, ...]:
-    """A Stretch for each spatial axis, from strides, dilations, pads, output_padding, output_shape and auto_pad."""
+    """A Stretch for each spatial axis, from strides, dilations, pads, output_padding, output_shape and
+    auto_pad."""
     rank = len(kernel)
     strides = bound.integers("strides") or (1,) * rank
     dilations = bound.integers("dilations") or (1,) * rank

@@ -149,7 +149,9 @@ def check_law(checked: Checked, wanted: Mapping[int, Region]) -> None:
     initializers: dict[str, Array] = {}
     nodes = [_node_proto(n, node, initializers) for n, node in enumerate(local)]
     used = {name for node in nodes for name in node.input}
-    assert used >= {name for name, array in feeds.items() if array.size}, "a region is needed that nothing reads"
+    assert used >= {name for name, array in feeds.items() if array.size}, (
+        "a region is needed that nothing reads"
+    )
     kinds = {f"out_{index}": element_type(checked.results[index]) for index in wanted}
     found = run(nodes, feeds, kinds, checked.graph.opset_imports, initializers)
     for (index, region), array in zip(wanted.items(), found, strict=True):
