@@ -16,9 +16,10 @@ from edgepart.agent.gateway.access import authorise
 from edgepart.agent.gateway.answers import document_response, error_document, json_line, status_of
 from edgepart.agent.gateway.bodies import Limits
 from edgepart.agent.gateway.metrics import Metrics
+from edgepart.agent.gateway.names import check_name
 from edgepart.agent.gateway.node import ModelCard, Node
 from edgepart.agent.gateway.progress import ProgressLines
-from edgepart.agent.gateway.uploads import check_name, receive
+from edgepart.agent.gateway.uploads import receive
 from edgepart.agent.gateway.v2 import find_card
 from edgepart.agent.messages import DeployOptions
 from edgepart.planner.errors import RequestError

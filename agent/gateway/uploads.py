@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
@@ -29,16 +28,6 @@ SPARE_BYTES = 64 << 20
 
 Received = Callable[[int], None]
 """Told how many bytes of files have come so far."""
-
-
-def check_name(name: str) -> str:
-    """A deployment's name: it is part of URLs and of metric labels. UsageError otherwise."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
-        raise UsageError(
-            f"deployment name {name[:200]!r}: give up to 128 letters, digits, '.', '_' and '-', a letter or "
-            "digit first"
-        )
-    return name
 
 
 async def receive(request: web.Request, folder: Path, limits: Limits, received: Received) -> DeployOptions:

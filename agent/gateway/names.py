@@ -1,0 +1,16 @@
+"""Names of deployments: a rule that client and server share."""
+
+from __future__ import annotations
+
+import re
+
+from edgepart.planner.errors import UsageError
+
+
+def check_name(name: str) -> str:
+    """A deployment's name is part of URLs and of metric labels. UsageError otherwise."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
+        raise UsageError(
+            f"deployment name {name[:200]!r}: up to 128 letters, digits, '.', '_', '-'; a letter or digit first"
+        )
+    return name

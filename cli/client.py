@@ -1,0 +1,256 @@
+"""Client: talks to an agent's HTTP API, and to another member's when that agent is gone. Door: aiohttp.
+
+A request that may be sent twice without harm (reading, inference) is tried again, on the next member known,
+until its deadline; deploying and undeploying are not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+
+from edgepart.agent.messages import DeployOptions
+from edgepart.cli.options import Target
+from edgepart.cli.tensors import encode_request, read_answer
+from edgepart.planner import errors
+from edgepart.planner.errors import EdgepartError, Unavailable
+
+CONNECT_S = 5.0
+SILENT_S = 30.0
+"""Agents send a sign of life every few seconds while a deployment goes on."""
+AGAIN_S = 0.1
+"""Between two tries, growing to ten times that."""
+LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
+"""What an agent that dies in the middle looks like."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One inference request's answer."""
+
+    outputs: Mapping[str, Any]
+    epoch: str
+    seconds: float
+    """As the agent measured it."""
+    replays: int
+    retries: int
+    """How often this client sent it again."""
+
+
+class Client:
+    """`async with Client(target) as client:`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._urls = [target.url]
+        """The agent in use first."""
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Client:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+        headers = {"Accept-Encoding": "identity"}
+        if not self._target.is_local:
+            headers["Authorization"] = f"Bearer {self._target.credential()}"
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str, *, timeout_s: float = 10.0) -> Any:
+        """The document at `path`, from the first member that answers."""
+        return (await self._again("GET", path, None, {}, timeout_s))[0]
+
+    async def learn(self) -> None:
+        """Remembers where other members answer, for the time when this one does not."""
+        members = (await self.get("/api/status")).get("members", ())
+        found = [str(m["http"]).rstrip("/") for m in members if m.get("http") and m.get("state") == "alive"]
+        self._urls = list(dict.fromkeys([*self._urls, *found]))
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None = None,
+        deadline_s: float = 60.0,
+    ) -> Answer:
+        head, body = encode_request(inputs, outputs, deadline_s)
+        headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(head)}
+        path = f"/v2/models/{model}/infer"
+        (data, length), retries = await self._again("POST", path, body, headers, deadline_s, binary=True)
+        document, arrays = read_answer(data, length)
+        about = document.get("parameters", {})
+        return Answer(
+            outputs=arrays,
+            epoch=str(about.get("epoch", "")),
+            seconds=float(about.get("seconds", 0.0)),
+            replays=int(about.get("replays", 0)),
+            retries=retries,
+        )
+
+    async def deploy(
+        self, name: str, files: Mapping[str, Path], options: DeployOptions, wait: bool
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Progress documents, and at last {"result": ...}; raises what the agent says went wrong."""
+        total = sum(path.stat().st_size for path in files.values())
+        sent = _Sent()
+        reading = asyncio.create_task(self._start_deploy(name, files, options, wait, sent))
+        try:
+            while not reading.done():
+                yield {"stage": "sending the model", "done": sent.nbytes, "total": total}
+                await asyncio.wait([reading], timeout=0.1)
+            response = await reading
+        except LOST as error:
+            raise Unavailable(_gone(self._urls[0], error) + "; nothing was deployed") from error
+        finally:
+            reading.cancel()
+        try:
+            async with response:
+                async for line in response.content:
+                    document = json.loads(line)
+                    if "error" in document:
+                        raise error_from(document, response.status)
+                    yield document
+        except LOST as error:
+            text = _gone(self._urls[0], error) + "; `edgepart models` tells whether the deployment goes on"
+            raise Unavailable(text) from error
+
+    async def undeploy(self, name: str) -> None:
+        try:
+            async with self._open().delete(
+                f"{self._urls[0]}/api/deployments/{name}", headers=self._admin()
+            ) as response:
+                await _raise_for(response)
+        except LOST as error:
+            raise Unavailable(_gone(self._urls[0], error)) from error
+
+    async def _start_deploy(
+        self, name: str, files: Mapping[str, Path], options: DeployOptions, wait: bool, sent: _Sent
+    ) -> aiohttp.ClientResponse:
+        with aiohttp.MultipartWriter("form-data") as form:
+            fields = {key: getattr(options, key) for key in DeployOptions.__dataclass_fields__}
+            form.append_json(fields).set_content_disposition("form-data", name="options")
+            for relative, path in files.items():
+                part = form.append(_chunks(path, sent), {"Content-Type": "application/octet-stream"})
+                part.set_content_disposition("form-data", name="file", filename=relative)
+            response = await self._open().post(
+                f"{self._urls[0]}/api/deployments/{name}",
+                params={"wait": str(int(wait))},
+                data=form,
+                headers=self._admin(),
+                expect100=True,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S),
+            )
+        await _raise_for(response)
+        return response
+
+    async def _again(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        deadline_s: float,
+        *,
+        binary: bool = False,
+    ) -> tuple[Any, int]:
+        """The answer, and how many tries failed before it. The last failure is raised when time is up, or
+        when every member known cannot be reached several times over."""
+        until = time.monotonic() + deadline_s
+        tries = 0
+        unreachable = 0
+        while True:
+            left_s = until - time.monotonic()
+            url = self._urls[0]
+            failure: EdgepartError
+            try:
+                timeout = aiohttp.ClientTimeout(total=max(left_s, 0.1), sock_connect=CONNECT_S)
+                async with self._open().request(
+                    method, url + path, data=body, headers=headers, timeout=timeout
+                ) as response:
+                    await _raise_for(response)
+                    if binary:
+                        return (
+                            await response.read(),
+                            response.headers.get("Inference-Header-Content-Length"),
+                        ), tries
+                    return await response.json(), tries
+            except Unavailable as error:
+                failure, pause_s = error, min(error.retry_after_s, 1.0)
+                unreachable = 0
+                if binary is False:
+                    raise
+            except LOST as error:
+                failure, pause_s = Unavailable(_gone(url, error)), 0.0
+                unreachable += 1
+            tries += 1
+            self._next(url)
+            if unreachable >= 3 * len(self._urls) or time.monotonic() + pause_s >= until:
+                raise failure
+            if unreachable % len(self._urls) == 0:
+                pause_s = max(pause_s, min(AGAIN_S * tries, AGAIN_S * 10))
+            await asyncio.sleep(pause_s)
+
+    def _next(self, failed: str) -> None:
+        """Uses the next member, unless another request has moved on from `failed` already."""
+        if self._urls[0] == failed:
+            self._urls.append(self._urls.pop(0))
+
+    def _admin(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._target.credential()}"}
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise errors.InternalError("the client is used outside its `async with`")
+        return self._session
+
+
+class _Sent:
+    """How much of the upload is out."""
+
+    nbytes = 0
+
+
+async def _chunks(path: Path, sent: _Sent) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := await asyncio.to_thread(file.read, 1 << 20):
+            yield chunk
+            sent.nbytes += len(chunk)
+
+
+def error_from(document: Mapping[str, Any], status: int) -> EdgepartError:
+    """The agent's error, as the class it was there."""
+    text = str(document.get("error") or f"the agent answered with HTTP status {status}")
+    kind = getattr(errors, str(document.get("kind")), None)
+    if isinstance(kind, type) and issubclass(kind, EdgepartError):
+        return kind(text)
+    if status == 503:
+        return Unavailable(text)
+    return errors.RequestError(text) if 400 <= status < 500 else EdgepartError(text)
+
+
+async def _raise_for(response: aiohttp.ClientResponse) -> None:
+    if response.status < 400:
+        return
+    try:
+        document = await response.json(content_type=None)
+    except ValueError:
+        document = None
+    response.release()
+    raise error_from(document if isinstance(document, dict) else {}, response.status)
+
+
+def _gone(url: str, error: BaseException) -> str:
+    return f"the agent at {url} cannot be reached ({error or type(error).__name__}); is it running?"

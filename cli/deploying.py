@@ -1,0 +1,166 @@
+"""`edgepart deploy` and `undeploy`: sends a model's files to an agent, shows how far it is, and says how to
+use it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgepart.agent.options import parse_bytes, parse_shapes
+from edgepart.cli.options import Agent, Json, State, Target, target_of
+from edgepart.cli.output import note, print_json, progress, say, seconds
+from edgepart.planner.errors import ModelError, UsageError
+
+OBJECTIVES = ("latency", "throughput")
+AXES = ("height", "width", "channel", "batch")
+UNITS = {"sending the model": "bytes", "sending weights": "bytes", "storing": "bytes"}
+
+
+def deploy(
+    model: Annotated[
+        Path, typer.Argument(metavar="MODEL", help="An .onnx file; its external data is found.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="What clients call it.", show_default="the file's name")
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=D0,D1,...",
+            help="Binds an input's free dimensions, such as x=1,3,224,224. Repeatable.",
+        ),
+    ] = None,
+    objective: Annotated[str, typer.Option(help="latency of one request, or throughput.")] = "latency",
+    strategy: Annotated[str, typer.Option(help="How to split it; auto tries them all.")] = "auto",
+    axis: Annotated[
+        str | None, typer.Option(help=f"Forces the direction: {', '.join(AXES)}.", show_default="the best")
+    ] = None,
+    devices: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Only on these.", show_default="all")
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="On each device: 2G.", show_default="what each has")
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it serves.")] = True,
+    state: State = None,
+    agent: Agent = None,
+    as_json: Json = False,
+) -> None:
+    """Run MODEL on the cluster: the leader splits it, the devices get their parts, every agent serves it."""
+    target = target_of(agent, state)
+    called = name or default_name(model)
+    options = {
+        "shapes": parse_shapes(shape or []),
+        "objective": _one_of(objective, OBJECTIVES, "--objective"),
+        "strategy": strategy,
+        "axis": None if axis is None else _one_of(axis, AXES, "--axis"),
+        "devices": tuple(part.strip() for part in (devices or "").split(",") if part.strip()),
+        "memory_limit_bytes": None
+        if memory_limit is None
+        else parse_bytes(memory_limit, option="--memory-limit"),
+    }
+    note(f"reading {model}")
+    result = asyncio.run(_deploy(target, called, files_of(model), options, wait))
+    endpoint = f"{target.url}/v2/models/{called}"
+    result |= {"name": called, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
+    if as_json:
+        print_json(result)
+    elif wait:
+        _explain(result)
+    else:
+        say(f"{called}: accepted. `edgepart models` shows how far it is.")
+
+
+def undeploy(
+    name: Annotated[str, typer.Argument(help="As `edgepart models` shows it.")],
+    state: State = None,
+    agent: Agent = None,
+    as_json: Json = False,
+) -> None:
+    """Stop serving a model, and forget it."""
+    from edgepart.agent.gateway.names import check_name
+
+    target = target_of(agent, state)
+    check_name(name)
+
+    async def undeploying() -> None:
+        from edgepart.cli.client import Client
+
+        async with Client(target) as client:
+            await client.undeploy(name)
+
+    asyncio.run(undeploying())
+    if as_json:
+        print_json({"undeployed": name})
+    else:
+        say(f"{name}: undeployed.")
+
+
+def default_name(model: Path) -> str:
+    """The file's name without its ending, in characters that names may have. UsageError where nothing is
+    left."""
+    made = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-._")[:128]
+    if not made:
+        raise UsageError(f"{model}: its name makes no deployment's name; give one with --name")
+    return made
+
+
+def files_of(model: Path) -> dict[str, Path]:
+    """By the path relative to the model's folder, the model and its external data. ModelError."""
+    if not model.is_file():
+        raise ModelError(f"{model}: there is no such file; give the path of an .onnx file")
+    from edgepart.planner.model import model_files
+
+    # The receiver knows the graph file by its ending.
+    found = {f"{model.stem}.onnx": model}
+    for path in model_files(model):
+        if not path.samefile(model):
+            found[os.path.relpath(path, model.parent)] = path
+    return found
+
+
+async def _deploy(
+    target: Target, name: str, files: Mapping[str, Path], options: Mapping[str, Any], wait: bool
+) -> dict[str, Any]:
+    from edgepart.agent.gateway.names import check_name
+    from edgepart.agent.messages import DeployOptions
+    from edgepart.cli.client import Client
+
+    check_name(name)
+    result: dict[str, Any] = {}
+    async with Client(target) as client:
+        with progress(UNITS) as bar:
+            async for document in client.deploy(name, files, DeployOptions(**options), wait):
+                if "stage" in document:
+                    bar(document["stage"], document["done"], document["total"])
+                elif "result" in document:
+                    result = document["result"]
+    if not result:
+        raise ModelError(
+            f"the agent at {target.url} ended its answer early; `edgepart models` shows how far it is"
+        )
+    return result
+
+
+def _explain(result: Mapping[str, Any]) -> None:
+    for text in result.get("notes", ()):
+        note(f"note: {text}")
+    devices = ", ".join(result.get("devices", ()))
+    say(f"{result['name']}: serving, split by {result.get('strategy')} over {devices}")
+    if result.get("predicted_latency_s"):
+        say(f"predicted latency {seconds(result['predicted_latency_s'])}: {result.get('why')}")
+    say(f"\nendpoint  {result['endpoint']}/infer  (Open Inference Protocol v2, at any agent)")
+    say(f"inputs    {result['curl']}")
+    say(f"try       edgepart infer {result['name']} --input NAME=FILE.npy")
+
+
+def _one_of(text: str, allowed: tuple[str, ...], option: str) -> str:
+    if text not in allowed:
+        raise UsageError(f"{option} {text!r}: give one of {', '.join(allowed)}")
+    return text

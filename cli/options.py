@@ -1,0 +1,94 @@
+"""Options that several commands share, and where they lead: the state directory, an agent's URL, the
+credential.
+
+Door: it reads the state directory and the environment; no network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from edgepart.agent.options import state_folder
+from edgepart.planner.errors import Unavailable, UsageError
+
+State = Annotated[
+    Path | None,
+    typer.Option(
+        "--state",
+        envvar="EDGEPART_STATE",
+        show_envvar=True,
+        help="Folder of this device's identity and store.",
+        show_default="the user's state folder",
+    ),
+]
+Agent = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        envvar="EDGEPART_AGENT",
+        show_envvar=True,
+        metavar="URL",
+        help="The agent to talk to.",
+        show_default="this machine's",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def state_of(given: Path | None) -> Path:
+    return state_folder(os.environ, given)
+
+
+@dataclass(frozen=True)
+class Target:
+    """An agent to talk to, and what opens it."""
+
+    url: str
+    """Without a slash at the end."""
+    state: Path
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine, where reading and inference need no credential."""
+        host = urlsplit(self.url).hostname or ""
+        try:
+            return host == "localhost" or ip_address(host).is_loopback
+        except ValueError:
+            return False
+
+    def credential(self) -> str:
+        """The cluster's admin credential. UsageError where this machine is no member."""
+        from edgepart.agent import identity
+
+        return identity.load(self.state).admin
+
+
+def target_of(agent: str | None, state: Path | None) -> Target:
+    """The agent named, or the one that runs on this machine. UsageError, or Unavailable where none runs."""
+    folder = state_of(state)
+    if agent is not None:
+        url = urlsplit(agent if "//" in agent else f"http://{agent}")
+        if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/"):
+            raise UsageError(f"--agent {agent!r}: give a URL such as http://127.0.0.1:8433")
+        return Target(f"{url.scheme}://{url.netloc}", folder)
+    announced = folder / "agent.json"
+    try:
+        url_text = json.loads(announced.read_text())["http"]
+    except FileNotFoundError:
+        raise Unavailable(
+            f"no agent runs with state {folder}: start one with `edgepart agent --state {folder}`, or name "
+            "another's URL with --agent"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"{announced} cannot be read ({error}); name the agent's URL with --agent"
+        ) from error
+    return Target(str(url_text).rstrip("/"), folder)

@@ -1,0 +1,74 @@
+"""`edgepart agent`: runs this device's agent in the foreground. What systemd starts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from edgepart.agent.options import HTTP_PORT, LISTEN_PORT, AgentOptions, parse_address, parse_bytes
+from edgepart.cli.clustering import Name, remembered_name
+from edgepart.cli.options import State, state_of
+from edgepart.planner.errors import UsageError
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def agent(
+    state: State = None,
+    name: Name = None,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where other agents connect; port 0 picks a free one.")
+    ] = f"0.0.0.0:{LISTEN_PORT}",
+    http: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where clients connect. Not encrypted: open it to trusted networks only.",
+        ),
+    ] = f"127.0.0.1:{HTTP_PORT}",
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--peer", metavar="HOST:PORT", help="A member to call, where mDNS finds none. Repeatable."
+        ),
+    ] = None,
+    mdns: Annotated[
+        bool, typer.Option("--mdns/--no-mdns", help="Look for members on the local networks.")
+    ] = True,
+    threads: Annotated[int | None, typer.Option(help="For ONNX Runtime.", show_default="every core")] = None,
+    memory_limit: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES", help="What plans may use here: 2G.", show_default="most of what is free"
+        ),
+    ] = None,
+    log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")] = "info",
+) -> None:
+    """Run this device's agent until it is told to stop (SIGTERM, Ctrl-C)."""
+    folder = state_of(state)
+    options = AgentOptions(
+        state=folder,
+        name=name or remembered_name(folder),
+        listen=parse_address(listen, option="--listen", default_port=LISTEN_PORT),
+        http=parse_address(http, option="--http", default_port=HTTP_PORT),
+        peers=tuple(parse_address(text, option="--peer") for text in peer or ()),
+        mdns=mdns,
+        threads=threads,
+        memory_limit_bytes=None
+        if memory_limit is None
+        else parse_bytes(memory_limit, option="--memory-limit"),
+    )
+    if log_level not in LEVELS:
+        raise UsageError(f"--log-level {log_level!r}: give one of {', '.join(LEVELS)}")
+    # The journal writes its own time before each line.
+    stamp = "" if "JOURNAL_STREAM" in os.environ else "%(asctime)s "
+    logging.basicConfig(
+        stream=sys.stderr, level=log_level.upper(), format=f"{stamp}%(levelname)s %(name)s: %(message)s"
+    )
+    from edgepart.agent.service import run
+
+    run(options)

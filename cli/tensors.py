@@ -1,0 +1,184 @@
+"""Arrays for a deployment: read from files, made up at random, and put into the protocol's binary form and
+back.
+
+Rules over numpy, and one door: `read_inputs` opens the files that the user names.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgepart.agent.gateway.datatypes import BINARY_ONLY, NUMPY, datatype_of_array
+from edgepart.agent.gateway.elements import array_from_binary, array_from_json, binary_of
+from edgepart.planner.errors import InternalError, RequestError, UsageError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def read_inputs(texts: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Array]:
+    """From "NAME=FILE" (.npy, .json, or .npz with one array), or "FILE" alone: an .npz whose arrays have
+    the inputs' names, or any file where the model has one input. UsageError names the option and the file."""
+    known = {entry["name"]: entry for entry in metadata["inputs"]}
+    found: dict[str, Array] = {}
+    for text in texts:
+        name, path = _split(text, known)
+        arrays = _read(
+            path, known.get(name or "") or (next(iter(known.values())) if len(known) == 1 else None)
+        )
+        if name is None and path.suffix == ".npz":
+            new = arrays
+        elif name is None and len(known) != 1:
+            raise UsageError(
+                f"--input {text}: the model has inputs {sorted(known)}; say which: --input NAME={path}"
+            )
+        elif len(arrays) != 1:
+            raise UsageError(
+                f"--input {text}: {path} holds {len(arrays)} arrays; give the file without NAME="
+            )
+        else:
+            new = {name or next(iter(known)): next(iter(arrays.values()))}
+        if twice := sorted(set(new) & set(found)):
+            raise UsageError(f"--input {text}: {twice} given twice")
+        found |= new
+    return found
+
+
+def _split(text: str, known: Mapping[str, Any]) -> tuple[str | None, Path]:
+    """Input names may hold "=", and so may paths: the longest known name wins."""
+    for name in sorted(known, key=len, reverse=True):
+        if text.startswith(f"{name}="):
+            return name, Path(text[len(name) + 1 :])
+    if Path(text).exists() or "=" not in text:
+        return None, Path(text)
+    raise UsageError(
+        f"--input {text}: the model has no input {text.partition('=')[0]!r}; it has {sorted(known)}"
+    )
+
+
+def _read(path: Path, entry: Mapping[str, Any] | None) -> dict[str, Array]:
+    """The file's arrays by name; one without names is under ""."""
+    try:
+        if path.suffix == ".json":
+            return {"": _from_json(json.loads(path.read_text()), entry, path)}
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return {"": loaded}
+        with loaded:
+            return {name: loaded[name] for name in loaded.files}
+    except OSError as error:
+        raise UsageError(f"--input {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError, zipfile.BadZipFile, EOFError) as error:
+        raise UsageError(f"--input {path}: no .npy, .npz or .json of numbers or texts ({error})") from error
+
+
+def _from_json(data: Any, entry: Mapping[str, Any] | None, path: Path) -> Array:
+    """Nested lists, read as the input's datatype."""
+    if entry is None:
+        raise UsageError(f"--input {path}: name the input it is for: --input NAME={path}")
+    shape = np.shape(np.array(data, dtype=object)) if not isinstance(data, list) else _extents(data)
+    datatype = str(entry["datatype"])
+    flat = data if isinstance(data, list) else [data]
+    if datatype in BINARY_ONLY:
+        return array_from_json(flat, "FP32", shape, f"--input {path}").astype(NUMPY[datatype])
+    return array_from_json(flat, datatype, shape, f"--input {path}")
+
+
+def _extents(data: Any) -> tuple[int, ...]:
+    found: list[int] = []
+    while isinstance(data, list):
+        found.append(len(data))
+        data = data[0] if data else None
+    return tuple(found)
+
+
+def random_inputs(metadata: Mapping[str, Any], seed: int) -> dict[str, Array]:
+    """One array for each input; open extents are 1. Whole numbers are 0 or 1, as they are often indices."""
+    draw = np.random.default_rng(seed)
+    made: dict[str, Array] = {}
+    for entry in metadata["inputs"]:
+        datatype = entry["datatype"]
+        if datatype not in NUMPY:
+            raise UsageError(f"input {entry['name']!r} is {datatype}, which clients cannot send")
+        shape = tuple(max(extent, 1) if extent < 0 else extent for extent in entry["shape"])
+        if datatype == "BYTES":
+            made[entry["name"]] = np.full(shape, "a", dtype=object)
+        elif NUMPY[datatype].kind in "biu":
+            made[entry["name"]] = draw.integers(0, 2, shape).astype(NUMPY[datatype])
+        else:
+            made[entry["name"]] = draw.standard_normal(shape, dtype=np.float32).astype(NUMPY[datatype])
+    return made
+
+
+def encode_request(
+    inputs: Mapping[str, Array], outputs: Sequence[str] | None, deadline_s: float
+) -> tuple[int, bytes]:
+    """The length of the JSON part, and the body."""
+    entries = []
+    buffers: list[bytes | memoryview] = []
+    for name, array in inputs.items():
+        datatype = datatype_of_array(array.dtype)
+        if datatype is None:
+            raise RequestError(f"input {name!r}: the protocol has no datatype for numpy's {array.dtype}")
+        data = binary_of(array, datatype)
+        size = {"binary_data_size": len(data)}
+        entries.append({"name": name, "datatype": datatype, "shape": list(array.shape), "parameters": size})
+        buffers.append(data)
+    document: dict[str, Any] = {
+        "parameters": {"binary_data_output": True, "timeout": max(1, round(deadline_s * 1e6))},
+        "inputs": entries,
+    }
+    if outputs:
+        document["outputs"] = [{"name": name} for name in outputs]
+    head = json.dumps(document).encode()
+    return len(head), b"".join((head, *buffers))
+
+
+def read_answer(data: bytes, head_length: str | None) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The answer's JSON and its arrays."""
+    split = len(data) if head_length is None else int(head_length)
+    document = json.loads(data[:split])
+    rest = memoryview(data)[split:]
+    arrays: dict[str, Array] = {}
+    for entry in document.get("outputs", ()):
+        name, datatype, shape = entry["name"], entry["datatype"], tuple(entry["shape"])
+        if "data" in entry:
+            arrays[name] = array_from_json(entry["data"], datatype, shape, f"output {name!r}")
+            continue
+        size = int(entry["parameters"]["binary_data_size"])
+        arrays[name] = array_from_binary(rest[:size], datatype, shape, f"output {name!r}")
+        rest = rest[size:]
+    if len(rest):
+        raise InternalError(f"the agent's answer has {len(rest)} bytes too many")
+    return document, arrays
+
+
+def plain(array: Array) -> Any:
+    """Nested lists for JSON; NaN and infinities, which JSON lacks, become texts ("nan", "inf", "-inf")."""
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        wide = array.astype(np.float64)
+        return np.where(np.isfinite(wide), wide, wide.astype("U8").astype(object)).tolist()
+    if array.dtype.kind not in "OUSfiub":
+        return array.astype(np.float32).tolist()
+    return array.tolist()
+
+
+def largest_difference(a: Mapping[str, Array], b: Mapping[str, Array]) -> float:
+    """Of numbers by their distance; of anything else 0 where equal and infinity where not."""
+    worst = 0.0
+    for name in a:
+        x, y = a[name], b[name]
+        if x.shape != y.shape or x.dtype.kind in "OUSb":
+            worst = max(worst, 0.0 if np.array_equal(x, y) else float("inf"))
+            continue
+        left, right = x.astype(np.float64), y.astype(np.float64)
+        same = (left == right) | (np.isnan(left) & np.isnan(right))
+        with np.errstate(invalid="ignore"):
+            apart = np.where(same, 0.0, np.abs(left - right))
+        worst = max(worst, float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0)))
+    return worst
