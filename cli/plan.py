@@ -1,6 +1,6 @@
 """`edgepart plan`: what a plan for a model on a cluster would be, without any cluster. Door: reads the
 model and cluster.json, prints, writes --html. `edgepart.cli.main` mounts `plan`; errors go through its
-handler. """
+handler."""
 
 from __future__ import annotations
 
@@ -217,14 +217,13 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
     from rich.table import Table
 
     table = Table("strategy", title=document["model"], title_justify="left")
-    for column in ("latency", "requests/s", "devices", "sent", "peak memory"):
+    for column in ("latency", "req/s", "devices", "sent", "memory"):
         table.add_column(column, justify="right")
-    table.add_column("why")
     rows = document["strategies"]
     best = min((r["predicted_latency_s"] for r in rows.values() if r["feasible"]), default=None)
     for name, row in rows.items():
         if not row["feasible"]:
-            table.add_row(name, "does not fit", "", "", "", "", row["why"], style="red")
+            table.add_row(name, "does not fit", "", "", "", "", style="red")
             continue
         table.add_row(
             name,
@@ -233,10 +232,12 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
             str(len(row["devices"])),
             size_text(row["sent_bytes"]),
             size_text(row["peak_memory_bytes"]),
-            row["why"],
             style="bold" if row["predicted_latency_s"] == best else None,
         )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for name, row in rows.items():
+        console.print(f"[bold]{name}[/bold]: {row['why']}", highlight=False)
 
 
 def _print_plan(document: dict[str, Any]) -> None:
