@@ -354,6 +354,12 @@ def concat(bound: Bound) -> Derived:
     return Concat(bound) if bound.output else Whole(bound, "it joins scalars")
 
 
+def split(bound: Bound) -> Derived:
+    if None in bound.outputs:
+        return Whole(bound, "it leaves outputs out, so where the others begin is not told by their shapes")
+    return Split(bound)
+
+
 DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
     "Concat": concat,
     "DepthToSpace": depth_to_space,
@@ -363,7 +369,7 @@ DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
     "Pad": pad,
     "Slice": slice_,
     "SpaceToDepth": space_to_depth,
-    "Split": Split,
+    "Split": split,
     "Tile": Tile,
     "Transpose": transpose,
 }

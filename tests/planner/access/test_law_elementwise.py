@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgepart.planner.access import access_of, accesses
 from edgepart.planner.access.registry import DECLARED
+from edgepart.planner.graph import Tensor
 from edgepart.planner.region import Array, Region, span
 from tests.planner.access.law import Case, check_any_region, check_law, check_whole, declared, floats, ints
 
@@ -266,6 +269,26 @@ def test_an_opaque_operator_runs_whole_and_a_part_is_cut_out() -> None:
     assert checked.access.opaque is not None
     check_law(checked, {0: Region.full((3, 5))})
     check_law(checked, {0: Region((span((1, 3)), span((0, 1), (3, 5))))})
+
+
+def test_a_shape_that_is_not_known_makes_an_operator_opaque() -> None:
+    checked = check_whole(Case("Relu", [floats(3, 4)]))
+    tensors = {**checked.graph.tensors, "out_0": Tensor("out_0", None, "float", 4)}
+    graph = replace(checked.graph, tensors=tensors)
+    access = access_of(graph.operators[0], graph)
+    assert access.opaque is not None and "'out_0'" in access.opaque
+    assert access.needs({0: Region(())}) == (Region.full((3, 4)),)
+    (node,) = access.localize({0: Region(())})
+    assert (node.op_type, node.inputs, node.outputs) == ("Relu", (0,), (0,))
+
+
+def test_accesses_are_bound_once() -> None:
+    graph = check_whole(Case("Relu", [floats(3, 4)])).graph
+    found = accesses(graph)
+    assert list(found) == ["it"] and len(found) == 1
+    assert found["it"] is found["it"]
+    with pytest.raises(KeyError):
+        found["another"]
 
 
 def test_columns_of_a_dense_layer_read_columns_of_the_weights() -> None:
