@@ -1,0 +1,63 @@
+"""The unit file is one that systemd takes, and is as closed as it claims; systemd itself need not run."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "systemd"
+UNIT = FOLDER / "edgepart-agent.service"
+ANALYZE = shutil.which("systemd-analyze")
+needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze is not installed")
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(ANALYZE), *arguments], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """The unit with a program that is there: `verify` looks for it."""
+    made = tmp_path / UNIT.name
+    made.write_text(UNIT.read_text().replace("/opt/edgepart/bin/edgepart", sys.executable))
+    return made
+
+
+@needs_systemd
+def test_systemd_takes_every_line(unit: Path) -> None:
+    done = analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
+    assert done.returncode == 0, done.stderr
+    assert unit.name not in done.stderr  # an unknown key is only a warning
+
+
+@needs_systemd
+def test_verify_would_notice_a_mistake(unit: Path) -> None:
+    unit.write_text(unit.read_text().replace("Restart=always", "Restart=sometimes\nProtectEverything=yes"))
+    done = analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
+    assert "ProtectEverything" in done.stderr
+    assert "sometimes" in done.stderr
+
+
+@needs_systemd
+def test_the_exposure_is_low(unit: Path) -> None:
+    done = analyze("security", "--offline=true", "--threshold=20", str(unit))
+    assert done.returncode == 0, done.stdout[-500:] + done.stderr
+
+
+def test_what_the_agent_relies_on() -> None:
+    """These are easily lost when somebody hardens further; each has broken an agent somewhere."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(UNIT.read_text())
+    service = dict(parser["Service"])
+    assert service["Type"] == "notify"
+    assert service["StateDirectory"] == "edgepart"
+    assert "AF_NETLINK" in service["RestrictAddressFamilies"]
+    assert service["ProcSubset"] == "all"
+    assert service["ExecStart"].split()[1] == "agent"
+    assert (FOLDER / "sysusers.d" / "edgepart.conf").read_text().splitlines()[1].split()[1] == service["User"]
