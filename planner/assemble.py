@@ -111,12 +111,13 @@ class _Maker:
 
     @cached_property
     def readers(self) -> Mapping[str, frozenset[At]]:
-        """By tensor that this device computes, the stages of this device that read some of that."""
+        """By tensor that this device computes, the stages of this device that are handed some of that."""
         computed, found = self.draft.computed, dict[str, set[At]]()
         for stage in self.schedule.stages[self.device]:
+            inside = {name for share in stage.shares for name, _ in share.written}
             for share in stage.shares:
                 for name, need in share.needs:
-                    if covers(computed.get(name, {}).get(self.device), need):
+                    if name not in inside and covers(computed.get(name, {}).get(self.device), need):
                         found.setdefault(name, set()).add(stage.first)
         return {name: frozenset(places) for name, places in found.items()}
 

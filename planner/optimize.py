@@ -7,13 +7,14 @@ them in order and say which one failed, after which.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from edgepart.planner.demand import Needs, crosses, fetch, follow
 from edgepart.planner.draft import Case, Draft, Move, Owned, Share, case_of, coalesce, covers, missing
 from edgepart.planner.errors import InternalError
+from edgepart.planner.fusion import DEQUANTIZE
 from edgepart.planner.plan import GATEWAY
 from edgepart.planner.region import Region
 from edgepart.planner.stages import At, Cost, Message, Schedule, Seconds, Stage, mixed
@@ -30,12 +31,12 @@ def optimise(draft: Draft) -> Draft:
 
 
 def streamline(schedule: Schedule, seconds: Seconds, cost: Cost) -> Schedule:
-    """Fewer messages, sent sooner, and fewer segments."""
+    """Fewer messages, sent sooner, fewer segments, and no quantise/dequantise group parted by them."""
 
     def hoist_costly(one: Schedule) -> Schedule:
         return hoist(one, seconds, cost)
 
-    return _run(schedule, merge, hoist_costly, join)
+    return _run(schedule, merge, hoist_costly, join, settle)
 
 
 def _run(value: T, *passes: Callable[[T], T]) -> T:
@@ -191,3 +192,54 @@ def _joinable(schedule: Schedule, device: str, one: Stage, two: Stage) -> bool:
 def _in_order(schedule: Schedule, shares: tuple[Share, ...]) -> tuple[Share, ...]:
     order = {key: n for n, key in enumerate(schedule.draft.shares)}
     return tuple(sorted(shares, key=lambda share: order[share.operator.name, share.device]))
+
+
+def settle(schedule: Schedule) -> Schedule:
+    """What belongs to its readers is computed in each stage that reads it, not handed from segment to segment.
+
+    These are DequantizeLinears, what reads constants only, and views of such. The runtime computes an operator
+    between quantised tensors in integers only where it sees the whole quantise/dequantise group: a segment
+    that was handed the dequantised weights would round differently from the whole model."""
+    companions = _companions(schedule.draft)
+    sent = {(move.source, move.tensor) for move in schedule.draft.moves}
+    stages: dict[str, tuple[Stage, ...]] = {}
+    for device, old in schedule.stages.items():
+        makers = {
+            name: share
+            for stage in old
+            for share in stage.shares
+            if share.operator.name in companions and not any((device, n) in sent for n, _ in share.written)
+            for name, _ in share.written
+        }
+        new = [replace(stage, shares=_settled(schedule, stage.shares, makers)) for stage in old]
+        stages[device] = tuple(
+            s for s in new if s.shares or schedule.received(device, s) or schedule.sent(device, s)
+        )
+    return replace(schedule, stages=stages)
+
+
+def _settled(schedule: Schedule, shares: Sequence[Share], makers: Mapping[str, Share]) -> tuple[Share, ...]:
+    own = {id(share) for share in makers.values()}
+    kept = [share for share in shares if id(share) not in own]
+    there = {id(share) for share in kept}
+    for share in kept:  # Grows as it goes: a companion may read another.
+        for name, _ in share.needs:
+            maker = makers.get(name)
+            if maker is not None and id(maker) not in there:
+                there.add(id(maker))
+                kept.append(maker)
+    return _in_order(schedule, tuple(kept))
+
+
+def _companions(draft: Draft) -> frozenset[str]:
+    """Names of the operators that belong to whoever reads them."""
+    graph, found = draft.graph, set[str]()
+    for op in graph.operators:
+        access = draft.blueprint.accesses[op.name]
+        if access.opaque is not None:
+            continue
+        writers = [graph.producers.get(name) for name in graph.reads(op)]
+        follows = all(w is not None and w.name in found for w in writers)
+        if op.op_type in DEQUANTIZE or not writers or (follows and access.family == "move"):
+            found.add(op.name)
+    return frozenset(found)
