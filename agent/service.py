@@ -13,13 +13,10 @@ import socket
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
 
-from edgepart.agent.notify import Notifier, Watchdog
-
 from edgepart import __version__
 from edgepart.agent import events
 from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Serving
-from edgepart.agent.computing import Computing
 from edgepart.agent.core import Core
 from edgepart.agent.discovery import Announcement, Discovery, Seen, local_addresses
 from edgepart.agent.executor import Executor
@@ -30,8 +27,10 @@ from edgepart.agent.identity import Identity, load
 from edgepart.agent.joining import Doorkeeper
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
+from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions, format_address, parse_address
 from edgepart.agent.plans import Plans
+from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
 from edgepart.agent.probe import default_threads, probe_device
 from edgepart.agent.requester import Requester
@@ -144,14 +143,14 @@ class Agent:
         self._http = HttpServer(
             self._face, self.identity.admin, listener=listener, spool=self._store.root / "partial"
         )
-        computing = Computing(self._store.model_path, node)
+        planwork = Planwork(self._store.root, node)
         self._shell = Shell(
             core,
             Doors(
                 self._transport,
                 self._post,
                 self._plans,
-                computing,
+                planwork,
                 self._fetching,
                 self._store,
                 files,

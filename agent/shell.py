@@ -15,11 +15,11 @@ from typing import Any, Protocol
 
 from edgepart.agent import events
 from edgepart.agent.blobs import Fetching
-from edgepart.agent.computing import Computing
 from edgepart.agent.control import Standing
 from edgepart.agent.core import Core
 from edgepart.agent.options import Address, parse_address
 from edgepart.agent.plans import Plans
+from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Store
@@ -46,7 +46,7 @@ class Doors:
     links: Links
     post: Post
     plans: Plans
-    computing: Computing
+    planwork: Planwork
     fetching: Fetching
     store: Store
     files: StateFiles
@@ -68,6 +68,7 @@ class Shell:
         self._planning = ThreadPoolExecutor(1, thread_name_prefix="plan")
         self._orders: dict[tuple[str, bool], events.ComputePlan] = {}
         self._planner: asyncio.Task[None] | None = None
+        self._computing: events.ComputePlan | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self.ticked_at = self._loop.time()
@@ -85,6 +86,7 @@ class Shell:
             task.cancel()
         self._dialling.shutdown(wait=False, cancel_futures=True)
         self._planning.shutdown(wait=False, cancel_futures=True)
+        self._doors.planwork.abort()
 
     def post(self, event: events.Event) -> None:
         """Something happened. An error while obeying is ours; it is logged and the agent goes on."""
@@ -190,6 +192,8 @@ class Shell:
 
     def _order(self, order: events.ComputePlan) -> None:
         self._orders[order.key.deployment, order.urgent] = order
+        if order.urgent and self._computing is not None and not self._computing.urgent:
+            self._spawn(asyncio.to_thread(self._doors.planwork.abort))
         if self._planner is None or self._planner.done():
             self._planner = self._loop.create_task(self._plan_all(), name="plan")
             self._planner.add_done_callback(self._ended)
@@ -197,8 +201,16 @@ class Shell:
     async def _plan_all(self) -> None:
         while self._orders:
             key = min(self._orders, key=lambda k: (not k[1], k[0]))
-            order = self._orders.pop(key)
-            answer = await self._loop.run_in_executor(self._planning, self._doors.computing.compute, order)
+            order = self._computing = self._orders.pop(key)
+            try:
+                answer = await self._loop.run_in_executor(self._planning, self._doors.planwork.compute, order)
+            except Unavailable as error:
+                if any(urgent for _, urgent in self._orders):
+                    self._orders.setdefault(key, order)  # set aside for something more urgent
+                    continue
+                answer = events.PlanFailed(order.key, str(error), "Unavailable", final=False)
+            finally:
+                self._computing = None
             if isinstance(answer, events.PlanFailed):
                 log.warning("no plan for %s: %s", order.key.deployment, answer.error)
             self.post(answer)

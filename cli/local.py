@@ -119,6 +119,8 @@ class LocalCluster:
         self._env = env or {}
         self._names = tuple(names)
         self.agents: dict[str, LocalAgent] = {}
+        self.notes: list[str] = []
+        """What did not go as it should, and what was done instead."""
 
     def __enter__(self) -> LocalCluster:
         try:
@@ -134,21 +136,33 @@ class LocalCluster:
         self.close()
 
     def add(self, name: str) -> LocalAgent:
-        """Makes a cluster with the first agent, joins the others to it with a one-time token, and starts each."""
+        """Makes a cluster with the first agent, lets the others join it with a one-time token, and starts each."""
         state = self.folder / name
         agent = LocalAgent(name, state, self._options, self._env.get(name, {}))
         if self.agents:
-            first = self.first
-            token = edgepart("token", "create", "--state", str(first.state))["token"]
-            edgepart(
-                "join", token, "--state", str(state), "--peer", first.addresses["listen"], "--name", name
-            )
+            token = edgepart("token", "create", "--state", str(self.first.state))["token"]
+            self._join(token, agent)
         else:
             edgepart("init", "--state", str(state), "--name", name)
         self.agents[name] = agent
         agent.start()
         self.wait(lambda: agent.addresses, f"agent {name} to come up", agent)
         return agent
+
+    def _join(self, token: str, agent: LocalAgent) -> None:
+        """By mDNS; by address, with a note of why, where multicast does not reach."""
+        command = ["join", token, "--state", str(agent.state), "--name", agent.name]
+        by_address = [*command, "--peer", self.first.addresses["listen"]]
+        if "--no-mdns" in self._options:
+            edgepart(*by_address)
+            return
+        try:
+            edgepart(*command)
+        except ClusterError as error:
+            edgepart(*by_address)
+            self.notes.append(
+                f"{agent.name} was told the address of {self.first.name}, for mDNS failed: {error}"
+            )
 
     @property
     def first(self) -> LocalAgent:

@@ -95,7 +95,9 @@ def to_json(cluster: Cluster) -> dict[str, Any]:
 def from_json(document: Any) -> Cluster:
     """UsageError names the place and the fault: a missing key, a number that is none or not positive."""
     root = _mapping(document, "cluster")
-    devices = tuple(_device(entry, f"devices[{i}]") for i, entry in enumerate(_list(root, "devices", "cluster")))
+    devices = tuple(
+        _device(entry, f"devices[{i}]") for i, entry in enumerate(_list(root, "devices", "cluster"))
+    )
     if not devices:
         raise UsageError("cluster: 'devices' is empty; name at least one")
     links = {
@@ -117,7 +119,9 @@ def _device(entry: Any, where: str) -> Device:
         memory_bytes_per_s=_positive(entry, "memory_bytes_per_s", where),
         memory_bytes=_positive(entry, "memory_bytes", where),
         threads=int(_positive(entry, "threads", where, default=1)),
-        segment_s=_positive(entry, "segment_s", where, default=Device.__dataclass_fields__["segment_s"].default),
+        segment_s=_positive(
+            entry, "segment_s", where, default=Device.__dataclass_fields__["segment_s"].default
+        ),
         families={str(name): _positive(families, name, f"{where}.families") for name in families},
     )
 

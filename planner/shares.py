@@ -47,6 +47,8 @@ def report(plan: Plan) -> dict[str, Any]:
         "predicted_latency_s": plan.predicted_latency_s,
         "devices": {name: _device(plan, program) for name, program in plan.programs.items()},
         "syncs": plan.syncs,
+        "inputs": [info.name for info in plan.inputs],
+        "outputs": [info.name for info in plan.outputs],
         "shares": shares(plan),
         "why": plan.why,
     }

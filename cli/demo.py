@@ -1,0 +1,273 @@
+"""`edgepart demo`: three agents on this machine do their real job, one is killed, one joins. An ordinary client of the
+product: it types the commands that a person would, and sends requests as any client does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgepart.cli.options import Json
+from edgepart.cli.output import console, nbytes, print_json, seconds, table
+from edgepart.planner.errors import ClusterError
+
+if TYPE_CHECKING:
+    from edgepart.cli.local import LocalAgent, LocalCluster
+    from edgepart.cli.reading import Reader, Session
+    from edgepart.cli.traffic import Tally
+    from edgepart.planner.region import Array
+
+NAMES = ("attic", "desk", "shelf")
+JOINER = "van"
+DETECTOR, RECOGNISER = "find-text", "read-text"
+ANSWERS = 8
+"""Waited for before and after each event."""
+
+Image = Annotated[Path | None, typer.Option("--image", help="Read this picture instead of the demo's page.")]
+
+
+def demo(image: Image = None, as_json: Json = False) -> None:
+    """Three agents on this machine: find each other, read a page together, lose one, gain one."""
+    from edgepart.cli.local import LocalCluster
+    from edgepart.cli.reading import PAGE, Reader
+
+    story = Story(as_json)
+    story.say(f"Reading {(image or PAGE).name} with one ONNX Runtime session, to know the right answer.")
+    reader = Reader(image or PAGE, threads=1)
+    story.chapter("Three agents, three processes: each finds the others by mDNS, all speak mutual TLS")
+    with LocalCluster(NAMES, options=["--threads", "1"]) as cluster:
+        for note in cluster.notes:
+            story.say(f"! {note}")
+        story.members(cluster.status())
+        document = Demo(story, cluster, reader).run()
+    if as_json:
+        print_json(document)
+    if not document["equal"] or document["requests"]["lost"]:
+        raise ClusterError("the demo did not end as it should: see `equal` and `requests` above")
+
+
+class Story:
+    """What people read; on stderr where stdout is for the document."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._console = console(stderr=as_json)
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False)
+
+    def chapter(self, text: str) -> None:
+        self._console.print()
+        self._console.rule(f"[bold]{text}[/] ({time.monotonic() - self._began:.0f} s)", align="left")
+
+    def members(self, status: dict[str, Any]) -> None:
+        rows = [
+            (m["name"], m["node"], m["address"] or "", "leader" if m["leader"] else m["state"])
+            for m in status["members"]
+        ]
+        self._console.print(table(("device", "node id", "address", ""), rows))
+
+    def plan(self, plan: dict[str, Any]) -> None:
+        """Who computes what, and what crosses."""
+        total = sum(device["flops"] for device in plan["devices"].values()) or 1.0
+        shared: dict[str, str] = next((parts for parts in plan["shares"].values() if len(parts) == len(plan["devices"])), {})
+        rows = [
+            (
+                name,
+                f"{device['flops'] / total:.0%}",
+                shared.get(name, "-"),
+                str(device["segments"]),
+                nbytes(device["from_gateway_bytes"]),
+                nbytes(device["received_bytes"]),
+                nbytes(device["to_gateway_bytes"]),
+            )
+            for name, device in plan["devices"].items()
+        ]
+        columns = (
+            "device",
+            "work",
+            "rows of the first shared layer",
+            "segments",
+            "input",
+            "halos in",
+            "output",
+        )
+        self._console.print(table(columns, rows, right=columns[1:2] + columns[3:]))
+        self.say(plan["why"])
+
+
+class Demo:
+    """The story's acts, in order."""
+
+    def __init__(self, story: Story, cluster: LocalCluster, reader: Reader) -> None:
+        from edgepart.cli.traffic import Tally
+
+        self._story = story
+        self._cluster = cluster
+        self._reader = reader
+        self._tally: Tally = Tally()
+        self._difference = 0.0
+        self._relative = 0.0
+
+    def run(self) -> dict[str, Any]:
+        found, read = self._reader.read()
+        text_alone = self._reader.text
+        self._deploy(found.seen[0], read.seen[0])
+        self._read_together(text_alone)
+        asyncio.run(self._lose_and_gain(*found.seen[0]))
+        return self._document(text_alone)
+
+    def _deploy(self, found: tuple[Array, Array], read: tuple[Array, Array]) -> None:
+        for name, model, batch in (
+            (DETECTOR, self._reader.detector, found[0]),
+            (RECOGNISER, self._reader.recogniser, read[0]),
+        ):
+            shape = ",".join(map(str, batch.shape))
+            self._story.chapter(f"edgepart deploy {model.name} --shape x={shape}")
+            self._type("deploy", str(model), "--name", name, "--shape", f"x={shape}", timeout_s=120)
+            self._story.plan(self._plan(name))
+
+    def _read_together(self, text_alone: list[str]) -> None:
+        self._story.chapter("What the page says, read by the cluster")
+        detected, recognised = self._reader.read(self._session(DETECTOR), self._session(RECOGNISER))
+        for line in self._reader.text:
+            self._story.say(f"  {line}")
+        alone = self._reader.read()
+        for mine, theirs in zip((detected, recognised), alone, strict=True):
+            for (_, got), (_, expected) in zip(mine.seen, theirs.seen, strict=True):
+                self._compare(got, expected)
+        same = "the same text" if self._reader.text == text_alone else "OTHER TEXT"
+        self._story.say(
+            f"One session reads {same}; outputs differ by {self._relative:.1e} of the largest value at most."
+        )
+
+    def _compare(self, got: Array, expected: Array) -> None:
+        import numpy as np
+
+        from edgepart.cli.reading import relative_difference
+
+        self._difference = max(self._difference, float(np.abs(got - expected).max()))
+        self._relative = max(self._relative, relative_difference(got, expected))
+
+    async def _lose_and_gain(self, batch: Array, expected: Array) -> None:
+        from edgepart.cli.client import Client
+        from edgepart.cli.traffic import Traffic
+
+        victim = self._cluster.agents[next(name for name in NAMES[1:] if name in self._devices())]
+        output = self._plan(DETECTOR)["outputs"][0]
+        async with Client(self._target()) as client:
+            traffic = (client, DETECTOR, {"x": batch}, {output: expected}, self._tally)
+            self._story.chapter(f"Requests keep coming, four at a time; {victim.name} is killed (SIGKILL)")
+            async with Traffic(*traffic) as running:
+                await running.answers(ANSWERS)
+                killed_at = time.monotonic()
+                victim.kill()
+                await self._until(
+                    lambda: victim.name not in self._devices(), "a plan without the dead device"
+                )
+                self._story.say(
+                    f"A plan without {victim.name} serves {seconds(time.monotonic() - killed_at)} later."
+                )
+                await running.answers(ANSWERS)
+            self._story.plan(self._plan(DETECTOR))
+            self._tell_tally()
+            self._story.chapter(f"A new agent, {JOINER}, joins with a token and is measured; requests go on")
+            await asyncio.to_thread(self._cluster.add, JOINER)
+            await self._until(self._is_measured, f"{JOINER} to be measured")
+            async with Traffic(*traffic) as running:
+                await self._until(lambda: JOINER in self._devices(), f"a plan that uses {JOINER}")
+                await running.answers(ANSWERS)
+            self._story.plan(self._plan(DETECTOR))
+            self._tell_tally()
+
+    def _tell_tally(self) -> None:
+        tally = self._tally
+        self._story.say(
+            f"Requests: {tally.sent} sent, {tally.answered} answered, {len(tally.lost)} lost, {tally.wrong} wrong, "
+            f"{tally.replays} run again; longest gap between answers {seconds(tally.longest_gap_s)}."
+        )
+
+    def _document(self, text_alone: list[str]) -> dict[str, Any]:
+        tally = self._tally
+        return {
+            "equal": self._relative <= 1e-4 and tally.wrong == 0 and self._reader.text == text_alone,
+            "max_abs_diff": max(self._difference, tally.largest_difference),
+            "max_relative_diff": self._relative,
+            "requests": {"sent": tally.sent, "answered": tally.answered, "lost": len(tally.lost)},
+            "replays": tally.replays,
+            "longest_gap_s": tally.longest_gap_s,
+            "devices": [
+                {"name": member["name"], "state": member["state"], "leader": member["leader"]}
+                for member in self._cluster.status()["members"]
+            ],
+            "text": self._reader.text,
+            "notes": self._cluster.notes,
+        }
+
+    # What a person would type or send
+
+    @property
+    def _agent(self) -> LocalAgent:
+        return self._cluster.first
+
+    def _type(self, *command: str, timeout_s: float = 60) -> Any:
+        from edgepart.cli.local import edgepart
+
+        return edgepart(*command, "--state", str(self._agent.state), timeout_s=timeout_s)
+
+    def _target(self) -> Any:
+        from edgepart.cli.options import Target
+
+        return Target(self._agent.url, self._agent.state)
+
+    def _get(self, path: str) -> Any:
+        from edgepart.cli.client import Client
+
+        async def get() -> Any:
+            async with Client(self._target()) as client:
+                return await client.get(path)
+
+        return asyncio.run(get())
+
+    def _plan(self, name: str) -> dict[str, Any]:
+        plan: dict[str, Any] = self._outside(lambda: self._get(f"/api/models/{name}/plan"))
+        return plan
+
+    def _devices(self) -> list[str]:
+        return list(self._plan(DETECTOR)["devices"])
+
+    def _is_measured(self) -> bool:
+        members = self._outside(self._cluster.status)["members"]
+        return any(m["name"] == JOINER and m["measured"] for m in members)
+
+    @staticmethod
+    def _outside(call: Callable[[], Any]) -> Any:
+        """Run it where no event loop runs: half of the demo is inside one."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(call).result()
+
+    def _session(self, name: str) -> Session:
+        """The cluster in place of a session."""
+        from edgepart.cli.client import Client
+
+        async def infer(batch: Array) -> Array:
+            async with Client(self._target()) as client:
+                outputs = (await client.infer(name, {"x": batch})).outputs
+                result: Array = next(iter(outputs.values()))
+                return result
+
+        return lambda batch: asyncio.run(infer(batch))
+
+    async def _until(self, done: Callable[[], Any], what: str, timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not await asyncio.to_thread(done):
+            if time.monotonic() > deadline:
+                raise ClusterError(f"waited {timeout_s:.0f} s in vain for {what}")
+            await asyncio.sleep(0.05)

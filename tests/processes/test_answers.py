@@ -1,0 +1,48 @@
+"""Any plan returns what one session over the whole model returns: real agents, real models, every strategy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.models import light, real_models, sample_inputs
+
+from edgepart.cli.local import LocalCluster
+from edgepart.planner.model import load_graph
+from tests.processes.asking import alone, deploy, differences, infer, undeploy
+
+pytestmark = pytest.mark.processes
+
+WAYS = [
+    ("single",),
+    ("modnn",),
+    ("deepthings",),
+    ("bbgrap",),
+    ("auto",),
+    ("bbgrap", "--axis", "height"),
+    ("bbgrap", "--axis", "width"),
+    ("bbgrap", "--axis", "channel"),
+]
+"""The rest of the nine light models, and the real ones under every strategy: `make answers`."""
+
+
+@pytest.mark.parametrize("way", WAYS, ids=" ".join)
+def test_squeezenet_under_every_strategy_on_three_agents(trio: LocalCluster, way: tuple[str, ...]) -> None:
+    path = light("squeezenet")
+    inputs = sample_inputs(load_graph(path))
+    plan = deploy(trio, path, "squeezenet", "--strategy", *way)
+    for agent in trio.living:
+        assert not differences(infer(agent, "squeezenet", inputs), alone(path, inputs))
+    assert plan["strategy"] == way[0]
+    assert len(plan["devices"]) == (1 if way == ("single",) else 3)
+    undeploy(trio, "squeezenet")
+
+
+@pytest.mark.parametrize("number", range(len(real_models())))
+def test_a_trained_model_from_a_package(trio: LocalCluster, number: int) -> None:
+    model = real_models()[number]
+    inputs = model.inputs(0)
+    shapes = [f"--shape={name}={','.join(map(str, shape))}" for name, shape in model.shapes.items()]
+    deploy(trio, Path(model.path), model.name, *shapes)
+    assert not differences(infer(trio.first, model.name, inputs), alone(Path(model.path), inputs))
+    undeploy(trio, model.name)
