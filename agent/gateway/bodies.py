@@ -33,6 +33,8 @@ class Limits:
     """How long an inference request's body may take in all; a body that trickles is cut off then."""
     head_s: float = 20.0
     """How long a connection may take to say what it wants."""
+    linger_s: float = 2.0
+    """How long what is left of a refused body is still read, so that the client sees why it was refused."""
     connections: int = 1024
     deadline_s: float = 60.0
     """Of an inference request that names none."""

@@ -13,7 +13,13 @@ from typing import Any
 from aiohttp import ClientConnectionResetError, hdrs, web
 
 from edgepart.agent.gateway.access import authorise
-from edgepart.agent.gateway.answers import document_response, error_document, json_line, status_of
+from edgepart.agent.gateway.answers import (
+    document_response,
+    error_document,
+    error_response,
+    json_line,
+    status_of,
+)
 from edgepart.agent.gateway.bodies import Limits
 from edgepart.agent.gateway.metrics import Metrics
 from edgepart.agent.gateway.names import check_name
@@ -22,7 +28,7 @@ from edgepart.agent.gateway.progress import ProgressLines
 from edgepart.agent.gateway.uploads import receive
 from edgepart.agent.gateway.v2 import find_card
 from edgepart.agent.messages import DeployOptions
-from edgepart.planner.errors import RequestError
+from edgepart.planner.errors import NotAuthorised, RequestError
 
 HEARTBEAT_S = 5.0
 PAGE = Path(__file__).with_name("dashboard.html")
@@ -156,9 +162,12 @@ class Management:
 
     async def _expected(self, request: web.Request) -> web.StreamResponse | None:
         """A client that asks before it sends a large body learns first whether it may."""
-        if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
-            raise web.HTTPExpectationFailed(text="Expect: only 100-continue is known")
-        self._allow(request, write=True)
+        try:
+            if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+                raise web.HTTPExpectationFailed(text="Expect: only 100-continue is known")
+            self._allow(request, write=True)
+        except (NotAuthorised, web.HTTPException) as error:
+            return error_response(error)  # middlewares do not see this handler
         if request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None

@@ -3,25 +3,25 @@ sockets."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from edgepart.agent.gateway.answers import error_response
 from edgepart.agent.gateway.bodies import Bodies, Limits, TooLarge
 from edgepart.agent.gateway.management import Management
 from edgepart.agent.gateway.metrics import Metrics
 from edgepart.agent.gateway.node import Node
+from edgepart.agent.gateway.silence import Silence
 from edgepart.agent.gateway.v2 import V2
 from edgepart.agent.options import format_address
 from edgepart.planner.errors import EdgepartError, UsageError
 
 log = logging.getLogger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class HttpServer:
@@ -50,10 +50,12 @@ class HttpServer:
         self._v2 = V2(node, admin_credential, self._bodies, metrics)
         self._management = Management(node, admin_credential, metrics, self._limits, spool)
         self._runner: web.AppRunner | None = None
+        self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Listens, and gives the URL; UsageError where the address cannot be had."""
-        app = web.Application(middlewares=[_errors])
+        silence = Silence(self._limits)
+        app = web.Application(middlewares=[silence.middleware, _errors])
         app.add_routes(self._v2.routes() + self._management.routes())
         self._runner = web.AppRunner(
             app,
@@ -61,6 +63,7 @@ class HttpServer:
             handle_signals=False,
             handler_cancellation=True,
             keepalive_timeout=self._limits.head_s,
+            lingering_time=self._limits.linger_s,
             shutdown_timeout=5.0,
         )
         await self._runner.setup()
@@ -76,6 +79,8 @@ class HttpServer:
                 f"--http {where}: cannot listen there ({error.strerror}); give another"
             ) from error
         self._port = int(self._runner.addresses[0][1])
+        if self._runner.server is not None:
+            self._watch = asyncio.create_task(silence.watch(self._runner.server), name="http-silence")
         return self.url
 
     @property
@@ -92,6 +97,8 @@ class HttpServer:
     async def stop(self) -> None:
         """Takes no more, lets what is under way end (a few seconds at most), and closes."""
         await self._management.stop()
+        if self._watch is not None:
+            self._watch.cancel()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -105,6 +112,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except TooLarge as error:
         response = error_response(error)
         response.set_status(413)
+    except web.RequestPayloadError as error:
+        text = " ".join(str(error).split())
+        response = error_response(web.HTTPBadRequest(text=f"the body is damaged: {text}"))
     except (web.HTTPException, EdgepartError) as error:
         response = error_response(error)
     except Exception as error:

@@ -22,7 +22,12 @@ T = TypeVar("T")
 CREDENTIAL = "open sesame"
 ADMIN = {"Authorization": f"Bearer {CREDENTIAL}"}
 LIMITS = Limits(
-    request_bytes=4 << 20, all_requests_bytes=6 << 20, upload_bytes=1 << 20, stall_s=0.5, head_s=0.5
+    request_bytes=4 << 20,
+    all_requests_bytes=6 << 20,
+    upload_bytes=1 << 20,
+    stall_s=0.5,
+    head_s=0.5,
+    linger_s=0.1,
 )
 
 

@@ -42,7 +42,7 @@ def tensors(draw: st.DrawFn) -> tuple[str, Array]:
 
 def binary_request(datatype: str, array: Array) -> tuple[bytes, int]:
     data = bytes(binary_of(array, datatype))
-    entry = {"name": "x", "datatype": datatype, "shape": list(array.shape)}
+    entry: dict[str, Any] = {"name": "x", "datatype": datatype, "shape": list(array.shape)}
     entry["parameters"] = {"binary_data_size": len(data)}
     head = json.dumps({"id": "7", "inputs": [entry], "parameters": {"binary_data_output": True}}).encode()
     return head + data, len(head)
