@@ -26,9 +26,9 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Members, leader and deployments."""
-    target = target_of(agent, state)
     if watch and as_json:
         raise UsageError("--watch and --json: a stream is no JSON document; give one of them")
+    target = target_of(agent, state)
     if watch:
         _watch(target)
         return

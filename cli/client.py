@@ -233,11 +233,12 @@ async def _chunks(path: Path, sent: _Sent) -> AsyncIterator[bytes]:
 def error_from(document: Mapping[str, Any], status: int) -> EdgepartError:
     """The agent's error, as the class it was there."""
     text = str(document.get("error") or f"the agent answered with HTTP status {status}")
+    if document.get("kind") == "Unavailable" or status == 503:
+        wait_s = document.get("retry_after_s")
+        return Unavailable(text, float(wait_s) if isinstance(wait_s, int | float) else 1.0)
     kind = getattr(errors, str(document.get("kind")), None)
     if isinstance(kind, type) and issubclass(kind, EdgepartError):
         return kind(text)
-    if status == 503:
-        return Unavailable(text)
     return errors.RequestError(text) if 400 <= status < 500 else EdgepartError(text)
 
 

@@ -180,5 +180,5 @@ def largest_difference(a: Mapping[str, Array], b: Mapping[str, Array]) -> float:
         same = (left == right) | (np.isnan(left) & np.isnan(right))
         with np.errstate(invalid="ignore"):
             apart = np.where(same, 0.0, np.abs(left - right))
-        worst = max(worst, float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0)))
+        worst = max(worst, float(np.where(np.isnan(apart), np.inf, apart).max(initial=0.0)))
     return worst

@@ -19,7 +19,7 @@ from edgepart.agent.gateway.server import HttpServer
 from tests.agent.gateway.fakes import FakeNode
 
 T = TypeVar("T")
-CREDENTIAL = "open sesame"
+CREDENTIAL = "open-sesame-" + "0" * 32
 ADMIN = {"Authorization": f"Bearer {CREDENTIAL}"}
 LIMITS = Limits(
     request_bytes=4 << 20,

@@ -1,0 +1,472 @@
+"""What a person types: each command's output and exit status, in process, against a real server with a fake
+node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from edgepart.agent.gateway.server import HttpServer
+from edgepart.agent.messages import DeployOptions
+from edgepart.cli import clustering, deploying, output, tensors
+from edgepart.cli.client import Client, error_from
+from edgepart.cli.main import main
+from edgepart.cli.options import Target, target_of
+from edgepart.planner.errors import Infeasible, ModelError, RequestError, Unavailable, UsageError
+from tests.agent.gateway.conftest import CREDENTIAL, LIMITS, Served, served
+from tests.agent.gateway.fakes import NO_ROOM, A, FakeNode, add_model
+
+__all__ = ["served"]
+
+Edgepart = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def edgepart(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Edgepart:
+    """Runs a command in this process; gives its exit status, stdout and stderr."""
+    for name in ("EDGEPART_AGENT", "EDGEPART_STATE", "STATE_DIRECTORY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def member(served: Served, tmp_path: Path) -> Path:
+    """A state directory whose agent is the served one, and which holds its credential."""
+    from edgepart.agent import identity
+
+    state = tmp_path / "state"
+    made = identity.create_cluster(state, 0.0)
+    (made.directory / "admin").write_text(CREDENTIAL)
+    (state / "agent.json").write_text(json.dumps({"name": "pi-a", "pid": os.getpid(), "http": served.url}))
+    return state
+
+
+def document(result: tuple[int, str, str]) -> Any:
+    status, out, err = result
+    assert status == 0, err
+    return json.loads(out)
+
+
+# The command itself
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """A person who asks for help should not wait for ONNX Runtime."""
+    code = (
+        "import sys; from edgepart.cli.main import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'onnx', 'onnxruntime', 'aiohttp', 'numpy', 'zeroconf', 'cryptography'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for command in (
+        "init",
+        "join",
+        "token",
+        "agent",
+        "deploy",
+        "undeploy",
+        "infer",
+        "bench",
+        "status",
+        "plan",
+    ):
+        assert command in done.stdout
+
+
+def test_version(edgepart: Edgepart) -> None:
+    from edgepart import __version__
+
+    assert edgepart("--version") == (0, f"edgepart {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fly"],
+        ["status", "--sideways"],
+        ["deploy"],
+        ["status", "--watch", "--json"],
+        ["status", "--agent", "ftp://x"],
+        ["status", "--agent", "http://x/path"],
+        ["agent", "--listen", "nowhere"],
+        ["agent", "--name", "-x"],
+        ["agent", "--threads", "0"],
+        ["agent", "--memory-limit", "much"],
+        ["agent", "--log-level", "loud"],
+        ["token", "create", "--ttl", "soon"],
+        ["join", "no-token"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--axis", "time"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--objective", "joy"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--shape", "x"],
+        ["infer", "m", "--agent", "localhost:1"],
+    ],
+)
+def test_wrong_usage_exits_2(edgepart: Edgepart, arguments: list[str]) -> None:
+    status, out, err = edgepart(*arguments)
+    assert status == 2
+    assert err and "Traceback" not in err
+    assert not out or json.loads(out)["kind"] == "UsageError"
+
+
+def test_no_agent_is_said_plainly(edgepart: Edgepart) -> None:
+    status, out, err = edgepart("status")
+    assert status == 1
+    assert err.startswith("error: no agent runs") and "edgepart agent" in err
+    status, out, err = edgepart("status", "--json")
+    assert json.loads(out)["kind"] == "Unavailable"
+
+
+def test_an_agent_that_is_gone(edgepart: Edgepart) -> None:
+    status, _, err = edgepart("status", "--agent", "http://127.0.0.1:9")
+    assert status == 1
+    assert "cannot be reached" in err
+
+
+# Clusters
+
+
+def test_init_and_tokens(edgepart: Edgepart, tmp_path: Path) -> None:
+    state = ["--state", str(tmp_path / "s")]
+    made = document(edgepart("init", *state, "--name", "pi-a", "--json"))
+    assert made["token"].startswith(f"EP1-{made['fingerprint']}-")
+    assert clustering.remembered_name(tmp_path / "s") == "pi-a"
+    again = edgepart("init", *state)
+    assert again[0] == 2 and "already" in again[2]
+    token = document(edgepart("token", "create", *state, "--uses", "3", "--ttl", "30m", "--json"))
+    listed = document(edgepart("token", "list", *state, "--json"))["tokens"]
+    assert [card["uses"] for card in listed] == [16, 3]
+    assert token["token"].rpartition(".")[2] not in json.dumps(listed)
+    assert listed[1]["id"] in edgepart("token", "list", *state)[1]
+    assert (
+        document(edgepart("token", "revoke", token["token"], *state, "--json"))["revoked"] == listed[1]["id"]
+    )
+    assert edgepart("token", "revoke", "nothing", *state)[0] == 2
+    assert len(document(edgepart("token", "list", *state, "--json"))["tokens"]) == 1
+
+
+def test_init_for_people(edgepart: Edgepart, tmp_path: Path) -> None:
+    status, out, _ = edgepart("init", "--state", str(tmp_path / "s"))
+    assert status == 0
+    assert "edgepart join EP1-" in out and "edgepart agent" in out
+
+
+def test_a_bad_name_makes_no_cluster(edgepart: Edgepart, tmp_path: Path) -> None:
+    assert edgepart("init", "--state", str(tmp_path / "s"), "--name", "a b")[0] == 2
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("text", ["", "1", "h", "-1h", "0s", "1w"])
+def test_durations(text: str) -> None:
+    with pytest.raises(UsageError, match="ttl"):
+        clustering.parse_duration(text)
+
+
+# Looking
+
+
+def test_status(edgepart: Edgepart, member: Path) -> None:
+    found = document(edgepart("status", "--state", str(member), "--json"))
+    assert found["leader"] == "pi-a"
+    assert {card["name"] for card in found["deployments"]} >= {"add"}
+    _, out, _ = edgepart("status", "--state", str(member))
+    assert "pi-a *" in out and "add" in out and "3.1" in out
+
+
+def test_models_and_devices(edgepart: Edgepart, member: Path, served: Served) -> None:
+    models = document(edgepart("models", "--state", str(member), "--json"))["models"]
+    assert any(card["name"] == "add" for card in models)
+    assert "input  a  float 2x3" in edgepart("models", "--state", str(member))[1]
+    assert document(edgepart("devices", "--state", str(member), "--json"))["devices"] == []
+    served.node.sessions.clear()
+    assert "Nothing is deployed" in edgepart("models", "--state", str(member))[1]
+
+
+# Deploying
+
+
+def test_deploy_and_undeploy(edgepart: Edgepart, member: Path, served: Served, tmp_path: Path) -> None:
+    (tmp_path / "my model.v2.onnx").write_bytes(add_model())
+    options = ["--shape", "a=2,3", "--axis", "height", "--devices", "pi-a, pi-b", "--memory-limit", "2G"]
+    found = document(edgepart("deploy", "my model.v2.onnx", *options, "--state", str(member), "--json"))
+    assert found["name"] == "my-model.v2"
+    assert found["endpoint"] == f"{served.url}/v2/models/my-model.v2"
+    files, given = served.node.deployed["my-model.v2"]
+    assert files == {"my model.v2.onnx": add_model()}
+    assert given == DeployOptions({"a": (2, 3)}, "latency", "auto", "height", ("pi-a", "pi-b"), 2 << 30)
+    status, out, err = edgepart("deploy", "my model.v2.onnx", "--name", "m", "--state", str(member))
+    assert status == 0
+    assert f"{served.url}/v2/models/m/infer" in out and "curl" in out
+    assert "sending weights" in err
+    document(edgepart("deploy", "my model.v2.onnx", "--no-wait", "--state", str(member), "--json"))
+    assert document(edgepart("undeploy", "add", "--state", str(member), "--json")) == {"undeployed": "add"}
+    assert edgepart("undeploy", "add", "--state", str(member))[0] == 1
+
+
+def test_deploy_takes_external_data_along(member: Path, served: Served, tmp_path: Path) -> None:
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [300]) for n in ("x", "y")]
+    weight = numpy_helper.from_array(np.arange(300, dtype=np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])], "g", values[:1], values[1:], [weight]
+    )
+    folder = tmp_path / "model"
+    (folder / "data").mkdir(parents=True)
+    onnx.save(helper.make_model(graph), folder / "m.onnx")
+    model = onnx.load(folder / "m.onnx")
+    onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="data/w.bin", size_threshold=0)
+    assert set(deploying.files_of(folder / "m.onnx")) == {"m.onnx", "data/w.bin"}
+    with pytest.raises(SystemExit) as ended:
+        main(["deploy", str(folder / "m.onnx"), "--state", str(member), "--json"])
+    assert not ended.value.code
+    assert set(served.node.deployed["m"][0]) == {"m.onnx", "data/w.bin"}
+
+
+def test_what_the_agent_refuses(edgepart: Edgepart, member: Path, served: Served, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(add_model())
+    served.node.failure = NO_ROOM
+    status, out, err = edgepart("deploy", "m.onnx", "--state", str(member), "--json")
+    assert status == 1
+    assert json.loads(out) == {"error": "pi-a lacks 12 bytes", "kind": "Infeasible"}
+    assert "Traceback" not in err
+
+
+def test_models_that_are_none(edgepart: Edgepart, member: Path, tmp_path: Path) -> None:
+    status, _, err = edgepart("deploy", "nothing.onnx", "--state", str(member))
+    assert status == 1 and "no such file" in err
+    (tmp_path / "bad.onnx").write_bytes(b"\xff" * 100)
+    assert edgepart("deploy", "bad.onnx", "--state", str(member))[0] == 1
+    (tmp_path / "m.onnx").write_bytes(add_model())
+    assert edgepart("deploy", "m.onnx", "--name", "a/b", "--state", str(member))[0] == 2
+
+
+def test_deploying_needs_the_clusters_credential(edgepart: Edgepart, member: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(add_model())
+    (member / "identity" / "admin").write_text("another" * 5)
+    status, _, err = edgepart("deploy", "m.onnx", "--state", str(member))
+    assert status == 1
+    assert "credential" in err
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("a b.onnx", "a-b"), ("x.y.onnx", "x.y"), ("-é-.onnx", None), ("1.onnx", "1")]
+)
+def test_names_from_files(file: str, name: str | None) -> None:
+    if name is None:
+        with pytest.raises(UsageError, match="--name"):
+            deploying.default_name(Path(file))
+    else:
+        assert deploying.default_name(Path(file)) == name
+
+
+# Using
+
+
+def test_infer(edgepart: Edgepart, member: Path, tmp_path: Path) -> None:
+    np.save("a.npy", A)
+    np.savez("both.npz", a=A, b=A)
+    Path("b.json").write_text(json.dumps(A.tolist()))
+    state = ["--state", str(member)]
+    found = document(edgepart("infer", "add", "-i", "a=a.npy", "-i", "b=b.json", *state, "--json"))
+    assert found["outputs"]["total"]["data"] == (2 * A).tolist()
+    assert found["epoch"] == "3.1"
+    status, out, _ = edgepart("infer", "add", "-i", "both.npz", "-o", "out.npz", *state)
+    assert status == 0 and "total" in out
+    with np.load("out.npz") as written:
+        np.testing.assert_array_equal(written["total"], 2 * A)
+        np.testing.assert_array_equal(written["less"], 0 * A)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["-i", "a=gone.npy"], 2, "gone.npy"),
+        (["-i", "c=a.npy"], 2, "no input 'c'"),
+        (["-i", "a.npy"], 2, "say which"),
+        (["-i", "a=a.npy"], 1, "missing"),
+        (["-i", "a=a.npy", "-i", "a=a.npy"], 2, "twice"),
+        (["-i", "a=both.npz"], 2, "2 arrays"),
+        (["-i", "a=junk.npy"], 2, "junk.npy"),
+        (["-i", "a=junk.json"], 2, "junk.json"),
+        (["-i", "a=wide.npy", "-i", "b=a.npy"], 1, "FP64"),
+        (["-i", "both.npz", "-o", "out.txt"], 2, ".npz"),
+        (["-i", "both.npz", "-o", "no/where.npz"], 2, "where"),
+    ],
+)
+def test_infer_says_what_is_wrong(
+    edgepart: Edgepart, member: Path, arguments: list[str], status: int, words: str
+) -> None:
+    np.save("a.npy", A)
+    np.save("wide.npy", A.astype(np.float64))
+    np.savez("both.npz", a=A, b=A)
+    Path("junk.npy").write_bytes(b"\x93NUMPY junk")
+    Path("junk.json").write_text("[1, [2]")
+    found, _, err = edgepart("infer", "add", *arguments, "--state", str(member))
+    assert found == status, err
+    assert words in err and "Traceback" not in err
+
+
+def test_a_pickle_is_never_opened(edgepart: Edgepart, member: Path) -> None:
+    np.save("a.npy", np.array([print], dtype=object), allow_pickle=True)
+    status, _, err = edgepart("infer", "add", "-i", "a=a.npy", "--state", str(member))
+    assert status == 2 and "a.npy" in err
+
+
+def test_bench(edgepart: Edgepart, member: Path) -> None:
+    found = document(edgepart("bench", "add", "-n", "30", "-c", "4", "--state", str(member), "--json"))
+    assert found["requests"] == {"sent": 30, "answered": 30, "lost": 0}
+    assert found["max_abs_diff"] == 0 and found["answers_equal"]
+    assert found["latency_s"]["p50"] <= found["latency_s"]["p99"] <= found["latency_s"]["max"]
+    assert found["predicted_latency_s"] == 0.001
+    _, out, _ = edgepart("bench", "same-string", "-n", "3", "--state", str(member))
+    assert "3 sent, 3 answered, 0 lost" in out
+
+
+def test_bench_reports_what_is_lost(
+    edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = served.node.infer
+    calls = 0
+
+    async def sometimes(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise RequestError("the fourth is bad")
+        return await real(*arguments)
+
+    monkeypatch.setattr(served.node, "infer", sometimes)
+    status, out, err = edgepart("bench", "add", "-n", "10", "--state", str(member))
+    assert status == 1
+    assert "9 answered, 1 lost" in out and "the fourth is bad" in err
+
+
+def test_a_request_moves_on_when_its_agent_dies(served: Served, tmp_path: Path) -> None:
+    """The second member is known from the first one's status, before that one is gone."""
+
+    async def story() -> None:
+        second = HttpServer(FakeNode(), CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        node = FakeNode()
+        first = HttpServer(node, CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        status = node.status()
+        status["members"].append({"name": "pi-b", "state": "alive", "http": await second.start()})
+        node.status = lambda: status  # type: ignore[method-assign]
+        async with Client(Target(await first.start(), tmp_path)) as client:
+            await client.learn()
+            assert (await client.infer("add", {"a": A, "b": A})).retries == 0
+            await first.stop()
+            answer = await client.infer("add", {"a": A, "b": A})
+            np.testing.assert_array_equal(answer.outputs["total"], 2 * A)
+            assert answer.retries == 1
+            await second.stop()
+            with pytest.raises(Unavailable, match="cannot be reached"):
+                await client.infer("add", {"a": A, "b": A}, None, 5)
+
+    asyncio.run(story())
+
+
+def test_a_request_waits_for_a_plan(tmp_path: Path) -> None:
+    class Late(FakeNode):
+        tries = 0
+
+        async def infer(self, *arguments: Any) -> Any:
+            self.tries += 1
+            if self.tries < 3:
+                raise Unavailable("no plan yet", 0.01)
+            return await super().infer(*arguments)
+
+    async def story() -> None:
+        server = HttpServer(Late(), CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
+        async with Client(Target(await server.start(), tmp_path)) as client:
+            assert (await client.infer("add", {"a": A, "b": A})).retries == 2
+        await server.stop()
+
+    asyncio.run(story())
+
+
+def test_errors_keep_their_class() -> None:
+    assert type(error_from({"error": "x", "kind": "Infeasible"}, 507)) is Infeasible
+    assert type(error_from({"error": "x", "kind": "ModelError"}, 400)) is ModelError
+    assert type(error_from({"error": "x", "kind": "Exception"}, 400)) is RequestError
+    assert type(error_from({}, 503)) is Unavailable
+    assert "418" in str(error_from({}, 418))
+
+
+# Pieces
+
+
+def test_targets(tmp_path: Path) -> None:
+    assert target_of("pi-a:8433", tmp_path).url == "http://pi-a:8433"
+    assert target_of("http://[::1]:1/", tmp_path).is_local
+    assert not target_of("pi-a:8433", tmp_path).is_local
+    (tmp_path / "agent.json").write_text("[]")
+    with pytest.raises(UsageError, match="cannot be read"):
+        target_of(None, tmp_path)
+
+
+def test_random_inputs_are_seeded_and_fit() -> None:
+    metadata = {
+        "inputs": [
+            {"name": "x", "datatype": "FP16", "shape": [-1, 3]},
+            {"name": "k", "datatype": "INT64", "shape": []},
+            {"name": "b", "datatype": "BOOL", "shape": [2]},
+        ]
+    }
+    first, again = tensors.random_inputs(metadata, 5), tensors.random_inputs(metadata, 5)
+    assert first["x"].shape == (1, 3) and first["x"].dtype == np.float16
+    assert first["k"].shape == ()
+    assert tensors.largest_difference(first, again) == 0
+    with pytest.raises(UsageError, match="FLOAT8"):
+        tensors.random_inputs({"inputs": [{"name": "x", "datatype": "FLOAT8", "shape": [1]}]}, 0)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ([1.0, np.nan, np.inf], [1.5, np.nan, np.inf], 0.5),
+        ([1.0], [np.nan], np.inf),
+        ([np.inf], [-np.inf], np.inf),
+        ([True], [False], np.inf),
+        ([3], [1], 2.0),
+        ([[1.0]], [1.0], np.inf),
+    ],
+)
+def test_differences(a: Any, b: Any, expected: float) -> None:
+    assert tensors.largest_difference({"y": np.array(a)}, {"y": np.array(b)}) == expected
+
+
+def test_plain_values_for_json() -> None:
+    assert tensors.plain(np.array([[1.0, np.nan], [-np.inf, 0.5]])) == [[1.0, "nan"], ["-inf", 0.5]]
+    assert json.dumps(tensors.plain(np.array([True, False]))) == "[true, false]"
+
+
+def test_progress_without_a_terminal_is_one_line_a_stage(capfd: pytest.CaptureFixture[str]) -> None:
+    with output.progress({}) as bar:
+        for done in range(3):
+            bar("sending", done, 3)
+        bar("planning", 0, 0)
+    assert capfd.readouterr().err.split() == ["sending", "planning"]
