@@ -1,7 +1,7 @@
 """Measuring: keeps this device's card true. Door: probes (agent/probe.py) and echoes over the links.
 
-The device is probed at the start; a link is measured once it is up, by the end with the larger node id, one link at a
-time so that two measurements do not share a wire.
+The device is probed at the start; a link is measured by whoever comes new, one link at a time so that two measurements
+do not share a wire.
 """
 
 from __future__ import annotations
@@ -22,6 +22,12 @@ from edgepart.planner.errors import Unavailable
 
 log = logging.getLogger(__name__)
 
+FIRST_S = 2.0
+"""How long a device that sees nobody waits before it tells its card."""
+NEWCOMER_S = 30.0
+"""For so long after its start a device measures all its links itself; afterwards newcomers do it for it."""
+LATER_S = 10.0
+"""A link that neither end has measured is tried again after this, by the end with the larger node id."""
 ECHO_S = 10.0
 """How long one echo may take: 1 MiB there and back at 2 Mbit/s."""
 
@@ -29,47 +35,66 @@ ECHO_S = 10.0
 class Measuring:
     """This device's card and the links on it."""
 
-    def __init__(self, node: str, device: Device, asks: Asks, ready: Callable[[CardReady], None]) -> None:
+    def __init__(
+        self,
+        node: str,
+        device: Device,
+        asks: Asks,
+        ready: Callable[[CardReady], None],
+        theirs: Callable[[str], Measured | None],
+    ) -> None:
+        """`theirs` gives what another member measured, as far as it has told."""
         self._node = node
         self._measured = Measured(device)
         self._asks = asks
         self._ready = ready
+        self._theirs = theirs
         self._told: Measured | None = None
         self._present: set[str] = set()
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def measured(self) -> Measured:
-        return self._measured
+        self._changed = asyncio.Event()
 
     def members(self, nodes: Iterable[str]) -> None:
         """Who is in now, besides this device."""
         self._present = set(nodes)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled. The first card waits for the links that a newcomer measures, so that nobody plans with
+        guessed ones."""
+        newcomer_until = time.monotonic() + NEWCOMER_S
+        await self._change(FIRST_S)
+        while True:
+            self._changed.clear()
+            await self._measure_all(time.monotonic() < newcomer_until)
+            self._tell()
+            await self._change(LATER_S if self._missing() else None)
+
+    async def _change(self, timeout_s: float | None) -> None:
+        """Until the members change, or the time is up."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _missing(self) -> set[str]:
+        """Members to whom neither end has measured the link."""
+        unknown = self._present - self._measured.links.keys()
+        known = {node for node in unknown if self._node in getattr(self._theirs(node), "links", ())}
+        return unknown - known
+
+    async def _measure_all(self, newcomer: bool) -> None:
         links = {node: link for node, link in self._measured.links.items() if node in self._present}
         self._measured = replace(self._measured, links=links)
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._measure_all(), name="measure links")
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _measure_all(self) -> None:
-        skipped: set[str] = set()
-        while due := sorted(self._ours() - self._measured.links.keys() - skipped):
-            try:
-                link = await self.measure(due[0])
-            except Unavailable as error:
-                log.info("link to %s not measured: %s", due[0], error)
-                skipped.add(due[0])
+        for node in sorted(self._missing()):
+            if not newcomer and node > self._node:
                 continue
-            if due[0] in self._present:
-                links = {**self._measured.links, due[0]: link}
-                self._measured = replace(self._measured, links=links)
-        self._tell()
-
-    def _ours(self) -> set[str]:
-        return {node for node in self._present if node < self._node}
+            try:
+                link = await self.measure(node)
+            except Unavailable as error:
+                log.info("link to %s not measured: %s", node, error)
+                continue
+            self._measured = replace(self._measured, links={**self._measured.links, node: link})
 
     def _tell(self) -> None:
         if self._told is None or differs(self._told, self._measured):

@@ -19,7 +19,7 @@ from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.store import Store
 from edgepart.planner.errors import Unavailable
 
-NICENESS = 5
+NICENESS = 10
 
 Answer = PlanComputed | PlanFailed
 

@@ -17,6 +17,7 @@ from edgepart import __version__
 from edgepart.agent import events
 from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Serving
+from edgepart.agent.cards import Measured, read
 from edgepart.agent.core import Core
 from edgepart.agent.discovery import Announcement, Discovery, Seen, local_addresses
 from edgepart.agent.executor import Executor
@@ -75,15 +76,15 @@ class Agent:
         listener = bind(self._options.http)
         listen = self._transport.listen(*self._options.listen)
         self._make_logic(listen, listener)
-        self._measuring = Measuring(self.identity.node_id, device, self._asks, self._shell.post)
+        node, post = self.identity.node_id, self._shell.post
+        self._measuring = Measuring(node, device, self._asks, post, self._measured_by)
         self._post.connect(self._plans, self._shell.post, self._serving.asked, self._asks.answered)
         self._ending.callback(self._leave)
         self._shell.start()
         self._ending.push_async_callback(self._http.stop)
         await self._http.start()
         await self._look_around(listen)
-        self._measuring.members(())
-        for work in (self._collect_garbage(), self._notify.feed(self._progressing)):
+        for work in (self._measuring.run(), self._collect_garbage(), self._notify.feed(self._progressing)):
             self._ending.push_async_callback(_ended, asyncio.create_task(work))
         self._files.announce(self._name, reachable_text(listen), self._http.url)
         self._ending.callback(self._files.withdraw)
@@ -208,6 +209,10 @@ class Agent:
         self._measuring.members(others)
         self._notify.status(f"{len(members)} members: {', '.join(m.name for m in members)}")
 
+    def _measured_by(self, node: str) -> Measured | None:
+        card = self._shell.core.cards.get(node)
+        return read(card.document) if card else None
+
     def _addresses(self) -> list[Address]:
         """Where other members listen; any thread."""
         return [parse_address(text) for member in self._members for text in member.listen]
@@ -232,7 +237,6 @@ class Agent:
 
     def _leave(self) -> None:
         """Say goodbye: the others count this device as left, and replan at once."""
-        self._measuring.stop()
         self._shell.post(events.LeaveRequested())
         self._shell.stop()
 

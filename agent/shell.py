@@ -211,6 +211,15 @@ class Shell:
                 answer = events.PlanFailed(order.key, str(error), "Unavailable", final=False)
             finally:
                 self._computing = None
-            if isinstance(answer, events.PlanFailed):
-                log.warning("no plan for %s: %s", order.key.deployment, answer.error)
+            _tell(order, answer)
             self.post(answer)
+
+
+def _tell(order: events.ComputePlan, answer: events.PlanComputed | events.PlanFailed) -> None:
+    name = order.key.deployment
+    on = ", ".join(device for _, device, _ in order.key.devices)
+    if isinstance(answer, events.PlanFailed):
+        log.warning("no plan for %s on %s: %s", name, on, answer.error)
+        return
+    now = f"now {answer.current_latency_s:.4f} s" if order.current else "not served now"
+    log.info("a plan for %s on %s: %.4f s (%s)", name, on, answer.latency_s, now)
