@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def add_model() -> bytes:
     return bytes(model.SerializeToString())
 
 
+@cache
+def _sessions() -> dict[str, ort.InferenceSession]:
+    """Made once, without threads of their own: hundreds of pools would outlive their tests."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    models = {f"same-{element}": identity_model(element) for element in ELEMENTS} | {"add": add_model()}
+    return {name: ort.InferenceSession(model, options) for name, model in models.items()}
+
+
 class FakeNode:
     """Implements Node."""
 
@@ -53,8 +63,7 @@ class FakeNode:
     fingerprint = "f" * 64
 
     def __init__(self) -> None:
-        models = {f"same-{element}": identity_model(element) for element in ELEMENTS} | {"add": add_model()}
-        self.sessions = {name: ort.InferenceSession(model) for name, model in models.items()}
+        self.sessions = dict(_sessions())
         self.unready: dict[str | None, str] = {}
         self.deployed: dict[str, tuple[dict[str, bytes], DeployOptions]] = {}
         self.failure: Exception | None = None
