@@ -81,7 +81,10 @@ def models(state: State = None, agent: Agent = None, as_json: Json = False) -> N
         say(f"{card['name']}: {card['state']}")
         if card.get("strategy"):
             predicted = seconds(card["predicted_latency_s"])
-            say(f"  {card['strategy']} on {', '.join(card['devices'])}, predicted {predicted}: {card['why']}")
+            say(
+                f"  {card['strategy']} on {', '.join(card['devices'])}, predicted {predicted}: {card['why']}",
+                prose=True,
+            )
         for side in ("inputs", "outputs"):
             for value in card[side]:
                 say(f"  {side[:-1]:6} {value['name']}  {value['dtype']} {shape(value['shape'])}")

@@ -24,9 +24,11 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, soft_wrap=True)
 
 
-def say(text: str) -> None:
-    """A line for people, on stdout; no markup is read in it."""
-    console().print(text, markup=False)
+def say(text: str, *, prose: bool = False) -> None:
+    """A line for people, on stdout; no markup is read in it. Prose is wrapped between words on a terminal;
+    anything else may be copied, and is left whole."""
+    out = console()
+    out.print(text, markup=False, soft_wrap=not (prose and out.is_terminal))
 
 
 def note(text: str) -> None:
