@@ -10,13 +10,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from edgepart.cli import asking, clustering, deploying, running, serving
+from edgepart.cli.demo import demo
 from edgepart.cli.plan import plan
 from edgepart.planner.errors import EdgepartError, InternalError, UsageError
 
@@ -64,8 +63,7 @@ app.command(rich_help_panel=_SEE)(asking.status)
 app.command(rich_help_panel=_SEE)(asking.devices)
 app.command(rich_help_panel=_SEE)(asking.models)
 app.command(rich_help_panel=_SEE)(plan)
-if find_spec("edgepart.cli.demo"):
-    app.command(rich_help_panel=_START)(import_module("edgepart.cli.demo").demo)
+app.command(rich_help_panel=_START)(demo)
 
 
 def exit_status(error: EdgepartError) -> int:
