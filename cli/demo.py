@@ -1,5 +1,5 @@
-"""`edgepart demo`: three agents on this machine do their real job, one is killed, one joins. An ordinary client of the
-product: it types the commands that a person would, and sends requests as any client does.
+"""`edgepart demo`: three agents on this machine do their real job, one is killed, one joins. An ordinary
+client of the product: it types the commands that a person would, and sends requests as any client does.
 """
 
 from __future__ import annotations
@@ -75,7 +75,9 @@ class Story:
     def plan(self, plan: dict[str, Any]) -> None:
         """Who computes what, and what crosses."""
         total = sum(device["flops"] for device in plan["devices"].values()) or 1.0
-        shared: dict[str, str] = next((parts for parts in plan["shares"].values() if len(parts) == len(plan["devices"])), {})
+        shared: dict[str, str] = next(
+            (parts for parts in plan["shares"].values() if len(parts) == len(plan["devices"])), {}
+        )
         rows = [
             (
                 name,

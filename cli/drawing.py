@@ -1,5 +1,5 @@
 """A plan as one self-contained HTML page: figures, who computes which part of every layer, the predicted
-timeline with its messages. Inline SVG and CSS, no script, nothing fetched. Pure: text in, text out. """
+timeline with its messages. Inline SVG and CSS, no script, nothing fetched. Pure: text in, text out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A small cluster on this machine: real agents as processes, each with its own state directory. Used by the demo,
-the tests and the benchmarks; it only types the commands that a person would. Door: processes and files.
+"""A small cluster on this machine: real agents as processes, each with its own state directory. Used by the
+demo, the tests and the benchmarks; it only types the commands that a person would. Door: processes and files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from edgepart.planner.errors import ClusterError, InternalError
 
 
 def edgepart(*arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> Any:
-    """Runs one `edgepart ... --json` command and gives its document; ClusterError with what it printed otherwise."""
+    """Runs one `edgepart ... --json` command and gives its document; ClusterError with what it printed
+    otherwise."""
     command = [sys.executable, "-m", "edgepart", *arguments, "--json"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(env or {})}
@@ -102,7 +103,8 @@ class LocalAgent:
 
 
 class LocalCluster:
-    """`with LocalCluster(["a", "b", "c"]) as cluster:` three members that have found each other and elected a leader."""
+    """`with LocalCluster(["a", "b", "c"]) as cluster:` three members that have found each other and elected
+    a leader."""
 
     def __init__(
         self,
@@ -136,7 +138,8 @@ class LocalCluster:
         self.close()
 
     def add(self, name: str) -> LocalAgent:
-        """Makes a cluster with the first agent, lets the others join it with a one-time token, and starts each."""
+        """Makes a cluster with the first agent, lets the others join it with a one-time token, and starts
+        each."""
         state = self.folder / name
         agent = LocalAgent(name, state, self._options, self._env.get(name, {}))
         if self.agents:
@@ -191,7 +194,8 @@ class LocalCluster:
         self.wait(settled, f"{count} members with one leader", timeout_s=timeout_s)
 
     def wait(self, done: Any, what: str, agent: LocalAgent | None = None, timeout_s: float = 60) -> Any:
-        """What `done()` gives as soon as it is true; ClusterError with the agents' last words after `timeout_s`."""
+        """What `done()` gives as soon as it is true; ClusterError with the agents' last words after
+        `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             with contextlib.suppress(ClusterError):

@@ -1,7 +1,8 @@
 """Reading a page with PP-OCR: the demo's real model on its real input.
 
-RapidOCR finds lines of text and reads them; it prepares the pixels and makes sense of the outputs, and whoever is given as
-`Session` runs the models in between: one ONNX Runtime session here, or a cluster. Needs the extra `edgepart[demo]`.
+RapidOCR finds lines of text and reads them; it prepares the pixels and makes sense of the outputs, and
+whoever is given as `Session` runs the models in between: one ONNX Runtime session here, or a cluster. Needs
+the extra `edgepart[demo]`.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class Reader:
     def read(
         self, detect: Session | None = None, recognise: Session | None = None
     ) -> tuple[Recorded, Recorded]:
-        """Runs the page through the given sessions (alone, in this process, where none is given) and gives what went
-        through the detector and through the recogniser."""
+        """Runs the page through the given sessions (alone, in this process, where none is given) and gives
+        what went through the detector and through the recogniser."""
         detector, recogniser = Recorded(detect or self._alone[0]), Recorded(recognise or self._alone[1])
         self._engine.text_det.infer, self._engine.text_rec.session = detector, recogniser
         found, _ = self._engine(str(self.image))

@@ -1,4 +1,5 @@
-"""Traffic: requests that keep coming, and what became of them. Door: a client of the cluster and the clock."""
+"""Traffic: requests that keep coming, and what became of them. Door: a client of the cluster and the
+clock."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class Tally:
 
 
 class Traffic:
-    """`async with Traffic(client, ...) as traffic:` keeps `concurrency` requests under way inside the block."""
+    """`async with Traffic(client, ...) as traffic:` keeps `concurrency` requests under way inside the
+    block."""
 
     def __init__(
         self,
