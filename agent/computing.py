@@ -10,7 +10,7 @@ from pathlib import Path
 
 from edgepart.agent.cards import cluster_of
 from edgepart.agent.control import Deployment
-from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
+from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.errors import EdgepartError, Infeasible, UserError
 from edgepart.planner.graph import Graph
@@ -22,6 +22,9 @@ from edgepart.planner.simulate import simulate
 
 GRAPHS = 4
 """Loaded graphs that are remembered: a replan of the same model need not load it again."""
+
+QUICK_S, THOROUGH_S = 1.0, 10.0
+"""Search budgets. More finds better plans; less has one sooner."""
 
 
 class Computing:
@@ -52,14 +55,16 @@ class Computing:
         here = names.get(self._here, "")
         gateway = here if here in {device.name for device in cluster.devices} else cluster.devices[0].name
         options = order.deployment.options
-        problem = Problem(graph, cluster, gateway, options.objective, options.axis)
+        budget_s = QUICK_S if order.quick else THOROUGH_S
+        problem = Problem(graph, cluster, gateway, options.objective, options.axis, search_budget_s=budget_s)
         plan, simulation, _ = choose(problem, options.strategy, order.deployment.model, digests=digests)
         return PlanComputed(
             order.key,
             to_bytes(plan),
             tuple(plan.programs),
             simulation.latency_s,
-            _latency_of(order.current, order.key, problem),
+            _latency_of(order.current, problem),
+            order.quick,
         )
 
     def _loaded(self, deployment: Deployment) -> tuple[Graph, Digests]:
@@ -84,7 +89,7 @@ def limited(cluster: Cluster, deployment: Deployment) -> Cluster:
     return replace(cluster, devices=devices)
 
 
-def _latency_of(current: bytes, key: PlanKey, problem: Problem) -> float:
+def _latency_of(current: bytes, problem: Problem) -> float:
     """What the plan that serves now would take on this cluster; inf where there is none or it cannot run."""
     if not current:
         return math.inf

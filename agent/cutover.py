@@ -89,6 +89,8 @@ class Cutover:
         self.standing: Standing | None = None
         self._fetch_at: dict[str, float] = {}
         self._trouble = ""
+        self._lost = False
+        """Whether a plan that served cannot run any more, and requests wait for the next."""
 
     def step(self, world: World, new_epoch: Iterator[Epoch], now: float) -> list[Effect]:
         """Give the orders that are missing."""
@@ -125,7 +127,7 @@ class Cutover:
                     self.planning.avoid(node, now)
                     self._trouble = f"{node} could not load its part: {holding.error}"
         if self.active is not None and not self._can_run(self.active, world):
-            self.active = None
+            self.active, self._lost = None, True
         if self.next is None:
             return
         outdated = self.next.order.version != self.deployment.version
@@ -143,7 +145,7 @@ class Cutover:
 
     def _promote(self, world: World) -> None:
         if self.next is not None and self._ready(self.next, world) == len(self.next.nodes):
-            self.active, self.next, self._trouble = self.next, None, ""
+            self.active, self.next, self._trouble, self._lost = self.next, None, "", False
 
     def _ready(self, placement: Placement, world: World) -> int:
         holdings = [world.holding(node, self.deployment.name, placement.epoch) for node in placement.nodes]
@@ -178,7 +180,7 @@ class Cutover:
             if (found := planning.needed(now)) is not None:
                 self._begin(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
-                yield compute(key, self.deployment, cluster, b"", urgent=True)
+                yield compute(key, self.deployment, cluster, b"", urgent=True, quick=self._lost)
             return
         if self._overtaken(current, world):
             self.next = Placement(replace(current.order, term=world.term, epoch=next(new_epoch)))
@@ -206,14 +208,15 @@ class Cutover:
             latency_s=found.latency_s,
         )
         self.next = Placement(order)
-        self.planning.settle(found.plan)
+        if not found.quick:
+            self.planning.settle(found.plan)
 
     def _contingency(self, current: Placement, world: World, now: float) -> Iterator[ComputePlan]:
         """Nothing else is to be done: plan for the loss of one device."""
         for node in sorted(set(current.nodes) - {world.node}):
             key = self.planning.key(world.cluster, self.deployment, now, without=node)
             if self.planning.ask(key, now, b"", urgent=False):
-                yield compute(key, self.deployment, world.cluster, b"", urgent=False)
+                yield compute(key, self.deployment, world.cluster, b"", urgent=False, quick=True)
                 return
 
     def _overtaken(self, current: Placement, world: World) -> bool:

@@ -123,6 +123,8 @@ class PlanComputed:
     current_latency_s: float
     """Predicted now, on the same cluster, of `ComputePlan.current`; inf when there was none or it cannot
     run."""
+    quick: bool = False
+    """As in the order: a plan that was made in haste is compared with a thorough one once it serves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +285,9 @@ class ComputePlan:
     current: bytes
     """The plan that serves now, to be compared, or empty."""
     urgent: bool
-    """False: a contingency plan, at low priority."""
+    """False: a contingency plan or a comparison, at low priority."""
+    quick: bool = False
+    """True: requests wait for it, or would; a good plan soon is worth more than the best one later."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,13 @@ class Planning:
 
 
 def compute(
-    key: PlanKey, deployment: Deployment, cluster: Cluster, current: bytes, *, urgent: bool
+    key: PlanKey,
+    deployment: Deployment,
+    cluster: Cluster,
+    current: bytes,
+    *,
+    urgent: bool,
+    quick: bool = False,
 ) -> ComputePlan:
     cards = tuple(cluster.cards[node] for node, _, _ in key.devices)
-    return ComputePlan(key, deployment, cards, current, urgent)
+    return ComputePlan(key, deployment, cards, current, urgent, quick)
