@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-import psutil  # type: ignore[import-untyped]
+import psutil
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from edgepart.planner.cluster import Device, Link

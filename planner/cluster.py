@@ -11,6 +11,9 @@ from typing import Any
 
 from edgepart.planner.errors import UsageError
 
+FIXED_S = 5e-5
+"""Fixed cost of a segment or a message where nobody has measured it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -27,7 +30,7 @@ class Device:
     memory_bytes: float
     """What a plan may use."""
     threads: int = 1
-    segment_s: float = 5e-5
+    segment_s: float = FIXED_S
     """Fixed cost of starting one segment."""
     families: Mapping[str, float] = field(default_factory=dict)
     """Achieved FLOP/s by operator family ("conv", "depthwise", "gemm" ...) where it was measured; overrides
@@ -41,7 +44,7 @@ class Link:
     bytes_per_s: float
     latency_s: float
     """From the first byte sent to the first byte there, for a small message: half a round trip."""
-    message_s: float = 5e-5
+    message_s: float = FIXED_S
     """Fixed cost per message at each end."""
 
 
@@ -119,20 +122,17 @@ def _device(entry: Any, where: str) -> Device:
         memory_bytes_per_s=_positive(entry, "memory_bytes_per_s", where),
         memory_bytes=_positive(entry, "memory_bytes", where),
         threads=int(_positive(entry, "threads", where, default=1)),
-        segment_s=_positive(
-            entry, "segment_s", where, default=Device.__dataclass_fields__["segment_s"].default
-        ),
+        segment_s=_positive(entry, "segment_s", where, default=FIXED_S),
         families={str(name): _positive(families, name, f"{where}.families") for name in families},
     )
 
 
 def _link(entry: Any, where: str) -> Link:
     entry = _mapping(entry, where)
-    default = Link.__dataclass_fields__["message_s"].default
     return Link(
         bytes_per_s=_positive(entry, "bytes_per_s", where),
         latency_s=_positive(entry, "latency_s", where, or_zero=True),
-        message_s=_positive(entry, "message_s", where, default=default, or_zero=True),
+        message_s=_positive(entry, "message_s", where, default=FIXED_S, or_zero=True),
     )
 
 
