@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from edgepart.agent.control import Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.election import term_round
 from edgepart.agent.gateway.node import InferResult, ModelCard, Progress
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.messages import DeployOptions, Epoch
 from edgepart.agent.plans import Plans
 from edgepart.agent.requester import Requester
 from edgepart.agent.store import Store
@@ -98,7 +99,7 @@ class Face:
             state=self._state(entry),
             inputs=plan.inputs,
             outputs=plan.outputs,
-            epoch=epoch,
+            epoch=readable(epoch),
             strategy=plan.strategy,
             devices=tuple(plan.programs),
             why=plan.why,
@@ -133,7 +134,7 @@ class Face:
         if self._plans.active(model) is None:
             raise Unavailable(f"{model!r} is not served now: {self._text(entry)}")
         values, info = await self._requester.infer(model, inputs, deadline_s, outputs or ())
-        return InferResult(values, info.epoch, time.perf_counter() - began, info.replays)
+        return InferResult(values, readable(info.epoch), time.perf_counter() - began, info.replays)
 
     # Deploying
 
@@ -194,7 +195,7 @@ class Face:
             "predicted_latency_s": plan.predicted_latency_s,
             "why": plan.why,
             "notes": list(notes),
-            "epoch": [term_round(standing.epoch.term), standing.epoch.number],
+            "epoch": list(astuple(readable(standing.epoch))),
             "url": f"{self._http()}/v2/models/{name}/infer",
         }
 
@@ -240,7 +241,7 @@ class Face:
     def plan(self, name: str) -> dict[str, Any]:
         epoch = self._plans.active(name)
         document = report(self._plan(name))
-        return document | {"epoch": [term_round(epoch[0].term), epoch[0].number] if epoch else None}
+        return document | {"epoch": list(astuple(readable(epoch[0]))) if epoch else None}
 
     def _plan(self, name: str) -> Plan:
         """With every device's segments: the leader's order has them, also for those that only serve."""
@@ -249,6 +250,11 @@ class Face:
         if order is None:
             raise Unavailable(f"no plan of {name!r} is active here: {self._text(entry)}")
         return from_bytes(order.plan)
+
+
+def readable(epoch: Epoch) -> Epoch:
+    """The epoch as people see it: terms carry the leader's node id in their low digits."""
+    return Epoch(term_round(epoch.term), epoch.number)
 
 
 def _graph_file(folder: Path) -> Path:

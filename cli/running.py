@@ -69,6 +69,8 @@ def agent(
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format=f"{stamp}%(levelname)s %(name)s: %(message)s"
     )
+    # It warns of every interface that cannot do multicast; discovery says itself when there is none at all.
+    logging.getLogger("zeroconf").setLevel(logging.ERROR)
     from edgepart.agent.service import run
 
     run(options)
