@@ -39,6 +39,9 @@ Digests = MutableMapping[tuple[str, str, Region], str]
 
 Value = tuple[str, Region]
 
+WINDOWED = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
+"""Operators that look at their first input through windows, and at nothing behind the last of them."""
+
 DEFAULT_OPSET = 17
 """For the Slice and Concat of our own where the model imports contrib domains only."""
 
@@ -184,7 +187,13 @@ class _Builder:
             raise InternalError(
                 f"{op.op_type} {op.name!r}: its local node reads input {key}, its needs do not"
             )
-        return self.value(op.inputs[key], region)
+        name = op.inputs[key]
+        if key == 0 and name not in self.graph.constants:
+            held = self.held.get(name, {})
+            region = (
+                region if region in held else next((r for r in held if reads_alike(node, region, r)), region)
+            )
+        return self.value(name, region)
 
     def _output(self, share: Share, key: int | str | None) -> str:
         if key is None:
@@ -274,6 +283,35 @@ class _Builder:
         return helper.make_model(
             graph, ir_version=max(self.graph.ir_version, 4), opset_imports=imports, producer_name="edgepart"
         )
+
+
+def reads_alike(node: LocalNode, need: Region, outer: Region) -> bool:
+    """Whether a node whose first input should be `need` writes the same from `outer`.
+
+    With strides, the last window may leave elements over that no window looks at. Cutting them off would copy all the
+    others: ResNet's 1x1 convolutions of stride 2 read 55 of 56 rows."""
+    strides = node.attributes.get("strides")
+    kernel = node.attributes.get("kernel_shape")
+    if node.op_type not in WINDOWED or not strides or not kernel or node.attributes.get("ceil_mode"):
+        return False
+    rank = len(kernel)
+    if need.rank != rank + 2 or need.spans[:2] != outer.spans[:2]:
+        return False
+    pads = node.attributes.get("pads") or (0,) * 2 * rank
+    dilations = node.attributes.get("dilations") or (1,) * rank
+    for axis in range(rank):
+        mine, theirs = need.spans[axis + 2], outer.spans[axis + 2]
+        if mine == theirs:
+            continue
+        if len(mine) != 1 or len(theirs) != 1 or mine[0].start != theirs[0].start or pads[axis + rank]:
+            return False
+        window = (kernel[axis] - 1) * dilations[axis] + 1 - pads[axis]
+        if (
+            theirs[0].stop < mine[0].stop
+            or (theirs[0].size - window) // strides[axis] != (mine[0].size - window) // strides[axis]
+        ):
+            return False
+    return True
 
 
 def span_is_cut(one: Span, extent: int) -> bool:

@@ -208,3 +208,54 @@ def test_an_operator_that_cannot_be_split_must_not_be() -> None:
     )
     with pytest.raises(InternalError, match="RandomNormalLike 'draw' cannot be split"):
         make_plan(problem_of(graph), Strategy("s", {"y": layout}), model_digest="m")
+
+
+@pytest.mark.parametrize("height", [7, 8, 9])
+@pytest.mark.parametrize(
+    ("op_type", "attributes"),
+    [
+        ("Conv", {"kernel_shape": [1, 1], "strides": [2, 2]}),
+        ("Conv", {"kernel_shape": [3, 3], "strides": [3, 2], "pads": [1, 1, 1, 1]}),
+        ("Conv", {"kernel_shape": [2, 2], "strides": [3, 3], "dilations": [2, 2]}),
+        ("MaxPool", {"kernel_shape": [2, 2], "strides": [3, 3]}),
+        ("AveragePool", {"kernel_shape": [2, 2], "strides": [3, 3], "pads": [0, 1, 0, 1]}),
+    ],
+)
+@pytest.mark.parametrize("split", [None, 1, 2])
+def test_what_no_window_looks_at_is_not_cut_off(
+    op_type: str, attributes: dict[str, Any], height: int, split: int | None
+) -> None:
+    """The rows and columns that strides leave over stay where they are: to cut them off is to copy the others."""
+    weights = {"w": np.arange(8, dtype=np.float32).reshape(2, 1, 2, 2)[..., :1, :1] + 1}
+    if op_type == "Conv":
+        kernel = attributes["kernel_shape"]
+        weights = {
+            "w": np.linspace(-1, 1, 2 * kernel[0] * kernel[1], dtype=np.float32).reshape(2, 1, *kernel)
+        }
+    names = ["t", *weights] if op_type == "Conv" else ["t"]
+    nodes = [helper.make_node("Neg", ["x"], ["t"]), helper.make_node(op_type, names, ["y"], **attributes)]
+    shape = (1, 1, height, 9)
+    loose = model_of(nodes, {"x": shape, "y": ()}, weights)
+    inferred = onnx.shape_inference.infer_shapes(_without_shape(loose))
+    made = tuple(d.dim_value for d in inferred.graph.output[0].type.tensor_type.shape.dim)
+    model = model_of(nodes, {"x": shape, "y": made}, weights)
+    graph = load_graph(model)
+    layouts = {"t": Layout({"ada": graph.region_of("t")}), "y": Layout({"ada": graph.region_of("y")})}
+    if split is not None:
+        before = split * attributes["strides"][0] - attributes.get("pads", [0])[0]  # up to the next window
+        for name, cut, extent in (("t", before, height), ("y", split, made[2])):
+            whole = graph.region_of(name)
+            halves = {"ada": whole.replace(2, span((0, cut))), "bob": whole.replace(2, span((cut, extent)))}
+            layouts[name] = Layout({name: half for name, half in halves.items() if not half.is_empty})
+    plan = check(make_plan(problem_of(graph), Strategy("s", layouts), model_digest="m"), graph)
+    segments = [onnx.load_from_string(s.model) for s in plan.programs["ada"].segments]
+    assert "Slice" not in {node.op_type for segment in segments for node in segment.graph.node}
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    expected = run_model(model, {"x": x})["y"]
+    np.testing.assert_array_equal(run_plan(plan, weights_of(graph), {"x": x})["y"], expected)
+
+
+def _without_shape(model: bytes) -> onnx.ModelProto:
+    loose = onnx.load_from_string(model)
+    loose.graph.output[0].type.tensor_type.ClearField("shape")
+    return loose

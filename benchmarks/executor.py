@@ -1,0 +1,159 @@
+"""What the executor costs over a bare ONNX Runtime session: the same model, threads and options, in one process.
+
+Runs come in pairs, first the one and then the other in turn, and the ratio within pairs is what counts: what else
+the machine does then weighs on both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from threading import Event
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from benchmarks.comparing import largest_difference
+from benchmarks.models import light, sample_inputs
+from edgepart.agent.executor import Executor
+from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.probe import probe_device
+from edgepart.agent.schedule import Value
+from edgepart.agent.sessions import Sessions, session_options
+from edgepart.planner.blobs import cut
+from edgepart.planner.cluster import Cluster
+from edgepart.planner.errors import InternalError
+from edgepart.planner.graph import Graph
+from edgepart.planner.layout import Problem
+from edgepart.planner.model import load_graph
+from edgepart.planner.plan import GATEWAY, Plan
+from edgepart.planner.search import choose
+
+DEPLOYMENT, EPOCH, NODE = "overhead", Epoch(1, 1), "here"
+WARM_UP = 3
+ANSWER_S = 60.0
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Of one model with so many threads."""
+
+    model: str
+    threads: int
+    pairs: int
+    bare_s: float
+    """Median of a bare session's runs."""
+    executor_s: float
+    """Median from the request's inputs at the executor to its outputs."""
+    ratio: float
+    """Median of executor over bare within the pairs."""
+    spread: tuple[float, float]
+    """The ratio's quartiles."""
+    least_ratio: float
+    """Of the fastest run of each: what was disturbed least."""
+    largest_difference: float
+    """Of the answers, relative to the largest magnitude."""
+
+
+class Bare:
+    """One session over the whole file, with the options that the product gives its sessions."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        options = session_options(threads, {})
+        self._session: Any = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.names = [output.name for output in self._session.get_outputs()]
+
+    def __call__(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
+        return dict(zip(self.names, self._session.run(self.names, dict(inputs)), strict=True))
+
+
+class OneDevice:
+    """A plan for one device, its sessions and an executor; the caller plays the gateway. A context manager."""
+
+    def __init__(self, graph: Graph, threads: int) -> None:
+        device = probe_device("here", threads)
+        problem = Problem(graph, Cluster((device,)), device.name)
+        self.plan: Plan = choose(problem, "single", "0" * 64)[0]
+        sessions = Sessions(threads, lambda ref: cut(graph.constants[ref.source], ref.region))
+        self._executor = Executor(self._take)
+        self._executor.start()
+        program = self.plan.programs[device.name]
+        self._executor.install(
+            DEPLOYMENT, EPOCH, sessions.prepare(program), self.plan.transfers, {device.name: NODE}
+        )
+        self._number = 0
+        self._answered = Event()
+        self._outputs: dict[str, Value] = {}
+        self._failure = ""
+
+    def __enter__(self) -> OneDevice:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.stop()
+
+    def _take(self, _: str, message: Tensors | Failed | Cancel, values: Sequence[Value]) -> None:
+        if isinstance(message, Tensors):
+            pieces = self.plan.transfers[message.transfer].pieces
+            self._outputs |= {piece.tensor: value for piece, value in zip(pieces, values, strict=True)}
+        else:
+            self._failure = str(message)
+        if self._failure or len(self._outputs) == len(self.plan.outputs):
+            self._answered.set()
+
+    def __call__(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
+        self._number += 1
+        self._outputs = {}
+        self._answered.clear()
+        for transfer in self.plan.transfers:
+            if transfer.source == GATEWAY:
+                message = Tensors(DEPLOYMENT, EPOCH, f"{NODE}/{self._number}", transfer.number, ())
+                self._executor.deliver(message, [inputs[piece.tensor] for piece in transfer.pieces])
+        if not self._answered.wait(ANSWER_S) or self._failure:
+            raise InternalError(f"the executor gave no answer: {self._failure or f'{ANSWER_S} s went by'}")
+        return self._outputs
+
+
+def measure(name: str, threads: int, pairs: int) -> Overhead:
+    """Overhead of one light model."""
+    path = light(name)
+    graph = load_graph(path)
+    inputs = sample_inputs(graph)
+    bare = Bare(path, threads)
+    with OneDevice(graph, threads) as executor:
+        for _ in range(WARM_UP):
+            expected, got = bare(inputs), executor(inputs)
+        times = np.array([_pair(bare, executor, inputs, number % 2 == 1) for number in range(pairs)])
+    ratios = times[:, 1] / times[:, 0]
+    quartiles = np.quantile(ratios, [0.25, 0.75])
+    return Overhead(
+        model=name,
+        threads=threads,
+        pairs=pairs,
+        bare_s=float(np.median(times[:, 0])),
+        executor_s=float(np.median(times[:, 1])),
+        ratio=median(map(float, ratios)),
+        spread=(float(quartiles[0]), float(quartiles[1])),
+        least_ratio=float(times[:, 1].min() / times[:, 0].min()),
+        largest_difference=largest_difference(got, expected),
+    )
+
+
+def _pair(
+    bare: Bare, executor: OneDevice, inputs: Mapping[str, Value], executor_first: bool
+) -> tuple[float, float]:
+    """Seconds of each."""
+    if executor_first:
+        second, first = _timed(executor, inputs), _timed(bare, inputs)
+        return first, second
+    return _timed(bare, inputs), _timed(executor, inputs)
+
+
+def _timed(run: Bare | OneDevice, inputs: Mapping[str, Value]) -> float:
+    began = time.perf_counter()
+    run(inputs)
+    return time.perf_counter() - began
