@@ -7,6 +7,7 @@ until its deadline; deploying and undeploying are not.
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -178,7 +179,11 @@ class Client:
             try:
                 timeout = aiohttp.ClientTimeout(total=max(left_s, 0.1), sock_connect=CONNECT_S)
                 async with self._open().request(
-                    method, url + path, data=body, headers=headers, timeout=timeout
+                    method,
+                    url + path,
+                    data=None if body is None else io.BytesIO(body),
+                    headers=headers,
+                    timeout=timeout,
                 ) as response:
                     await _raise_for(response)
                     if binary:
