@@ -30,7 +30,7 @@ types: .venv/.dev
 	$(BIN)/mypy
 
 tests: .venv/.dev
-	$(BIN)/pytest --cov --cov-report=term:skip-covered -n 2 --dist worksteal
+	$(BIN)/pytest --cov --cov-report=term:skip-covered -n 2 --dist loadfile
 
 bench: .venv/.dev  ## the README's numbers; takes about twenty minutes
 	$(BIN)/python -m benchmarks.overhead
