@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 from edgepart.agent.asks import Asks
 from edgepart.agent.exchange import Echo, Echoed, Files, Part, Question, WantFiles, WantPart
 from edgepart.agent.frames import Buffer
-from edgepart.agent.store import Source, Store, manifest_from_json, manifest_to_json
+from edgepart.agent.store import Partial, Source, Store, manifest_from_json, manifest_to_json
 from edgepart.planner.errors import EdgepartError, FrameError, PeerError, Unavailable
 from edgepart.planner.model import load_graph
 from edgepart.planner.plan import Plan, WeightRef, pack_region, unpack_region
@@ -46,11 +47,15 @@ class Serving:
         if isinstance(question, Echo):
             self._send(node, Echoed(question.ticket), [payload])
         else:
-            self._pool.submit(self._answer, node, question)
+            try:
+                self._pool.submit(self._answer, node, question)
+            except RuntimeError as error:
+                raise Unavailable("this agent stops") from error
 
     def _answer(self, node: str, question: WantFiles | WantPart) -> None:
         payload: list[Buffer] = []
         answer: Files | Part
+        kind = Files if isinstance(question, WantFiles) else Part
         try:
             if isinstance(question, WantFiles):
                 manifest = manifest_to_json(self._store.manifest(question.model))
@@ -60,10 +65,12 @@ class Serving:
                 stop = question.offset + max(0, min(question.length, PART_BYTES))
                 payload = [blob[question.offset : stop].data]
                 answer = Part(question.ticket, blob.nbytes)
-        except (EdgepartError, OSError, ValueError) as error:
-            log.info("cannot answer %s of %s: %s", type(question).__name__, node, error)
-            kind = Files if isinstance(question, WantFiles) else Part
-            answer = kind(question.ticket, "" if kind is Files else 0, error=str(error))  # type: ignore[arg-type]
+        except Exception as error:  # whatever a peer asks for; it must not wait in vain
+            foreseen = isinstance(error, EdgepartError | OSError)
+            log.info("cannot answer %s of %s", kind.__name__, node, exc_info=not foreseen)
+            payload = []
+            text = str(error) or repr(error)
+            answer = kind(question.ticket, "" if kind is Files else 0, error=text)  # type: ignore[arg-type]
         self._send(node, answer, payload)
 
     def _blob(self, want: WantPart) -> Array:
@@ -86,7 +93,8 @@ class Fetching:
         self._store = store
         self._asks = asks
         self._models: dict[str, asyncio.Task[None]] = {}
-        self._blobs: dict[str, asyncio.Lock] = {}
+        self._blobs: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By digest, while somebody fetches it."""
 
     @property
     def busy(self) -> bool:
@@ -164,23 +172,34 @@ class Fetching:
 
     async def _blob(self, want: WantPart, nbytes: int, node: str) -> None:
         """Fetch what is missing of one blob; two that want the same one wait for each other."""
-        async with self._blobs.setdefault(want.digest, asyncio.Lock()):
+        lock = self._blobs.setdefault(want.digest, asyncio.Lock())
+        async with lock:
             if self._store.has(want.digest):
                 return
             if nbytes == 0:
                 self._store.put_bytes(b"")
                 return
             partial = self._store.partial(want.digest, nbytes)
-            whole = False
-            while not whole:
-                offset = partial.arrived
-                answer, payload = await self._asks.ask(node, replace(want, offset=offset))
-                if answer.error:
-                    raise Unavailable(answer.error)
-                if not payload.nbytes:
-                    raise PeerError(f"an empty part at {offset} of {nbytes}")
-                whole = await asyncio.to_thread(partial.append, offset, payload)
-        self._blobs.pop(want.digest, None)
+            resumed = partial.arrived > 0
+            try:
+                await self._arrive(partial, want, node)
+            except PeerError:
+                if not resumed or partial.arrived:
+                    raise
+                # Thrown away: an earlier source may be to blame for what it had sent, so this one is asked for all.
+                await self._arrive(partial, want, node)
+
+    async def _arrive(self, partial: Partial, want: WantPart, node: str) -> None:
+        """The rest of a blob from one source. PeerError where it is wrong; then nothing of it is left."""
+        whole = False
+        while not whole:
+            offset = partial.arrived
+            answer, payload = await self._asks.ask(node, replace(want, offset=offset))
+            if answer.error:
+                raise Unavailable(answer.error)
+            if not payload.nbytes:
+                raise PeerError(f"an empty part at {offset} of {partial.nbytes}")
+            whole = await asyncio.to_thread(partial.append, offset, payload)
 
 
 def _json(text: str) -> Any:

@@ -30,6 +30,8 @@ the sender to fill in while packing `values`. Raises ClusterError where the node
 Key = tuple[str, Epoch]
 """Deployment and epoch: one installed program."""
 
+COMPUTE_THREAD = "edgepart-compute"
+
 START = -1
 """In `Tensors.transfer`, without arrays: from the gateway to a device whose program receives nothing."""
 
@@ -133,19 +135,19 @@ class Executor:
         self._changed = Condition()
         self._stopping = False
         self._busy_since: float | None = None
-        self._thread = Thread(target=self._work, name="edgepart-compute", daemon=True)
+        self._thread = Thread(target=self._work, name=COMPUTE_THREAD, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Let the step under way end; requests that are not done are dropped (their gateways see us
-        leave)."""
+    def stop(self, wait_s: float = 3.0) -> None:
+        """Let the step under way end, or leave it behind after `wait_s`; requests that are not done are dropped (their
+        gateways see us leave)."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(wait_s)
 
     # Programs
 

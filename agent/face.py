@@ -56,8 +56,8 @@ class Face:
         self._http = http
         self._started = time.monotonic()
         self._news = asyncio.Event()
-        self.uploading: set[str] = set()
-        """Models that are stored and not deployed yet: not to be thrown away."""
+        self.uploading = 0
+        """Deployments under way here, whose models nothing else says to keep."""
 
     @property
     def name(self) -> str:
@@ -146,6 +146,15 @@ class Face:
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
+        self.uploading += 1
+        try:
+            return await self._deploy(name, folder, options, progress)
+        finally:
+            self.uploading -= 1
+
+    async def _deploy(
+        self, name: str, folder: Path, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
         progress("checking the model", 0, 0)
         graph_file = _graph_file(folder)
         graph = await asyncio.to_thread(load_graph, graph_file, shapes=options.shapes)
@@ -153,18 +162,17 @@ class Face:
         progress("storing", 0, 0)
         nbytes = sum(file.stat().st_size for file in files)
         model = await asyncio.to_thread(self._store.put_model, files)
-        self.uploading.add(model)
-        try:
-            self._post(events.ModelsStored(self._store.models()))
-            self._post(events.DeployRequested(name, model, nbytes, options))
-            entry = self._entry(name)
-            standing = await self._acknowledged(entry, progress)
-        finally:
-            self.uploading.discard(model)
+        before = self._core.deployments.get(name)
+        self._post(events.ModelsStored(self._store.models()))
+        self._post(events.DeployRequested(name, model, nbytes, options))
+        standing = await self._acknowledged(self._entry(name), before, progress)
         return self._answer(name, standing, graph.notes)
 
-    async def _acknowledged(self, entry: Deployment, progress: Progress) -> Standing:
-        """Waits until the leader says that it serves. Raises what it says instead, and takes the entry back."""
+    async def _acknowledged(
+        self, entry: Deployment, before: Deployment | None, progress: Progress
+    ) -> Standing:
+        """Waits until the leader says that it serves. Raises what it says instead, and takes the entry back: what was
+        deployed by that name before is so again."""
         told = ""
         while True:
             news = self._news
@@ -178,7 +186,14 @@ class Face:
                 if standing.acknowledged and self._plans.active(entry.name):
                     return standing
                 if standing.error_kind in FINAL:
-                    self._post(events.UndeployRequested(entry.name, entry.version))
+                    if before is None:
+                        self._post(events.UndeployRequested(entry.name, entry.version))
+                    else:
+                        self._post(
+                            events.DeployRequested(
+                                before.name, before.model, before.model_bytes, before.options
+                            )
+                        )
                     raise _error(standing)
             try:
                 async with asyncio.timeout(0.2):

@@ -17,7 +17,7 @@ from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.requester import Requester
 from edgepart.agent.schedule import Value
 from edgepart.agent.sessions import PreparedProgram, Sessions
-from edgepart.planner.errors import EdgepartError
+from edgepart.planner.errors import EdgepartError, InternalError
 from edgepart.planner.plan import GATEWAY, Plan, Program, WeightRef, from_bytes
 from edgepart.planner.plan_rules import check
 from edgepart.planner.region import Array
@@ -91,11 +91,10 @@ class Plans:
         task.add_done_callback(lambda done: self._ended(key, done))
 
     def _ended(self, key: tuple[str, Epoch], task: asyncio.Task[None]) -> None:
-        self._loading.pop(key, None)
-        if task.cancelled():
-            self._executor.retire(*key)
-            return
-        error = task.exception()
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or self._loading.get(key) is not task:
+            return  # `drop` has forgotten it, and the same plan may be loading again
+        del self._loading[key]
         if error is None:
             self._loaded(PlanLoaded(*key))
             return
@@ -107,6 +106,8 @@ class Plans:
     async def _load(self, order: LoadPlan) -> None:
         plan = await asyncio.to_thread(lambda: check(from_bytes(order.plan)))
         names = dict(order.names)
+        if unknown := sorted(plan.programs.keys() - names.keys()):
+            raise InternalError(f"the plan uses {unknown}, and the order does not say which nodes they are")
         held = HeldPlan(
             plan,
             names,
@@ -118,7 +119,13 @@ class Plans:
             weights = [ref for segment in program.segments for ref in segment.weights]
             await self._fetch(plan, weights, order.sources)
             prepared = await self._prepare(program)
-            self._executor.install(order.deployment, order.epoch, prepared, plan.transfers, names)
+            try:
+                self._executor.install(order.deployment, order.epoch, prepared, plan.transfers, names)
+            except EdgepartError:
+                self._sessions.release(prepared)
+                raise
+        else:
+            self._executor.retire(order.deployment, order.epoch)  # it expects nothing
         self._held[order.deployment, order.epoch] = held
 
     async def _prepare(self, program: Program) -> PreparedProgram:
@@ -146,9 +153,8 @@ class Plans:
     def drop(self, order: DropPlan) -> None:
         """Forget a plan, also one that is still loading."""
         key = (order.deployment, order.epoch)
-        if task := self._loading.get(key):
+        if task := self._loading.pop(key, None):
             task.cancel()
-            return
         self._held.pop(key, None)
         prepared = self._executor.retire(*key)
         if prepared is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -20,6 +21,8 @@ from edgepart.agent.store import Store
 from edgepart.planner.errors import Unavailable
 
 NICENESS = 10
+IDLE_S = 30.0
+"""After so long without an order the process ends: its memory is the models' again. Longer spares its start."""
 
 Answer = PlanComputed | PlanFailed
 
@@ -34,24 +37,44 @@ class Planwork:
         self._lock = Lock()
         self._process: BaseProcess | None = None
         self._pipe: Connection[ComputePlan, Answer] | None = None
+        self._current: ComputePlan | None = None
+        self._unwanted: ComputePlan | None = None
+        self._stopped = False
 
     def compute(self, order: ComputePlan) -> Answer:
-        """Blocks until the answer is there. Unavailable where `abort` was called meanwhile, or the process died."""
+        """Blocks until the answer is there. Unavailable where it was aborted meanwhile, or the process died."""
         with self._lock:
+            if self._stopped or self._unwanted is order:
+                raise Unavailable("planning was given up before it began")
             pipe = self._running()
+            self._current = order
         try:
             pipe.send(order)
             return pipe.recv()
         except (EOFError, OSError) as error:
             raise Unavailable("the planning process ended before it had a plan") from error
+        finally:
+            with self._lock:
+                self._current = None
 
-    def abort(self) -> None:
-        """Give up what is being computed; the next order starts afresh. Any thread."""
+    def abort(self, order: ComputePlan) -> None:
+        """Give up this order, and no other, also when it is only about to begin. Any thread."""
         with self._lock:
-            if self._process is not None:
-                self._process.kill()
-                self._process.join()
-            self._process = None
+            self._unwanted = order
+            if self._current is order:
+                self._kill()
+
+    def stop(self) -> None:
+        """Give up what is being computed, for good."""
+        with self._lock:
+            self._stopped = True
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = None
 
     def _running(self) -> Connection[ComputePlan, Answer]:
         if self._pipe is None or self._process is None or not self._process.is_alive():
@@ -59,7 +82,12 @@ class Planwork:
             process = self._context.Process(
                 target=work, args=(theirs, *self._arguments), name="edgepart-plan", daemon=True
             )
-            process.start()
+            # Ctrl-C in a terminal reaches the whole process group; when this process ends is the agent's to say.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             # Only the process holds its end now, so that its death ends our reading.
             theirs.close()
             self._process, self._pipe = process, ours
@@ -67,12 +95,11 @@ class Planwork:
 
 
 def work(orders: Connection[Answer, ComputePlan], store: Path, here: str) -> None:
-    """The process: answers orders until the agent is gone."""
+    """The process: answers orders until none comes for IDLE_S, or the agent is gone."""
     os.nice(NICENESS)
-    computing = Computing(Store(store).model_path, here)
-    while True:
-        try:
-            order = orders.recv()
-        except (EOFError, OSError):
-            return
-        orders.send(computing.compute(order))
+    computing = Computing(Store(store, alone=False).model_path, here)
+    try:
+        while orders.poll(IDLE_S):
+            orders.send(computing.compute(orders.recv()))
+    except (EOFError, OSError):
+        return

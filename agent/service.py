@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
+import threading
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
+from typing import Any
 
 from edgepart import __version__
 from edgepart.agent import events
@@ -20,7 +24,7 @@ from edgepart.agent.blobs import Fetching, Serving
 from edgepart.agent.cards import Measured, read
 from edgepart.agent.core import Core
 from edgepart.agent.discovery import Announcement, Discovery, Seen, local_addresses
-from edgepart.agent.executor import Executor
+from edgepart.agent.executor import COMPUTE_THREAD, Executor
 from edgepart.agent.face import Face
 from edgepart.agent.frames import Frame
 from edgepart.agent.gateway.server import HttpServer
@@ -40,12 +44,14 @@ from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Store
 from edgepart.agent.transport import Transport
-from edgepart.planner.errors import UsageError
+from edgepart.planner.errors import EdgepartError, FrameError, UsageError
 
 log = logging.getLogger(__name__)
 
 GARBAGE_S = 60.0
 """How often blobs that nothing uses are looked for."""
+STRAGGLING_S = 2.0
+"""How long threads that are still at work when all else has ended hold up the process."""
 STALLED_S = 60.0
 """A single segment that runs for longer counts as stuck: the watchdog is no longer fed."""
 
@@ -54,10 +60,11 @@ class Agent:
     """One device's agent. `start` and `stop` belong to the event loop."""
 
     def __init__(self, options: AgentOptions) -> None:
-        """UsageError where the state directory is in no cluster yet, or damaged."""
+        """UsageError where the state directory is in no cluster yet, damaged, or another agent's; `stop` is due."""
         self._options = options
         self.identity: Identity = load(options.state)
         self._files = StateFiles(options.state)
+        lock = self._files.lock()  # before the store, which sweeps away what no running agent can be writing
         self._store = Store(options.state / "store")
         self._notify = Notifier.from_environment()
         self._name = options.name or socket.gethostname().partition(".")[0]
@@ -65,6 +72,9 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._ending = AsyncExitStack()
         """How to undo what was started, last first."""
+        self._ending.callback(os.close, lock)
+        self._wired = threading.Event()
+        """Until it is set nobody is there to take frames and news of links; the transport's threads wait."""
 
     async def start(self) -> None:
         """Returns when links and HTTP are served. UsageError, Unavailable where an address cannot be had."""
@@ -74,18 +84,20 @@ class Agent:
         device = await asyncio.to_thread(probe_device, self._name, threads, limit)
         self._make_data_plane(threads)
         listener = bind(self._options.http)
+        self._ending.callback(listener.close)
         listen = self._transport.listen(*self._options.listen)
         self._make_logic(listen, listener)
         node, post = self.identity.node_id, self._shell.post
         self._measuring = Measuring(node, device, self._asks, post, self._measured_by)
         self._post.connect(self._plans, self._shell.post, self._serving.asked, self._asks.answered)
+        self._wired.set()
         self._ending.callback(self._leave)
         self._shell.start()
         self._ending.push_async_callback(self._http.stop)
         await self._http.start()
         await self._look_around(listen)
         for work in (self._measuring.run(), self._collect_garbage(), self._notify.feed(self._progressing)):
-            self._ending.push_async_callback(_ended, asyncio.create_task(work))
+            self._keep_doing(work)
         self._files.announce(self._name, reachable_text(listen), self._http.url)
         self._ending.callback(self._files.withdraw)
         self._notify.ready()
@@ -96,6 +108,7 @@ class Agent:
         doorkeeper = Doorkeeper(self.identity, self._addresses, self._addresses)
         self._transport = Transport(self.identity, self._frame, self._link, doorkeeper)
         self._ending.push_async_callback(asyncio.to_thread, self._transport.stop)
+        self._ending.callback(self._wired.set)  # also where the start fails before that
         self._post = Post(node, self._transport.send)
         self._asks = Asks(self._post.data)
         self._serving = Serving(self._store, self._post.data)
@@ -172,8 +185,13 @@ class Agent:
             me = Announcement(
                 self.identity.node_id, self.identity.fingerprint, self._name, __version__, listen
             )
-            looking = asyncio.create_task(Discovery(me, self._seen).run(), name="mdns")
-            self._ending.push_async_callback(_ended, looking)
+            self._keep_doing(Discovery(me, self._seen).run())
+
+    def _keep_doing(self, work: Coroutine[Any, Any, None]) -> None:
+        """Until the agent stops; where it fails before, the log says so at once."""
+        task = asyncio.create_task(work, name=work.__qualname__)
+        task.add_done_callback(_failed)
+        self._ending.push_async_callback(_ended, task)
 
     # What comes in
 
@@ -184,10 +202,12 @@ class Agent:
             self._shell.post(events.Seen(hint.node_id, addresses))
 
     def _frame(self, node: str, channel: str, frame: Frame) -> None:
+        self._wired.wait()
         self._post.take(node, channel, frame)
 
     def _link(self, node: str, up: bool, text: str) -> None:
         """From the transport's thread."""
+        self._wired.wait()
         if up:
             self._requester.found(node)
             event: events.Event = events.LinkUp(node, text)
@@ -211,7 +231,11 @@ class Agent:
 
     def _measured_by(self, node: str) -> Measured | None:
         card = self._shell.core.cards.get(node)
-        return read(card.document) if card else None
+        try:
+            return read(card.document) if card else None
+        except FrameError as error:
+            log.warning("what %s measured is not used: %s", node, error)
+            return None
 
     def _addresses(self) -> list[Address]:
         """Where other members listen; any thread."""
@@ -222,12 +246,20 @@ class Agent:
     async def _collect_garbage(self) -> None:
         while True:
             await asyncio.sleep(GARBAGE_S)
-            if self._plans.loading or self._fetching.busy or self._face.uploading:
-                continue
-            living = {entry.model for entry in self._shell.core.deployments.living()}
-            freed = await asyncio.to_thread(self._store.prune, living | self._plans.weights())
-            if freed:
-                log.info("freed %.1f MB that nothing uses any more", freed / 1e6)
+            try:
+                await self._collect()
+            except (EdgepartError, OSError):
+                log.exception("what nothing uses any more could not be deleted")
+
+    async def _collect(self) -> None:
+        if self._plans.loading or self._fetching.busy or self._face.uploading:
+            return
+        living = {entry.model for entry in self._shell.core.deployments.living()}
+        # Not in a thread: meanwhile somebody could come to need what is set aside.
+        if self._store.prune(living | self._plans.weights()):
+            self._shell.post(events.ModelsStored(self._store.models()))
+            freed = await asyncio.to_thread(self._store.empty_trash)
+            log.info("freed %.1f MB that nothing uses any more", freed / 1e6)
 
     def _progressing(self) -> bool:
         """Whether the event loop and the compute thread get on: what the watchdog lives on."""
@@ -270,6 +302,11 @@ def reachable_text(bound: Address) -> str:
     return format_address((host, bound[1]))
 
 
+def _failed(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s has failed and is not done any more", task.get_name(), exc_info=error)
+
+
 async def _ended(task: asyncio.Task[None]) -> None:
     """Cancel and wait: what it says in parting is said when this returns."""
     task.cancel()
@@ -292,4 +329,12 @@ async def serve(options: AgentOptions) -> None:
 
 def run(options: AgentOptions) -> None:
     """What `edgepart agent` calls."""
-    asyncio.run(serve(options))
+    with asyncio.Runner() as runner:
+        runner.run(serve(options))
+        # All is said and on disk. A thread that still loads or computes cannot be stopped, and need not be waited for.
+        leaving = threading.Timer(STRAGGLING_S, os._exit, [0])
+        leaving.daemon = True
+        leaving.start()
+        for thread in threading.enumerate():
+            if thread.name == COMPUTE_THREAD:
+                thread.join()  # inside ONNX Runtime, which must not be torn down under it

@@ -86,7 +86,7 @@ class Shell:
             task.cancel()
         self._dialling.shutdown(wait=False, cancel_futures=True)
         self._planning.shutdown(wait=False, cancel_futures=True)
-        self._doors.planwork.abort()
+        self._doors.planwork.stop()
 
     def post(self, event: events.Event) -> None:
         """Something happened. An error while obeying is ours; it is logged and the agent goes on."""
@@ -103,7 +103,7 @@ class Shell:
                 self._obey(effect)
             except Unavailable as error:
                 log.debug("%s: %s", type(effect).__name__, error)
-            except EdgepartError as error:
+            except (EdgepartError, OSError) as error:  # OSError: a full disk; what is in memory still serves
                 log.error("%s: %s", type(effect).__name__, error)
         if self._stopped:
             return
@@ -193,7 +193,7 @@ class Shell:
     def _order(self, order: events.ComputePlan) -> None:
         self._orders[order.key.deployment, order.urgent] = order
         if order.urgent and self._computing is not None and not self._computing.urgent:
-            self._spawn(asyncio.to_thread(self._doors.planwork.abort))
+            self._spawn(asyncio.to_thread(self._doors.planwork.abort, self._computing))
         if self._planner is None or self._planner.done():
             self._planner = self._loop.create_task(self._plan_all(), name="plan")
             self._planner.add_done_callback(self._ended)

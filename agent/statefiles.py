@@ -3,13 +3,15 @@
 term.json         largest term seen, and this device's incarnation
 deployments.json  the versioned map, tombstones included
 cluster.json      where members listened when last seen: hints to call them
-device.json       what the last probe found
 agent.json        addresses in use; there while the agent runs
+lock              held by the agent that runs on this directory
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +21,8 @@ from edgepart.agent import deployments
 from edgepart.agent.control import Deployment
 from edgepart.agent.store import read_json, write_atomic
 from edgepart.planner.errors import UsageError
+
+log = logging.getLogger(__name__)
 
 
 class StateFiles:
@@ -60,12 +64,22 @@ class StateFiles:
         self._write("deployments.json", deployments.to_json(entries))
 
     def members(self) -> dict[str, tuple[str, ...]]:
-        """Addresses by node id, as they were last seen. A damaged file of hints is no reason not to start."""
-        document = read_json(self.state / "cluster.json")
+        """Addresses by node id, as they were last seen. Where the file is damaged, a warning and none: hints are no
+        reason not to start, and the file is written anew."""
+        path = self.state / "cluster.json"
         try:
-            return {str(node): tuple(map(str, addresses)) for node, addresses in (document or {}).items()}
-        except (AttributeError, TypeError) as error:
-            raise UsageError(f"{self.state / 'cluster.json'} is damaged ({error}): delete it") from error
+            document = read_json(path)
+        except UsageError as error:
+            log.warning("%s", error)
+            return {}
+        if document is None:
+            return {}
+        if not isinstance(document, dict) or not all(isinstance(found, list) for found in document.values()):
+            log.warning(
+                "%s is damaged: expected lists of addresses by node id; members are looked for anew", path
+            )
+            return {}
+        return {node: tuple(map(str, addresses)) for node, addresses in document.items()}
 
     def keep_members(self, members: Mapping[str, Iterable[str]]) -> None:
         self._write("cluster.json", {node: list(addresses) for node, addresses in sorted(members.items())})
@@ -76,6 +90,19 @@ class StateFiles:
 
     def withdraw(self) -> None:
         (self.state / "agent.json").unlink(missing_ok=True)
+
+    def lock(self) -> int:
+        """Makes this process the only agent on the directory until the descriptor that it gives is closed, or the
+        process ends however it ends. UsageError where another one runs."""
+        descriptor = os.open(self.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise UsageError(
+                f"an agent runs on {self.state} already; stop it, or give this one a directory of its own (--state)"
+            ) from error
+        return descriptor
 
     def _write(self, name: str, document: Any) -> None:
         write_atomic(self.state / name, json.dumps(document, indent=1).encode() + b"\n")

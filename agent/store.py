@@ -6,6 +6,8 @@ has its name only once it is whole, so that a crash at any moment leaves nothing
     store/sha256/ab/abcd...   a blob; of a model's files a link into its folder
     store/models/DIGEST/      `files/`: a model and its external data, as they were laid out; `manifest.json`
     store/partial/DIGEST      what has arrived so far
+    store/partial/upload-X/   what a user is sending
+    store/trash/              what was set aside and is being deleted
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +42,10 @@ V = TypeVar("V")
 
 _NEW = ".new-"
 """How the names of files begin that are not whole yet."""
+UPLOAD = "upload-"
+"""How the names of folders in `partial` begin that users' files come in by (agent/gateway)."""
+PARTIAL_S = 24 * 3600.0
+"""What has arrived of a blob is kept for so long after its last byte, for the next try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +107,15 @@ def manifest_from_json(document: Any) -> Manifest:
 class Store:
     """Blobs and models under `root`. Methods may be called from several threads."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, alone: bool = True) -> None:
+        """`alone`: no other process writes here now, so what is half-made was left by a crash and is deleted."""
         self.root = root
-        for folder in (root, *(root / name for name in ("sha256", "models", "partial"))):
+        for folder in (root, *(root / name for name in ("sha256", "models", "partial", "trash"))):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for left in root.rglob(f"{_NEW}*"):  # by a crash
-            shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        if alone:
+            for left in [*root.rglob(f"{_NEW}*"), *(root / "partial").glob(f"{UPLOAD}*")]:
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+            self.empty_trash()
         self._graphs: OrderedDict[tuple[str, str], Graph] = OrderedDict()
         """Models that blobs are cut from, by digest and shapes; their weights are not in memory."""
         self._constants: OrderedDict[str, Mapping[str, Constant]] = OrderedDict()
@@ -236,7 +247,8 @@ class Store:
 
     def models(self) -> tuple[str, ...]:
         """Digests of the models that are here."""
-        return tuple(sorted(path.parent.name for path in (self.root / "models").glob("*/manifest.json")))
+        found = (path.parent.name for path in (self.root / "models").glob("*/manifest.json"))
+        return tuple(sorted(name for name in found if not name.startswith(_NEW)))
 
     def manifest(self, digest: str) -> Manifest:
         """Unavailable: the model is not here."""
@@ -251,36 +263,56 @@ class Store:
 
     def delete_model(self, digest: str) -> None:
         """Forgets a model and the blobs that are its files."""
-        if not self.has_model(digest):
-            return
+        if self.has_model(digest):
+            self._set_model_aside(digest)
+            self.empty_trash()
+
+    def _set_model_aside(self, digest: str) -> None:
         home = self.root / "models" / digest
-        manifest = self.manifest(digest)
-        (home / "manifest.json").unlink()
-        for file in manifest.files:
+        for file in self.manifest(digest).files:
             link = self.path(file.digest)
             if link.is_symlink() and link.resolve().is_relative_to(home.resolve()):
                 link.unlink()
-        shutil.rmtree(home)
+        self._set_aside(home)
         for other in self.models():  # that may have had a file in common
             self._link_files(other)
 
-    def prune(self, keep: Collection[str]) -> int:
-        """Deletes blobs, models and partial files whose digest is not in `keep`; bytes that were freed.
+    def _set_aside(self, path: Path) -> None:
+        path.rename(self.root / "trash" / secrets.token_hex(8))
 
-        A model that is kept keeps its files."""
-        before = self.nbytes()
-        for model in self.models():
-            if model not in keep:
-                self.delete_model(model)
-        for path in [*(self.root / "sha256").glob("*/*"), *(self.root / "partial").iterdir()]:
-            if path.name not in keep and not path.is_symlink() and path.is_file():
-                path.unlink(missing_ok=True)
-        return before - self.nbytes()
+    def prune(self, keep: Collection[str], *, partial_s: float = PARTIAL_S) -> int:
+        """Sets aside blobs and models whose digest is not in `keep`, and what has arrived of a blob when nothing
+        more came for `partial_s`; how many. A model that is kept keeps its files.
+
+        Fast whatever the sizes are, so that whoever decides what is kept can do nothing else meanwhile;
+        `empty_trash` frees the bytes."""
+        doomed = [model for model in self.models() if model not in keep]
+        for model in doomed:
+            self._set_model_aside(model)
+        blobs = (path for path in (self.root / "sha256").glob("*/*") if not path.name.startswith(_NEW))
+        old = [path for path in blobs if path.name not in keep and not path.is_symlink()]
+        since = time.time() - partial_s
+        arriving = [path for path in (self.root / "partial").iterdir() if path.is_file()]
+        old += [path for path in arriving if path.name not in keep and path.stat().st_mtime <= since]
+        for path in old:
+            self._set_aside(path)
+        return len(doomed) + len(old)
+
+    def empty_trash(self) -> int:
+        """Deletes what was set aside; its bytes."""
+        freed = 0
+        for path in (self.root / "trash").iterdir():
+            if path.is_dir():
+                freed += _bytes_below(path)
+                shutil.rmtree(path)
+            else:
+                freed += path.stat().st_size
+                path.unlink()
+        return freed
 
     def nbytes(self) -> int:
-        """Bytes of everything here."""
-        files = (path for path in self.root.rglob("*") if path.is_file() and not path.is_symlink())
-        return sum(path.stat().st_size for path in files)
+        """Bytes of everything here, while nobody writes."""
+        return _bytes_below(self.root)
 
     def _constant(self, source: Source) -> Constant | None:
         """The constant of a model that is here; None where it has none of that name."""
@@ -361,6 +393,11 @@ def read_json(path: Path) -> Any:
         return json.loads(data)
     except ValueError as error:
         raise UsageError(f"{path} is damaged ({error}); move it away to start without it") from error
+
+
+def _bytes_below(folder: Path) -> int:
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(path.stat().st_size for path in files)
 
 
 def _checked(digest: str) -> str:

@@ -251,7 +251,11 @@ def test_pruning_leaves_what_is_kept(store: Store, tmp_path: Path) -> None:
     kept, gone = store.put_bytes(b"kept"), store.put_bytes(b"gone")
     store.partial("0" * 64, 100).append(0, b"abc")
     before = store.nbytes()
-    freed = store.prune({one, kept})
+    assert store.prune({one, kept}) == 2
+    assert store.partial("0" * 64, 100).arrived == 3  # the next try may come
+    assert store.prune({one, kept}, partial_s=-1) == 1
+    assert store.partial("0" * 64, 100).arrived == 0
+    freed = store.empty_trash()
     assert freed == before - store.nbytes() > 300_000
     assert store.models() == (one,)
     assert not store.has_model(two)
@@ -265,9 +269,24 @@ def test_what_a_crash_left_is_swept_away(store: Store, tmp_path: Path) -> None:
     (tmp_path / "store/sha256/ab").mkdir()
     (tmp_path / "store/sha256/ab/.new-xyz").write_bytes(b"half")
     (tmp_path / "store/models" / ("e" * 64)).mkdir()  # died before its manifest
+    (tmp_path / "store/partial/upload-abc").mkdir()
+    (tmp_path / "store/partial/upload-abc/m.onnx").write_bytes(b"half")
+    (tmp_path / "store/trash/one").write_bytes(b"doomed")
     fresh = Store(tmp_path / "store")
     assert fresh.nbytes() == 0
     assert fresh.models() == ()
+
+
+def test_another_process_sweeps_nothing_away(store: Store, tmp_path: Path) -> None:
+    """The planning process reads models while the agent writes."""
+    making = tmp_path / "store/models/.new-abc"
+    (making / "files").mkdir(parents=True)
+    (making / "manifest.json").write_text("[]")
+    other = Store(tmp_path / "store", alone=False)
+    assert making.exists()
+    assert other.models() == store.models() == ()
+    assert other.prune(()) == 0
+    assert making.exists()
 
 
 def test_a_failed_put_leaves_nothing(store: Store, tmp_path: Path) -> None:
