@@ -7,6 +7,9 @@ each other; the smallest time is taken because a run that was disturbed must not
 quota will not do: waiting banks quota.) The CPU time is that of the calling thread, so sessions have to have
 one thread: start agents with `--threads 1`. A session should see inputs of one shape. The probe is slowed
 down too: it runs sessions.
+
+With EDGEPART_LAB_RUNS=FILE, when each run began and ended is appended there as a line, "1.5 2.5" on the
+machine's monotonic clock, sleep included: what the device was busy with, told by nobody of the product.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from types import ModuleType
 from typing import Any
 
 VARIABLE = "EDGEPART_LAB_SLOW"
+RUNS_VARIABLE = "EDGEPART_LAB_RUNS"
 MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 """Where ONNX Runtime's Python front defines InferenceSession."""
 
@@ -43,9 +47,11 @@ def factor_of(text: str) -> float:
     return factor
 
 
-def stretch(run: Callable[..., Any], factor: float) -> Callable[..., Any]:
+def stretch(
+    run: Callable[..., Any], factor: float, told: Callable[[float, float], None] | None = None
+) -> Callable[..., Any]:
     """`run`, a method of a session, made to return when `factor` x the smallest CPU time of its session has
-    passed."""
+    passed; then `told(began, ended)`, in seconds."""
 
     @functools.wraps(run)
     def stretched(session: Any, *args: Any, **options: Any) -> Any:
@@ -56,9 +62,23 @@ def stretch(run: Callable[..., Any], factor: float) -> Callable[..., Any]:
         left_s = factor * least_s - (time.monotonic() - began_s)
         if left_s > 0:
             time.sleep(left_s)
+        if told is not None:
+            told(began_s, time.monotonic())
         return outputs
 
     return stretched
+
+
+def telling(path: str) -> Callable[[float, float], None] | None:
+    """Appends runs to the file; None where no file is wanted."""
+    if not path:
+        return None
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def told(began_s: float, ended_s: float) -> None:
+        os.write(file, f"{began_s:.6f} {ended_s:.6f}\n".encode())
+
+    return told
 
 
 class SlowLoader(Loader):
@@ -73,9 +93,10 @@ class SlowLoader(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
+        told = telling(os.environ.get(RUNS_VARIABLE, ""))
         for name in RUNS:
             session: Any = module.InferenceSession
-            setattr(session, name, stretch(getattr(session, name), self._factor))
+            setattr(session, name, stretch(getattr(session, name), self._factor, told))
 
 
 class SlowFinder(MetaPathFinder):
