@@ -52,6 +52,9 @@ class Planwork:
             pipe.send(order)
             return pipe.recv()
         except (EOFError, OSError) as error:
+            with self._lock:
+                if self._pipe is pipe:
+                    self._kill()  # it may take a moment to die
             raise Unavailable("the planning process ended before it had a plan") from error
         finally:
             with self._lock:

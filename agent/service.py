@@ -96,8 +96,9 @@ class Agent:
         self._ending.push_async_callback(self._http.stop)
         await self._http.start()
         await self._look_around(listen)
-        for work in (self._measuring.run(), self._collect_garbage(), self._notify.feed(self._progressing)):
-            self._keep_doing(work)
+        self._keep_doing("measuring", self._measuring.run())
+        self._keep_doing("deleting what nothing uses", self._collect_garbage())
+        self._keep_doing("feeding the watchdog", self._notify.feed(self._progressing))
         self._files.announce(self._name, reachable_text(listen), self._http.url)
         self._ending.callback(self._files.withdraw)
         self._notify.ready()
@@ -185,11 +186,11 @@ class Agent:
             me = Announcement(
                 self.identity.node_id, self.identity.fingerprint, self._name, __version__, listen
             )
-            self._keep_doing(Discovery(me, self._seen).run())
+            self._keep_doing("mDNS", Discovery(me, self._seen).run())
 
-    def _keep_doing(self, work: Coroutine[Any, Any, None]) -> None:
+    def _keep_doing(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         """Until the agent stops; where it fails before, the log says so at once."""
-        task = asyncio.create_task(work, name=work.__qualname__)
+        task = asyncio.create_task(work, name=what)
         task.add_done_callback(_failed)
         self._ending.push_async_callback(_ended, task)
 

@@ -57,8 +57,12 @@ class StateFiles:
         self._write("term.json", self._counters)
 
     def deployments(self) -> tuple[Deployment, ...]:
-        document = read_json(self.state / "deployments.json")
-        return () if document is None else deployments.from_json(document)
+        path = self.state / "deployments.json"
+        document = read_json(path)
+        try:
+            return () if document is None else deployments.from_json(document)
+        except UsageError as error:
+            raise UsageError(f"{path} is damaged: {error}") from error
 
     def keep_deployments(self, entries: Iterable[Deployment]) -> None:
         self._write("deployments.json", deployments.to_json(entries))

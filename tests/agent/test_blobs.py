@@ -239,7 +239,7 @@ def test_of_a_weight_only_the_slice_travels(here: Store, there: Store, model: st
         await wire.fetching.weights(plan, [ref, ref], ["a"])
 
     wire = run(work, here)
-    assert hashlib.sha256(here.get(ref.digest)).hexdigest() == ref.digest
+    assert hashlib.sha256(here.get(ref.digest).data).hexdigest() == ref.digest
     assert [(want.offset, want.digest) for want in wire.parts_of("a")] == [(0, ref.digest)]
     assert here.models() == ()
 

@@ -1,0 +1,82 @@
+"""What devices tell of themselves: as text and back, what is no card, and the cluster put together from many."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edgepart.agent.cards import NOISE, Measured, cluster_of, differs, read, write
+from edgepart.agent.control import Card
+from edgepart.planner.cluster import Device, Link
+from edgepart.planner.errors import FrameError
+
+DEVICE = Device("pi", "bcm2711", 1e10, 4e9, 3e9, 4, 1e-4, {"conv": 1.5e10})
+LINK = Link(1e8, 1e-3, 1e-4)
+MEASURED = Measured(DEVICE, {"node-b": LINK})
+
+
+def changed(**keys: Any) -> bytes:
+    return json.dumps(json.loads(write(MEASURED)) | keys).encode()
+
+
+def test_a_card_comes_back_the_same() -> None:
+    assert read(write(MEASURED)) == MEASURED
+    assert write(read(write(MEASURED))) == write(MEASURED)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"\xff",
+        b"5",
+        b"[]",
+        b"{}",
+        changed(device=None),
+        changed(device={"name": "pi"}),
+        changed(device=json.loads(write(MEASURED))["device"] | {"flops_per_s": -1}),
+        changed(device=json.loads(write(MEASURED))["device"] | {"memory_bytes": "much"}),
+        changed(links=None),
+        changed(links=[1]),
+        changed(links={"b": 5}),
+        changed(links={"b": {}}),
+        changed(links={"b": {"bytes_per_s": 0, "latency_s": 0, "message_s": 0}}),
+        changed(links={"b": {"bytes_per_s": 1, "latency_s": -1, "message_s": 0}}),
+        changed(links={"b": {"bytes_per_s": float("nan"), "latency_s": 0, "message_s": 0}}),
+        changed(links={"b": {"bytes_per_s": float("inf"), "latency_s": 0, "message_s": 0}}),
+        changed(links={"b": {"bytes_per_s": 1, "latency_s": 0, "message_s": 0, "colour": 1}}),
+    ],
+    ids=lambda document: document[-40:].decode("latin-1"),
+)
+def test_what_is_no_card_is_the_peers_fault(document: bytes) -> None:
+    with pytest.raises(FrameError, match="a card that cannot be read"):
+        read(document)
+
+
+def test_a_cluster_has_whoever_has_card_and_name_and_the_worse_of_two_measurements() -> None:
+    other = Link(2e8, 5e-3, 1e-5)
+    known = [
+        Card("node-a", write(Measured(DEVICE, {"node-b": LINK, "node-x": LINK, "node-a": LINK}))),
+        Card("node-b", write(Measured(DEVICE, {"node-a": other}))),
+        Card("node-c", write(Measured(DEVICE, {"node-a": other}))),
+    ]
+    cluster = cluster_of(known, {"node-b": "desk", "node-a": "attic"})
+    assert [device.name for device in cluster.devices] == ["attic", "desk"]
+    assert dict(cluster.links) == {("attic", "desk"): Link(1e8, 5e-3, 1e-4)}
+
+
+def test_only_what_a_planner_may_care_about_is_news() -> None:
+    def link(**keys: float) -> Measured:
+        return Measured(DEVICE, {"node-b": replace(LINK, **keys)})
+
+    assert not differs(MEASURED, MEASURED)
+    assert not differs(MEASURED, link(bytes_per_s=1e8 * (1 + NOISE / 2)))
+    assert differs(MEASURED, link(bytes_per_s=2e8))
+    assert not differs(MEASURED, link(latency_s=1.2e-3))
+    assert differs(MEASURED, link(latency_s=9e-3))
+    assert differs(MEASURED, Measured(DEVICE))
+    assert differs(MEASURED, Measured(replace(DEVICE, flops_per_s=2e10), MEASURED.links))
+    assert differs(Measured(DEVICE), MEASURED)

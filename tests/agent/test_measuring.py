@@ -1,0 +1,133 @@
+"""A device's card: who measures which link, when it is told, and ends that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from edgepart.agent import measuring
+from edgepart.agent.cards import Measured, read
+from edgepart.agent.events import CardReady
+from edgepart.agent.exchange import Echo, Echoed
+from edgepart.agent.measuring import Measuring
+from edgepart.planner.cluster import Device, Link
+from edgepart.planner.errors import Unavailable
+
+DEVICE = Device("pi", "box", 1e10, 1e10, 1e9)
+
+
+class Others:
+    """In place of the links: members that echo, or do not."""
+
+    def __init__(self) -> None:
+        self.silent: set[str] = set()
+        self.echoes: list[tuple[str, int]] = []
+        self.told: asyncio.Queue[Measured] = asyncio.Queue()
+        self.theirs: dict[str, Measured] = {}
+
+    async def ask(self, node: str, question: Any, payload: Any = (), timeout_s: float = 0) -> Any:
+        assert isinstance(question, Echo)
+        self.echoes.append((node, sum(map(len, payload))))
+        await asyncio.sleep(0)
+        if node in self.silent:
+            raise Unavailable(f"{node} did not answer")
+        return Echoed(0), memoryview(b"")
+
+    def ready(self, card: CardReady) -> None:
+        self.told.put_nowait(read(card.document))
+
+    async def next(self) -> Measured:
+        async with asyncio.timeout(20):
+            return await self.told.get()
+
+    @property
+    def measured(self) -> set[str]:
+        return {node for node, _ in self.echoes}
+
+
+def run(work: Callable[[Measuring, Others], Awaitable[None]], node: str = "m") -> None:
+    async def main() -> None:
+        others = Others()
+        made = Measuring(node, DEVICE, others, others.ready, others.theirs.get)  # type: ignore[arg-type]
+        task = asyncio.create_task(made.run())
+        try:
+            await work(made, others)
+            assert not task.done()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "FIRST_S", 0.01)
+    monkeypatch.setattr(measuring, "LATER_S", 0.01)
+
+
+def test_alone_it_tells_its_card_soon() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        assert await others.next() == Measured(DEVICE)
+        assert others.echoes == []
+
+    run(work)
+
+
+def test_a_newcomer_measures_all_links_before_it_tells() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["z", "a"])
+        card = await others.next()
+        assert card.links.keys() == {"a", "z"}
+        assert all(link.bytes_per_s > 0 for link in card.links.values())
+        assert others.echoes[0] == ("a", 0)
+        assert max(nbytes for _, nbytes in others.echoes) >= 1 << 20
+
+    run(work)
+
+
+def test_later_on_newcomers_measure_and_of_two_old_ones_the_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "NEWCOMER_S", -1.0)
+
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["z", "a"])
+        assert (await others.next()).links.keys() == {"a"}
+        await asyncio.sleep(0.1)
+        assert others.measured == {"a"}
+
+    run(work)
+
+
+def test_what_the_other_end_has_measured_is_not_measured_again() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        others.theirs["a"] = Measured(DEVICE, {"m": Link(1e8, 1e-3)})
+        others.theirs["b"] = Measured(DEVICE, {"x": Link(1e8, 1e-3)})
+        made.members(["a", "b"])
+        assert (await others.next()).links.keys() == {"b"}
+        assert others.measured == {"b"}
+
+    run(work)
+
+
+def test_who_does_not_answer_is_tried_again_and_holds_up_nobody() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        others.silent = {"a"}
+        made.members(["a", "b"])
+        assert (await others.next()).links.keys() == {"b"}
+        others.silent = set()
+        assert (await others.next()).links.keys() == {"a", "b"}
+
+    run(work)
+
+
+def test_who_leaves_leaves_the_card() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["a", "b"])
+        assert (await others.next()).links.keys() == {"a", "b"}
+        made.members(["b"])
+        assert (await others.next()).links.keys() == {"b"}
+
+    run(work)
