@@ -53,6 +53,8 @@ class Overhead:
     """Median of executor over bare within the pairs."""
     spread: tuple[float, float]
     """The ratio's quartiles."""
+    cpu_ratio: float
+    """The same of the process's CPU time, which other processes' load changes less."""
     least_ratio: float
     """Of the fastest run of each: what was disturbed least."""
     largest_difference: float
@@ -128,32 +130,34 @@ def measure(name: str, threads: int, pairs: int) -> Overhead:
         for _ in range(WARM_UP):
             expected, got = bare(inputs), executor(inputs)
         times = np.array([_pair(bare, executor, inputs, number % 2 == 1) for number in range(pairs)])
-    ratios = times[:, 1] / times[:, 0]
+    ratios, cpu_ratios = times[:, 2] / times[:, 0], times[:, 3] / times[:, 1]
     quartiles = np.quantile(ratios, [0.25, 0.75])
     return Overhead(
         model=name,
         threads=threads,
         pairs=pairs,
         bare_s=float(np.median(times[:, 0])),
-        executor_s=float(np.median(times[:, 1])),
+        executor_s=float(np.median(times[:, 2])),
         ratio=median(map(float, ratios)),
         spread=(float(quartiles[0]), float(quartiles[1])),
-        least_ratio=float(times[:, 1].min() / times[:, 0].min()),
+        cpu_ratio=float(np.median(cpu_ratios)),
+        least_ratio=float(times[:, 2].min() / times[:, 0].min()),
         largest_difference=largest_difference(got, expected),
     )
 
 
 def _pair(
     bare: Bare, executor: OneDevice, inputs: Mapping[str, Value], executor_first: bool
-) -> tuple[float, float]:
-    """Seconds of each."""
+) -> tuple[float, float, float, float]:
+    """Seconds and CPU seconds of the bare session, then of the executor."""
     if executor_first:
-        second, first = _timed(executor, inputs), _timed(bare, inputs)
-        return first, second
-    return _timed(bare, inputs), _timed(executor, inputs)
+        executors, bares = _timed(executor, inputs), _timed(bare, inputs)
+    else:
+        bares, executors = _timed(bare, inputs), _timed(executor, inputs)
+    return (*bares, *executors)
 
 
-def _timed(run: Bare | OneDevice, inputs: Mapping[str, Value]) -> float:
-    began = time.perf_counter()
+def _timed(run: Bare | OneDevice, inputs: Mapping[str, Value]) -> tuple[float, float]:
+    began, cpu_s = time.perf_counter(), time.process_time()
     run(inputs)
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - cpu_s

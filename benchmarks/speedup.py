@@ -87,6 +87,11 @@ class Speedup:
         """Of the latency, what the busiest device computes."""
         return self.busiest_s / self.latency_s
 
+    @property
+    def balance(self) -> float:
+        """Of the busiest device's computing, what one does on average: 1 where all do equally much."""
+        return self.all_busy_s / len(self.used) / self.busiest_s
+
 
 def slow_environment(runs: Path | None = None) -> dict[str, str]:
     """Makes a process a slow device; `runs` is told when it computed."""

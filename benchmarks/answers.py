@@ -1,0 +1,206 @@
+"""Whether every plan answers what one ONNX Runtime session answers: models x strategies, on three real agents.
+
+    python -m benchmarks.answers [--quick] [--json FILE]
+
+Exits with 1 where an answer differs. A model with quantised operators is compared with what ONNX Runtime's own
+optimisation levels differ by on this machine: fusing changes how such models round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from benchmarks.comparing import TOLERANCE, alone, differences, largest_difference
+from benchmarks.machine import describe, sentence
+from benchmarks.models import all_light, real_models, sample_inputs
+from benchmarks.serving import client_of, deploy
+from edgepart.agent.messages import DeployOptions
+from edgepart.cli.client import Client
+from edgepart.cli.local import LocalCluster
+from edgepart.cli.output import console, note, say, table
+from edgepart.planner.errors import EdgepartError, UsageError
+from edgepart.planner.graph import Graph
+from edgepart.planner.model import load_graph
+
+NAMES = ("a", "b", "c")
+AXES = ("height", "width", "channel")
+WAYS: tuple[tuple[str, str | None], ...] = (
+    *((name, None) for name in ("single", "modnn", "deepthings", "bbgrap", "auto")),
+    *(("bbgrap", axis) for axis in AXES),
+)
+"""Strategy, and the axis forced."""
+
+QUICK = ("squeezenet", "shufflenet", "ppocr_cls", "silero_vad")
+QUANTISED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinear", "Integer")
+"""Parts of the names of operators that round to integers."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model to try."""
+
+    name: str
+    path: Path
+    shapes: Mapping[str, tuple[int, ...]]
+    inputs: Mapping[str, Any]
+    quantised: bool
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one model under one way to plan."""
+
+    model: str
+    way: str
+    devices: tuple[str, ...] = ()
+    difference: float | None = None
+    """Largest over outputs and agents asked, relative to each output's largest magnitude; None: not deployed."""
+    allowed: float = TOLERANCE
+    wrong: tuple[str, ...] = ()
+    """What differs, or failed."""
+    note: str = ""
+    """Why there is no plan of that kind, as the planner says it."""
+    why: str = field(default="", repr=False)
+    seconds: float = 0.0
+
+    @property
+    def cell(self) -> str:
+        if self.difference is None:
+            return "FAILED" if self.wrong else "no such axis"
+        return f"{'WRONG ' if self.wrong else ''}{self.difference:.0e} on {len(self.devices)}"
+
+
+def cases(names: Sequence[str] | None) -> Iterator[Case]:
+    """The light models, then the trained ones; `names` picks some."""
+    for name, path in all_light():
+        if names is None or name in names:
+            graph = load_graph(path)
+            yield Case(name, path, {}, sample_inputs(graph), is_quantised(graph))
+    for model in real_models():
+        if names is None or model.name in names:
+            graph = load_graph(model.path, shapes=model.shapes)
+            yield Case(model.name, model.path, model.shapes, model.inputs(0), is_quantised(graph))
+
+
+def is_quantised(graph: Graph) -> bool:
+    return any(part in op.op_type for op in graph.operators for part in QUANTISED)
+
+
+def allowed_of(case: Case, expected: Mapping[str, Any]) -> float | None:
+    """Of a quantised model, what two optimisation levels differ by; None: what the outputs' types allow."""
+    if not case.quantised:
+        return None
+    levels = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_BASIC)
+    found = [largest_difference(alone(case.path, case.inputs, level=level), expected) for level in levels]
+    return max(TOLERANCE, *found)
+
+
+def way_name(way: tuple[str, str | None]) -> str:
+    return way[0] if way[1] is None else f"{way[0]} {way[1]}"
+
+
+async def outcome(
+    clients: Sequence[Client],
+    case: Case,
+    way: tuple[str, str | None],
+    expected: Mapping[str, Any],
+    allowed: float | None,
+) -> Outcome:
+    """Deploys, asks every agent once, undeploys."""
+    began = time.monotonic()
+    model, called = case.name, way_name(way)
+    name = f"{case.name}-{'-'.join(filter(None, way))}"
+    options = DeployOptions(shapes=dict(case.shapes), strategy=way[0], axis=way[1])
+    try:
+        plan = await deploy(clients[0], case.path, name, options)
+    except UsageError as error:
+        return Outcome(model, called, note=str(error))
+    except EdgepartError as error:
+        return Outcome(model, called, wrong=(f"{type(error).__name__}: {error}",))
+    worst, wrong = 0.0, list[str]()
+    try:
+        for number, client in enumerate(clients):
+            got = (await client.infer(name, case.inputs)).outputs
+            worst = max(worst, largest_difference(got, expected))
+            wrong += [f"at {NAMES[number]}: {text}" for text in differences(got, expected, allowed)]
+    except EdgepartError as error:
+        wrong.append(f"{type(error).__name__}: {error}")
+    finally:
+        await clients[0].undeploy(name)
+    return Outcome(
+        model,
+        called,
+        devices=tuple(plan["devices"]),
+        difference=worst,
+        allowed=allowed or TOLERANCE,
+        wrong=tuple(wrong),
+        why=str(plan["why"]),
+        seconds=time.monotonic() - began,
+    )
+
+
+async def outcomes(cluster: LocalCluster, names: Sequence[str] | None) -> list[Outcome]:
+    found: list[Outcome] = []
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(client_of(agent)) for agent in cluster.living]
+        for case in cases(names):
+            expected = alone(case.path, case.inputs)
+            allowed = allowed_of(case, expected)
+            for way in WAYS:
+                found.append(await outcome(clients, case, way, expected, allowed))
+            mine = found[-len(WAYS) :]
+            note(f"{case.name}: {', '.join(one.cell for one in mine)} ({sum(o.seconds for o in mine):.0f} s)")
+    return found
+
+
+def show(found: Sequence[Outcome], seconds: float) -> None:
+    cells: dict[str, dict[str, str]] = {}
+    for one in found:
+        cells.setdefault(one.model, {})[one.way] = one.cell
+    columns = [way_name(way) for way in WAYS]
+    rows = [(model, *(row.get(way, "-") for way in columns)) for model, row in cells.items()]
+    say(f"largest difference from one session, relative, and devices used; {sentence()}")
+    console().print(table(("model", *columns), rows, right=columns))
+    for one in found:
+        for text in one.wrong:
+            say(f"{one.model} under {one.way}: {text}")
+        if one.note:
+            say(f"{one.model} under {one.way}: {one.note}")
+    for model in dict.fromkeys(one.model for one in found if one.allowed > TOLERANCE):
+        allowed = next(one.allowed for one in found if one.model == model)
+        say(f"{model} is quantised: optimisation levels of ONNX Runtime differ by {allowed:.2g} here")
+    bad = sum(bool(one.wrong) for one in found)
+    say(f"{len(found)} deployments in {seconds:.0f} s, {bad} with a wrong answer or none")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.answers", description=__doc__.split("\n")[0])
+    parser.add_argument("--json", type=Path, help="write every outcome there")
+    parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
+    parser.add_argument("--models", help="only these, separated by commas")
+    options = parser.parse_args(arguments)
+    names = options.models.split(",") if options.models else QUICK if options.quick else None
+    began = time.monotonic()
+    with LocalCluster(NAMES, options=("--threads", "1")) as cluster:
+        found = asyncio.run(outcomes(cluster, names))
+    seconds = time.monotonic() - began
+    show(found, seconds)
+    if options.json:
+        document = {"machine": describe(), "seconds": seconds, "outcomes": [asdict(one) for one in found]}
+        options.json.write_text(json.dumps(document, indent=2))
+    return int(not found or any(one.wrong for one in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

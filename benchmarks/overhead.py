@@ -1,0 +1,183 @@
+"""What the product costs and gains: the numbers in the README.
+
+    python -m benchmarks.overhead [--only executor|gateway|speedup] [--models A,B] [--markdown] [--json FILE]
+
+Prints tables; nothing here passes or fails. The machine should have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import executor, gateway, speedup
+from benchmarks.machine import describe, sentence
+from benchmarks.models import LIGHT
+from edgepart.cli.output import console, nbytes, note, say, seconds, table
+
+PAIRS = 41
+PARTS = ("executor", "gateway", "speedup")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A table to print."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        lines = [self.columns, tuple("---" for _ in self.columns), *self.rows]
+        return "\n".join([f"{self.title}:", "", *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+Rows = list[dict[str, Any]]
+
+
+def executor_part(models: Sequence[str]) -> tuple[Block, Rows]:
+    """The executor against a bare session, with one thread and with all cores."""
+    cores = len(os.sched_getaffinity(0))
+    found = []
+    for model in models:
+        for threads in sorted({1, cores}):
+            note(f"{model}, {threads} threads: executor and bare session in turn")
+            found.append(executor.measure(model, threads, PAIRS))
+    rows = tuple(
+        (
+            one.model,
+            str(one.threads),
+            seconds(one.bare_s),
+            seconds(one.executor_s),
+            percent(one.ratio - 1),
+            f"{percent(one.spread[0] - 1)} to {percent(one.spread[1] - 1)}",
+            percent(one.cpu_ratio - 1),
+            percent(one.least_ratio - 1),
+        )
+        for one in found
+    )
+    columns = (
+        "model",
+        "threads",
+        "bare session",
+        "executor",
+        "more",
+        "quartiles",
+        "more CPU time",
+        "best of each",
+    )
+    return Block(f"One device, {PAIRS} pairs", columns, rows), [asdict(one) for one in found]
+
+
+def gateway_part(models: Sequence[str]) -> tuple[Block, Rows]:
+    """HTTP against the executor."""
+    found = []
+    for model in models:
+        note(f"{model}: HTTP and executor in turn")
+        found.append(gateway.measure(model, 1, PAIRS))
+    rows = tuple(
+        (
+            one.model,
+            str(one.threads),
+            seconds(one.executor_s),
+            seconds(one.http_s),
+            f"{one.added_s * 1e3:.2f} ms",
+            f"{one.outside_s * 1e3:.2f} ms",
+            nbytes(one.request_bytes),
+        )
+        for one in found
+    )
+    columns = ("model", "threads", "executor", "HTTP", "added", "of it outside the agent", "request")
+    return Block(f"Through HTTP, {PAIRS} pairs", columns, rows), [asdict(one) for one in found]
+
+
+def speedup_part(models: Sequence[str]) -> tuple[Block, Rows]:
+    """Slow devices together."""
+    found, bare = speedup.measure(models, note)
+    rows = tuple(
+        (
+            one.model,
+            str(one.devices),
+            seconds(bare[one.model]) if one.devices == 1 else "",
+            seconds(one.latency_s),
+            f"{one.speedup:.2f}x",
+            seconds(one.predicted_s),
+            f"{one.share:.0%}",
+            f"{one.latency_s - one.busiest_s:.3f} s",
+            f"{one.balance:.0%}",
+            str(one.segments),
+            str(one.messages),
+            nbytes(one.moved_bytes),
+            f"{one.largest_difference:.0e}",
+        )
+        for one in found
+    )
+    columns = (
+        "model",
+        "devices",
+        "bare session",
+        "latency",
+        "speed-up",
+        "predicted",
+        "busiest computes",
+        "rest",
+        "balance",
+        "segments",
+        "messages",
+        "moved",
+        "difference",
+    )
+    title = f"Slow devices ({speedup.FACTOR}x, one thread each) over loopback"
+    return Block(title, columns, rows), [asdict(one) for one in found]
+
+
+def percent(part: float) -> str:
+    """
+    >>> percent(0.0123), percent(-0.004)
+    ('+1.2%', '-0.4%')
+    """
+    return f"{part:+.1%}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=__doc__.split("\n")[0])
+    parser.add_argument("--only", choices=PARTS, help="one part of it")
+    parser.add_argument("--models", help=f"of {', '.join(LIGHT)}, separated by commas")
+    parser.add_argument("--markdown", action="store_true", help="print tables as the README has them")
+    parser.add_argument("--json", type=Path, help="write every number there")
+    options = parser.parse_args(arguments)
+    chosen = options.models.split(",") if options.models else None
+    if unknown := set(chosen or ()) - set(LIGHT):
+        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(LIGHT)}")
+    parts: dict[str, Callable[[], tuple[Block, Rows]]] = {
+        "executor": lambda: executor_part(chosen or ["resnet50"]),
+        "gateway": lambda: gateway_part(chosen or ["resnet50"]),
+        "speedup": lambda: speedup_part(chosen or speedup.MODELS),
+    }
+    document: dict[str, Any] = {"machine": describe(), "load_before": os.getloadavg()}
+    blocks = []
+    for name in [options.only] if options.only else PARTS:
+        block, document[name] = parts[name]()
+        blocks.append(block)
+    document["load_after"] = os.getloadavg()
+    say(f"On {sentence()}.")
+    for block in blocks:
+        say("")
+        if options.markdown:
+            say(block.markdown())
+        else:
+            say(block.title)
+            console().print(table(block.columns, block.rows, right=block.columns[1:]))
+    if options.json:
+        options.json.write_text(json.dumps(document, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
