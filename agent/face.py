@@ -183,7 +183,8 @@ class Face:
             if standing is not None:
                 if standing.text != told:
                     progress(told := standing.text, 0, 0)
-                if standing.acknowledged and self._plans.active(entry.name):
+                active = self._plans.active(entry.name)
+                if standing.acknowledged and active is not None and active[0] >= standing.epoch:
                     return standing
                 if standing.error_kind in FINAL:
                     if before is None:
