@@ -285,5 +285,5 @@ def _graph_file(folder: Path) -> Path:
 def _error(standing: Standing) -> EdgepartError:
     """What the leader said, as the class it named."""
     kind = getattr(errors, standing.error_kind, errors.ClusterError)
-    text = f"{standing.error}. Nothing was deployed"
+    text = f"{standing.error.rstrip('.')}. Nothing was deployed."
     return kind(text) if issubclass(kind, EdgepartError) else errors.ClusterError(text)
