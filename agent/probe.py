@@ -201,7 +201,7 @@ class LinkProbe:
     small_s: list[float] = field(default_factory=list)
     """Round trips of echoes without payload."""
     big: list[tuple[int, float]] = field(default_factory=list)
-    """Payload bytes (sent and sent back) and round trips."""
+    """Payload bytes (sent and sent back) and round trips; several echoes that went together count as one."""
 
     def add(self, payload_bytes: int, round_trip_s: float) -> None:
         """One echo; UsageError for a time that cannot be."""
@@ -223,4 +223,4 @@ class LinkProbe:
 
 def echo_sizes() -> Sequence[int]:
     """Payloads of the echoes that measure a link, in the order to send them."""
-    return (*[0] * 10, *[ECHO_BYTES] * 8)
+    return (*[0] * 10, *[ECHO_BYTES] * 4)

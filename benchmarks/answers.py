@@ -22,13 +22,13 @@ from typing import Any
 import onnxruntime as ort
 
 from benchmarks.comparing import TOLERANCE, alone, differences, largest_difference
-from benchmarks.machine import describe, sentence
+from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import all_light, real_models, sample_inputs
 from benchmarks.serving import client_of, deploy
 from edgepart.agent.messages import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
-from edgepart.cli.output import console, note, say, table
+from edgepart.cli.output import note, say, table
 from edgepart.planner.errors import EdgepartError, UsageError
 from edgepart.planner.graph import Graph
 from edgepart.planner.model import load_graph
@@ -171,7 +171,7 @@ def show(found: Sequence[Outcome], seconds: float) -> None:
     columns = [way_name(way) for way in WAYS]
     rows = [(model, *(row.get(way, "-") for way in columns)) for model, row in cells.items()]
     say(f"largest difference from one session, relative, and devices used; {sentence()}")
-    console().print(table(("model", *columns), rows, right=columns))
+    show_table(table(("model", *columns), rows, right=columns))
     for one in found:
         for text in one.wrong:
             say(f"{one.model} under {one.way}: {text}")

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from rich.console import Console
+from rich.table import Table
 
 
 def describe() -> dict[str, Any]:
@@ -33,3 +35,8 @@ def sentence() -> str:
         f"{it['processor']}, {it['cores']} cores, {it['memory_bytes'] / 2**30:.0f} GiB, {it['system']}, "
         f"Python {it['python']}, ONNX Runtime {it['onnxruntime']}"
     )
+
+
+def show_table(table: Table) -> None:
+    """Prints a table as wide as it is, also where no terminal says how wide it may be."""
+    Console(width=200, highlight=False).print(table)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import executor, gateway, speedup
-from benchmarks.machine import describe, sentence
+from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import LIGHT
-from edgepart.cli.output import console, nbytes, note, say, seconds, table
+from edgepart.cli.output import nbytes, note, say, seconds, table
 
 PAIRS = 41
 PARTS = ("executor", "gateway", "speedup")
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(block.markdown())
         else:
             say(block.title)
-            console().print(table(block.columns, block.rows, right=block.columns[1:]))
+            show_table(table(block.columns, block.rows, right=block.columns[1:]))
     if options.json:
         options.json.write_text(json.dumps(document, indent=2))
     return 0
