@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -43,22 +44,23 @@ class Planwork:
 
     def compute(self, order: ComputePlan) -> Answer:
         """Blocks until the answer is there. Unavailable where it was aborted meanwhile, or the process died."""
-        with self._lock:
-            if self._stopped or self._unwanted is order:
-                raise Unavailable("planning was given up before it began")
-            pipe = self._running()
-            self._current = order
-        try:
-            pipe.send(order)
-            return pipe.recv()
-        except (EOFError, OSError) as error:
+        while True:
             with self._lock:
-                if self._pipe is pipe:
-                    self._kill()  # it may take a moment to die
-            raise Unavailable("the planning process ended before it had a plan") from error
-        finally:
-            with self._lock:
-                self._current = None
+                if self._stopped or self._unwanted is order:
+                    raise Unavailable("planning was given up before it began")
+                process, pipe = self._running()
+                self._current = order
+            try:
+                pipe.send(order)
+                return pipe.recv()
+            except (EOFError, OSError) as error:
+                process.join()
+                if process.exitcode != 0:
+                    raise Unavailable("the planning process ended before it had a plan") from error
+                # It had just ended because nothing was asked of it.
+            finally:
+                with self._lock:
+                    self._current = None
 
     def abort(self, order: ComputePlan) -> None:
         """Give up this order, and no other, also when it is only about to begin. Any thread."""
@@ -79,13 +81,14 @@ class Planwork:
             self._process.join()
         self._process = None
 
-    def _running(self) -> Connection[ComputePlan, Answer]:
+    def _running(self) -> tuple[BaseProcess, Connection[ComputePlan, Answer]]:
         if self._pipe is None or self._process is None or not self._process.is_alive():
             ours, theirs = self._context.Pipe()
             process = self._context.Process(
                 target=work, args=(theirs, *self._arguments), name="edgepart-plan", daemon=True
             )
             # Ctrl-C in a terminal reaches the whole process group; when this process ends is the agent's to say.
+            resource_tracker.ensure_running()  # when it is started, it unblocks signals
             before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
                 process.start()
@@ -94,7 +97,7 @@ class Planwork:
             # Only the process holds its end now, so that its death ends our reading.
             theirs.close()
             self._process, self._pipe = process, ours
-        return self._pipe
+        return self._process, self._pipe
 
 
 def work(orders: Connection[Answer, ComputePlan], store: Path, here: str) -> None:

@@ -24,7 +24,7 @@ def authorise(peer: str | None, headers: Mapping[str, str], credential: str, *, 
     known."""
     if given := headers.get("Authorization"):
         scheme, _, secret = given.partition(" ")
-        right = hmac.compare_digest(secret.strip().encode(), credential.encode())
+        right = hmac.compare_digest(secret.strip().encode(errors="surrogateescape"), credential.encode())
         if scheme.lower() == "bearer" and right and credential:
             return
         raise NotAuthorised("the credential is not this cluster's; see identity/admin in a member's state")

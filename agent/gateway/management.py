@@ -28,7 +28,7 @@ from edgepart.agent.gateway.progress import ProgressLines
 from edgepart.agent.gateway.uploads import receive
 from edgepart.agent.gateway.v2 import find_card
 from edgepart.agent.messages import DeployOptions
-from edgepart.planner.errors import NotAuthorised, RequestError
+from edgepart.planner.errors import NotAuthorised, RequestError, Unavailable
 
 HEARTBEAT_S = 5.0
 PAGE = Path(__file__).with_name("dashboard.html")
@@ -137,6 +137,10 @@ class Management:
         try:
             last = {"result": await self.node.deploy(name, folder, options, lines.report)}
             self._failures.pop(name, None)
+        except asyncio.CancelledError:
+            why = Unavailable(f"this agent stops; another member says what became of {name!r}")
+            lines.end(error_document(why) | {"status": status_of(why)})
+            raise
         except Exception as error:
             last = error_document(error) | {"status": status_of(error)}
             self._failures[name] = str(last["error"])

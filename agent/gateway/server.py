@@ -9,6 +9,7 @@ import socket
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from edgepart.agent.gateway.answers import error_response
@@ -22,6 +23,8 @@ from edgepart.agent.options import format_address
 from edgepart.planner.errors import EdgepartError, UsageError
 
 log = logging.getLogger(__name__)
+_http_log = logging.getLogger(f"{__name__}.aiohttp")
+"""aiohttp's own."""
 
 
 class HttpServer:
@@ -60,6 +63,7 @@ class HttpServer:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_http_log,
             handle_signals=False,
             handler_cancellation=True,
             keepalive_timeout=self._limits.head_s,
@@ -104,6 +108,20 @@ class HttpServer:
             self._runner = None
 
 
+class _Quiet(logging.Filter):
+    """aiohttp logs a traceback for whatever is no HTTP; strangers could fill the disk with those."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            log.debug("what a client sent is no HTTP: %s", " ".join(str(error).split()))
+            return False
+        return True
+
+
+_http_log.addFilter(_Quiet())
+
+
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Every error leaves as JSON; one that nobody foresaw is logged, and the server stays up."""
@@ -117,6 +135,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = error_response(web.HTTPBadRequest(text=f"the body is damaged: {text}"))
     except (web.HTTPException, EdgepartError) as error:
         response = error_response(error)
+    except ConnectionError as error:
+        log.info("%s %s: the client went away", request.method, request.path)
+        response = error_response(web.HTTPBadRequest(text=f"the connection was lost: {error}"))
     except Exception as error:
         log.exception("%s %s failed", request.method, request.path)
         response = error_response(error)

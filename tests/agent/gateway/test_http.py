@@ -190,6 +190,7 @@ def wait(served: Served, condition: Any) -> None:
 def test_what_is_no_http_is_refused(served: Served, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     answer = raw(served, data)
     assert b" 200 " not in answer.split(b"\r\n")[0]
+    assert "Traceback" not in caplog.text
     assert served.ask("GET", "/v2/health/live").status == 200
 
 
@@ -235,7 +236,9 @@ def test_who_counts_as_local(peer: str | None, headers: dict[str, str], expected
     assert is_local(peer, headers) is expected
 
 
-@pytest.mark.parametrize("given", ["Bearer wrong", "Basic " + CREDENTIAL, "Bearer", "Bearer ", CREDENTIAL])
+@pytest.mark.parametrize(
+    "given", ["Bearer wrong", "Basic " + CREDENTIAL, "Bearer", "Bearer ", "Bearer \udcff", CREDENTIAL]
+)
 def test_a_wrong_credential_is_worse_than_none(given: str) -> None:
     with pytest.raises(NotAuthorised):
         authorise("127.0.0.1", {"Host": "localhost", "Authorization": given}, CREDENTIAL, write=False)
@@ -308,6 +311,22 @@ def test_deploy_without_waiting(served: Served) -> None:
     assert reply.status == 202
     assert reply.json()["result"]["state"] == "accepted"
     wait(served, lambda: "m" in served.node.deployed)
+
+
+def test_whoever_waits_for_a_deployment_is_told_that_the_agent_stops(served: Served) -> None:
+    served.node.gate = served.on_loop(_event)
+    body, headers = form(("file", "m.onnx", b"graph"))
+    replies: list[bytes] = []
+    client = threading.Thread(
+        target=lambda: replies.append(served.ask("POST", "/api/deployments/m", body, headers).body)
+    )
+    client.start()
+    wait(served, lambda: served.server._management._running)
+    served.on_loop(served.server.stop)
+    client.join(10)
+    last = json.loads(replies[0].splitlines()[-1])
+    assert (last["kind"], last["status"]) == ("Unavailable", 503)
+    assert "this agent stops" in last["error"]
 
 
 def test_one_deployment_of_a_name_at_a_time(served: Served) -> None:

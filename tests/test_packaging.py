@@ -1,0 +1,121 @@
+"""What is installed: every part, nothing generic, and a console script that works away from the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import edgepart
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "edgepart"
+IGNORED = shutil.ignore_patterns(
+    ".git", ".venv", "shared", "results", ".*_cache", "__pycache__", ".hypothesis"
+)
+
+
+def settings() -> dict[str, Any]:
+    document: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return document
+
+
+def test_every_part_is_a_top_level_folder_and_ships() -> None:
+    build = settings()["tool"]["hatch"]["build"]
+    links = {path.name for path in PACKAGE.iterdir() if path.is_symlink()}
+    assert links == build["targets"]["wheel"]["sources"].keys() - {"src"}
+    assert all((PACKAGE / name).resolve() == ROOT / name for name in links)
+    assert {f"/src/edgepart/{name}" for name in links} == set(build["exclude"])
+    assert set(build["targets"]["wheel"]["only-include"]) == links | {"src"}
+    assert set(build["targets"]["sdist"]["only-include"]) >= links | {"src"}
+
+
+@pytest.mark.parametrize("name", ["agent", "planner", "cli", "tests", "systemd", "benchmarks"])
+def test_nothing_generic_is_importable(name: str) -> None:
+    probe = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({name!r}) is not None)"
+    subprocess.run([sys.executable, "-I", "-c", probe], check=True)
+
+
+def test_the_version_is_the_projects() -> None:
+    assert edgepart.__version__ == settings()["project"]["version"]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the files, as a clean checkout has them."""
+    made = tmp_path_factory.mktemp("clone") / "edgepart"
+    shutil.copytree(ROOT, made, symlinks=True, ignore=IGNORED)
+    return made
+
+
+def run(*command: str | Path, cwd: Path, **env: str) -> str:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "EDGEPART"))}
+    done = subprocess.run(
+        [str(word) for word in command], cwd=cwd, env=clean | env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(clone: Path) -> Path:
+    """Built as `pip install .` builds it; pip fetches the build backend."""
+    out = clone.parent / "dist"
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", out, ".", cwd=clone)
+    (found,) = out.glob("*.whl")
+    return found
+
+
+@pytest.mark.processes
+def test_the_wheel_holds_what_the_folders_hold_and_nothing_else(clone: Path, wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    folders = {
+        f"edgepart/{path.relative_to(clone)}"
+        for part in ("agent", "planner", "cli")
+        for path in (clone / part).rglob("*")
+        if path.is_file()
+    }
+    own = {
+        f"edgepart/{path.name}"
+        for path in (clone / "src/edgepart").iterdir()
+        if path.is_file() and not path.is_symlink()
+    }
+    assert packed == folders | own
+    assert {"edgepart/py.typed", "edgepart/cli/page.png", "edgepart/agent/gateway/dashboard.html"} <= packed
+
+
+@pytest.mark.processes
+def test_installed_into_an_environment_of_its_own_the_command_works(wheel: Path, tmp_path: Path) -> None:
+    """`pip install .` with the dependencies that this environment has: fetching them all again is the network's test."""
+    venv.create(tmp_path / "env", with_pip=False, symlinks=True)
+    python = tmp_path / "env/bin/python"
+    target = Path(
+        run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=tmp_path).strip()
+    )
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=tmp_path)
+    dependencies = [entry for entry in sys.path if entry.endswith("site-packages")]
+    (target / "dependencies.pth").write_text("\n".join(dependencies))
+
+    command = tmp_path / "env/bin/edgepart"
+    where = "import edgepart.cli.main as m; print(m.__file__)"
+    assert run(python, "-c", where, cwd=tmp_path).startswith(str(target))
+    assert run(command, "--version", cwd=tmp_path).split() == ["edgepart", edgepart.__version__]
+    made = json.loads(run(command, "init", "--json", cwd=tmp_path, EDGEPART_STATE=str(tmp_path / "state")))
+    assert made["fingerprint"].startswith(made["cluster"])
+    assert (tmp_path / "state/identity").is_dir()
+    tokens = json.loads(
+        run(command, "token", "list", "--json", cwd=tmp_path, EDGEPART_STATE=str(tmp_path / "state"))
+    )
+    assert [token["usable"] for token in tokens["tokens"]] == [True]
+    run(python, "-m", "edgepart", "--help", cwd=tmp_path)
