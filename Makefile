@@ -5,7 +5,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # RapidOCR asks for opencv-python, which wants a desktop's libGL; its headless twin runs anywhere.
 HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --force-reinstall opencv-python-headless
 
-.PHONY: demo test lint types tests bench clean
+.PHONY: demo test lint types tests bench answers clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -37,8 +37,11 @@ types: .venv/.dev
 tests: .venv/.dev
 	$(BIN)/pytest --cov --cov-report=term:skip-covered -n 2 --dist loadfile
 
-bench: .venv/.dev  ## the README's numbers; takes about twenty minutes
-	$(BIN)/python -m benchmarks.overhead
+bench: .venv/.dev  ## the README's numbers; takes about six minutes on a machine that does nothing else
+	$(BIN)/python -m benchmarks.overhead --markdown
+
+answers: .venv/.dev  ## every model under every strategy answers what one session does; takes about ten minutes
+	$(BIN)/python -m benchmarks.answers
 
 clean:
 	rm -rf .venv build dist results .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -51,7 +51,7 @@ def largest_difference(got: Values, expected: Values) -> float:
     """Over the outputs of floating point, relative to each one's largest magnitude; nan where one is not comparable."""
     pairs = [(np.asarray(got[name]), np.asarray(value)) for name, value in expected.items() if name in got]
     floats = [(mine, theirs) for mine, theirs in pairs if theirs.dtype.kind == "f"]
-    return max((_relative(mine, theirs) for mine, theirs in floats), default=0.0)
+    return float(np.max([_relative(mine, theirs) for mine, theirs in floats], initial=0.0))  # nan stays nan
 
 
 def _relative(mine: Any, theirs: Any) -> float:

@@ -106,3 +106,34 @@ def test_the_smallest_cpu_time_counts_and_time_that_passed_is_not_waited_again(
     stretched(session, 0.5, cpu=0.5)
     stretched(SimpleNamespace(), 2.0, 2.0)  # each session has its own
     assert slept == [7.0, 3.0, 3.5, 14.0]
+
+
+def test_a_first_run_is_made_several_times_and_the_smallest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(wall=0.0, cpu=0.0)
+    slept: list[float] = []
+    fake = SimpleNamespace(monotonic=lambda: clock.wall, thread_time=lambda: clock.cpu, sleep=slept.append)
+    monkeypatch.setattr(slow, "time", fake)
+    takes = [5.0, 2.0, 3.0, 4.0, 4.0]
+    told: list[tuple[float, float]] = []
+
+    def run(_: object) -> int:
+        seconds = takes.pop(0)
+        clock.wall += seconds
+        clock.cpu += seconds
+        return len(takes)
+
+    stretched = slow.stretch(run, 8.0, lambda *span: told.append(span), first_runs=3)
+    session = SimpleNamespace()
+    assert stretched(session) == 1  # the fourth, after three of which the second was the shortest
+    assert stretched(session) == 0
+    assert slept == [12.0, 12.0]
+    assert told == [(10.0, 14.0), (14.0, 18.0)]  # this clock does not go on while one sleeps
+
+
+def test_runs_are_told_to_a_file(tmp_path: Path) -> None:
+    told = slow.telling(str(tmp_path / "runs"))
+    assert told is not None
+    told(1.5, 2.5)
+    told(3.0, 3.25)
+    assert (tmp_path / "runs").read_text().split() == ["1.500000", "2.500000", "3.000000", "3.250000"]
+    assert slow.telling("") is None

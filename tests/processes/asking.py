@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnxruntime as ort
+from benchmarks.comparing import Values, alone, differences
 
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.cli.options import Target
 from edgepart.cli.traffic import Tally, Traffic
 
-Values = Mapping[str, Any]
-TOLERANCE = 1e-4
-"""Of the largest magnitude of the output: the design's promise 1 for float32."""
-
-
-def alone(path: Path, inputs: Values) -> dict[str, Any]:
-    """One ONNX Runtime session over the whole model."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+__all__ = ["alone", "deploy", "differences", "infer", "requests_during", "target", "undeploy"]
 
 
 def deploy(cluster: LocalCluster, path: Path, name: str, *options: str) -> Any:
@@ -48,23 +36,6 @@ def infer(agent: LocalAgent, name: str, inputs: Values) -> Values:
             return (await client.infer(name, inputs, deadline_s=60)).outputs
 
     return asyncio.run(ask())
-
-
-def differences(got: Values, expected: Values) -> list[str]:
-    """Outputs that are not the same answer, and by how much; nothing where all are."""
-    found = [f"{name} is missing" for name in expected.keys() - got.keys()]
-    for name in expected.keys() & got.keys():
-        mine, theirs = np.asarray(got[name]), np.asarray(expected[name])
-        if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
-            found.append(f"{name} is {mine.dtype}{mine.shape}, expected {theirs.dtype}{theirs.shape}")
-        elif theirs.dtype.kind == "f" and theirs.size:
-            worst = float(np.abs(mine.astype(np.float64) - theirs).max())
-            scale = float(np.abs(theirs).max())
-            if not worst <= TOLERANCE * scale:
-                found.append(f"{name} differs by {worst:.3g} where the largest is {scale:.3g}")
-        elif theirs.size and not (mine == theirs).all():
-            found.append(f"{name} differs")
-    return found
 
 
 def requests_during(

@@ -1,0 +1,55 @@
+"""What counts as the same answer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.comparing import TOLERANCE, differences, largest_difference
+
+FLOATS = np.array([0.5, -4.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("got", "fault"),
+    [
+        ({}, "is missing"),
+        ({"y": FLOATS[:1]}, "expected float32"),
+        ({"y": FLOATS.astype(np.float64)}, "expected float32"),
+        ({"y": FLOATS + np.float32(4 * 2 * TOLERANCE)}, "differs by 0.0002"),
+        ({"y": np.array([0.5, math.nan], np.float32)}, "differs by nan"),
+        ({"y": FLOATS + np.float32(4 * 0.5 * TOLERANCE)}, None),
+        ({"y": FLOATS, "more": FLOATS}, None),
+    ],
+)
+def test_floats_within_the_largest_magnitude(got: dict[str, Any], fault: str | None) -> None:
+    found = differences(got, {"y": FLOATS})
+    assert (fault in found[0] and len(found) == 1) if fault else not found
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.bool_, object])
+def test_everything_else_is_equal_or_not(dtype: type) -> None:
+    expected = np.array([1, 0], dtype)
+    assert not differences({"y": expected.copy()}, {"y": expected})
+    assert differences({"y": expected[::-1]}, {"y": expected}) == ["y differs"]
+
+
+def test_half_floats_may_differ_more_and_a_tolerance_replaces_both() -> None:
+    half, near = np.array([1.0], np.float16), np.array([1.004], np.float16)
+    assert not differences({"y": near}, {"y": half})
+    assert differences({"y": near}, {"y": half}, 1e-3)
+
+
+def test_zeros_have_no_magnitude_to_compare_with() -> None:
+    zeros = np.zeros(2, np.float32)
+    assert not differences({"y": zeros}, {"y": zeros})
+    assert differences({"y": zeros + np.float32(1e-9)}, {"y": zeros})
+
+
+def test_the_largest_difference_is_over_all_outputs() -> None:
+    expected = {"y": FLOATS, "z": 2 * FLOATS, "n": np.array([1])}
+    got = {"y": FLOATS, "z": 2 * FLOATS + np.float32(0.08), "n": np.array([2])}
+    assert largest_difference(got, expected) == pytest.approx(0.01, rel=1e-4)
+    assert math.isnan(largest_difference({"z": 2 * FLOATS, "y": FLOATS[:1]}, {"z": 2 * FLOATS, "y": FLOATS}))
