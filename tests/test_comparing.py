@@ -31,7 +31,7 @@ def test_floats_within_the_largest_magnitude(got: dict[str, Any], fault: str | N
 
 @pytest.mark.parametrize("dtype", [np.int64, np.bool_, object])
 def test_everything_else_is_equal_or_not(dtype: type) -> None:
-    expected = np.array([1, 0], dtype)
+    expected: Any = np.array([1, 0], dtype)
     assert not differences({"y": expected.copy()}, {"y": expected})
     assert differences({"y": expected[::-1]}, {"y": expected}) == ["y differs"]
 
