@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.comparing import alone, differences, largest_difference
 from benchmarks.models import light, sample_inputs
-from benchmarks.serving import Answers, ask, client_of, deploy, settle
+from benchmarks.serving import POLL_S, SETTLE_WITHIN_S, Answers, ask, client_of, deploy, settle
 from edgepart.agent.messages import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
@@ -151,9 +151,16 @@ def _until_alike(cluster: LocalCluster, say: Any) -> None:
 
 
 async def _devices(cluster: LocalCluster) -> list[dict[str, Any]]:
+    """What all of them found themselves to be, as soon as the first one has been told."""
     async with client_of(cluster.first) as client:
-        found: list[dict[str, Any]] = (await client.get("/api/devices"))["devices"]
-        return found
+        for _ in range(round(SETTLE_WITHIN_S / POLL_S)):
+            found: list[dict[str, Any]] = (await client.get("/api/devices"))["devices"]
+            if len(found) == len(NAMES):
+                return found
+            await asyncio.sleep(POLL_S)
+    raise InternalError(
+        f"of {len(NAMES)} devices only {[one['name'] for one in found]} told what they can do"
+    )
 
 
 async def _all(
