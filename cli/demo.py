@@ -5,6 +5,7 @@ client of the product: it types the commands that a person would, and sends requ
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -149,11 +150,10 @@ class Demo:
         )
 
     def _compare(self, got: Array, expected: Array) -> None:
-        import numpy as np
-
         from edgepart.cli.reading import relative_difference
+        from edgepart.cli.tensors import largest_difference
 
-        self._difference = max(self._difference, float(np.abs(got - expected).max()))
+        self._difference = max(self._difference, largest_difference({"": got}, {"": expected}))
         self._relative = max(self._relative, relative_difference(got, expected))
 
     async def _lose_and_gain(self, batch: Array, expected: Array) -> None:
@@ -198,8 +198,8 @@ class Demo:
         tally = self._tally
         return {
             "equal": self._relative <= 1e-4 and tally.wrong == 0 and self._reader.text == text_alone,
-            "max_abs_diff": max(self._difference, tally.largest_difference),
-            "max_relative_diff": self._relative,
+            "max_abs_diff": _finite(max(self._difference, tally.largest_difference)),
+            "max_relative_diff": _finite(self._relative),
             "requests": {"sent": tally.sent, "answered": tally.answered, "lost": len(tally.lost)},
             "replays": tally.replays,
             "longest_gap_s": tally.longest_gap_s,
@@ -273,3 +273,8 @@ class Demo:
             if time.monotonic() > deadline:
                 raise ClusterError(f"waited {timeout_s:.0f} s in vain for {what}")
             await asyncio.sleep(0.05)
+
+
+def _finite(difference: float) -> float | None:
+    """JSON has no infinity, which a NaN among numbers is."""
+    return difference if math.isfinite(difference) else None

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from edgepart.cli.tensors import largest_difference
 from edgepart.planner.errors import UsageError
 from edgepart.planner.region import Array
 
@@ -85,5 +86,6 @@ def _whole(session: Any) -> Session:
 
 
 def relative_difference(one: Array, two: Array) -> float:
-    """Largest difference over the largest magnitude of `two`: the design's measure of "same answer"."""
-    return float(np.max(np.abs(one - two)) / max(float(np.max(np.abs(two))), 1e-30))
+    """Largest difference over the largest magnitude of `two`: the design's measure of "same answer". Infinite where
+    one is NaN and the other not."""
+    return largest_difference({"": one}, {"": two}) / max(float(np.max(np.abs(two))), 1e-30)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.cli.client import Client
+from edgepart.cli.tensors import largest_difference
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.region import Array
 
@@ -97,7 +98,10 @@ class Traffic:
             return
         self.tally.spans[-1].append(time.monotonic())
         self.tally.replays += answer.replays
+        wrong = False
         for name, expected in self._expected.items():
-            difference = np.abs(np.asarray(answer.outputs[name], np.float64) - expected)
-            self.tally.largest_difference = max(self.tally.largest_difference, float(difference.max()))
-            self.tally.wrong += bool(difference.max() > self._tolerance * np.abs(expected).max())
+            got = np.asarray(answer.outputs.get(name, np.nan))
+            difference = largest_difference({name: expected}, {name: got})
+            self.tally.largest_difference = max(self.tally.largest_difference, difference)
+            wrong = wrong or difference > self._tolerance * float(np.abs(expected).max())
+        self.tally.wrong += wrong

@@ -1,0 +1,250 @@
+"""A whole agent in this process: start and stop, also half-way; deployments that fail, and what is deleted afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from edgepart.agent import identity, service
+from edgepart.agent.gateway.progress import ProgressLines
+from edgepart.agent.messages import DeployOptions
+from edgepart.agent.options import AgentOptions
+from edgepart.agent.service import Agent, bind, own_addresses, reachable_text
+from edgepart.agent.statefiles import StateFiles
+from edgepart.planner.cluster import Device
+from edgepart.planner.errors import Infeasible, ModelError, Unavailable, UnknownDeployment, UsageError
+
+BOUND_S = 60
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a small box, at once."""
+
+    def probe(name: str, threads: int, limit: float | None) -> Device:
+        return Device(name, "box", 1e10, 1e10, float(limit or 1e9), threads)
+
+    monkeypatch.setattr(service, "probe_device", probe)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    identity.create_cluster(tmp_path / "state", now=0.0)
+    return tmp_path / "state"
+
+
+def options(state: Path, **changes: Any) -> AgentOptions:
+    here = ("127.0.0.1", 0)
+    base = AgentOptions(state, "box", here, here, mdns=False, threads=1)
+    return replace(base, **changes)
+
+
+def run(state: Path, work: Callable[[Agent], Awaitable[None]], **changes: Any) -> None:
+    """`work` with an agent that is then stopped, and has left nothing running."""
+
+    async def main() -> None:
+        before = set(threading.enumerate())
+        agent = Agent(options(state, **changes))
+        try:
+            async with asyncio.timeout(BOUND_S):
+                await agent.start()
+                await work(agent)
+        finally:
+            await agent.stop()
+        assert {task.get_name() for task in asyncio.all_tasks()} == {asyncio.current_task().get_name()}  # type: ignore[union-attr]
+        await asyncio.get_running_loop().shutdown_default_executor()
+        left = [thread.name for thread in set(threading.enumerate()) - before if thread.is_alive()]
+        assert [name for name in left if not name.startswith(("dial", "plan", "serve"))] == []
+
+    asyncio.run(main())
+
+
+def model_in(folder: Path, op: str, rows: int = 3) -> Path:
+    """y = op(x)."""
+    folder.mkdir(exist_ok=True)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [rows, 4]) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node(op, ["x"], ["y"])], "g", values[:1], values[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save_model(model, folder / f"{op}.onnx")
+    return folder
+
+
+async def deploy(agent: Agent, folder: Path, **wanted: Any) -> dict[str, Any]:
+    lines = ProgressLines(60)
+    return await agent._face.deploy("net", folder, DeployOptions(**wanted), lines.report)
+
+
+async def answer(agent: Agent) -> Any:
+    return (await agent._face.infer("net", {"x": X}, None, 30.0)).outputs["y"]
+
+
+def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
+    async def work(agent: Agent) -> None:
+        with pytest.raises(UnknownDeployment, match="deployed: nothing"):
+            await answer(agent)
+        document = await deploy(agent, model_in(tmp_path / "m", "Neg"))
+        assert document["devices"] == ["box"]
+        assert np.array_equal(await answer(agent), -X)
+        assert agent._face.status()["leader"] == "box"
+        assert [device["name"] for device in agent._face.devices()["devices"]] == ["box"]
+        assert agent._face.plan("net")["shares"]["y"] == {"box": "whole"}
+        assert agent._face.ready(None) == agent._face.ready("net") == (True, "")
+        assert agent._progressing()
+        assert (state / "agent.json").exists()
+
+    run(state, work)
+    assert not (state / "agent.json").exists()
+    terms = StateFiles(state).term
+
+    async def again(agent: Agent) -> None:
+        while not agent._face.ready("net")[0]:
+            await asyncio.sleep(0.02)
+        assert np.array_equal(await answer(agent), -X)
+
+    run(state, again)
+    assert StateFiles(state).term > terms
+    assert StateFiles(state).incarnation == 2
+
+
+def test_what_fails_leaves_what_was_deployed(state: Path, tmp_path: Path) -> None:
+    async def work(agent: Agent) -> None:
+        for folder, wanted, kind in (
+            (model_in(tmp_path / "m", "Neg"), {"memory_limit_bytes": 1}, Infeasible),
+            (tmp_path, {}, ModelError),
+        ):
+            with pytest.raises(kind):
+                await deploy(agent, folder, **wanted)
+            assert agent._face.models() == []
+        await deploy(agent, tmp_path / "m")
+        with pytest.raises(Infeasible):
+            await deploy(agent, model_in(tmp_path / "n", "Abs"), memory_limit_bytes=1)
+        assert np.array_equal(await answer(agent), -X)
+        assert agent._face.uploading == 0
+        await agent._collect()
+        while not agent._face.ready("net")[0]:
+            await asyncio.sleep(0.02)
+        assert np.array_equal(await answer(agent), -X)
+        await deploy(agent, tmp_path / "n")
+        assert np.array_equal(await answer(agent), np.abs(X))
+
+    run(state, work)
+
+
+def test_what_nothing_uses_is_deleted_and_nothing_else(state: Path, tmp_path: Path) -> None:
+    async def work(agent: Agent) -> None:
+        store = agent._store
+        await deploy(agent, model_in(tmp_path / "m", "Neg"))
+        junk = store.put_bytes(b"junk")
+        agent._face.uploading += 1
+        await agent._collect()
+        assert store.has(junk)  # somebody uploads: what it needs is not known yet
+        agent._face.uploading -= 1
+        await agent._collect()
+        assert not store.has(junk)
+        assert len(store.models()) == 1
+        assert np.array_equal(await answer(agent), -X)
+        await agent._face.undeploy("net")
+        while agent._plans.active("net"):
+            await asyncio.sleep(0.02)
+        await agent._collect()
+        assert store.models() == agent._shell.core.follower.models == ()
+        assert store.nbytes() == 0
+
+    run(state, work)
+
+
+def test_deleting_that_fails_is_tried_again(
+    state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(agent: Agent) -> None:
+        monkeypatch.setattr(service, "GARBAGE_S", 0.001)
+        tries = asyncio.Semaphore(0)
+
+        def fail(_: Any) -> int:
+            tries.release()
+            raise PermissionError("a read-only disk")
+
+        monkeypatch.setattr(agent._store, "prune", fail)
+        agent._keep_doing("garbage", agent._collect_garbage())
+        for _ in range(3):
+            await tries.acquire()
+
+    run(state, work)
+    assert "could not be deleted" in caplog.text
+
+
+def test_work_that_dies_is_in_the_log_at_once(state: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(agent: Agent) -> None:
+        async def die() -> None:
+            raise RuntimeError("unforeseen")
+
+        agent._keep_doing("measuring", die())
+        await asyncio.sleep(0.01)
+        assert "measuring has failed" in caplog.text
+
+    run(state, work)
+
+
+@pytest.mark.parametrize("which", ["listen", "http"])
+def test_a_start_that_fails_half_way_is_undone(state: Path, which: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises((UsageError, Unavailable), match=str(taken.getsockname()[1])):
+            run(state, lambda _: asyncio.sleep(0), **{which: taken.getsockname()})
+        assert not (state / "agent.json").exists()
+    run(state, lambda _: asyncio.sleep(0))
+
+
+def test_one_agent_per_state_directory(state: Path) -> None:
+    held = StateFiles(state).lock()
+    with pytest.raises(UsageError, match="already"):
+        run(state, lambda _: asyncio.sleep(0))
+    os.close(held)
+    run(state, lambda _: asyncio.sleep(0))
+
+
+def test_no_cluster_no_agent(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="init"):
+        run(tmp_path, lambda _: asyncio.sleep(0))
+
+
+def test_news_of_links_waits_until_somebody_is_there_to_take_it(state: Path) -> None:
+    """Members redial at once: a link may be up before the agent is put together."""
+
+    async def main() -> None:
+        agent = Agent(options(state))
+        told = threading.Thread(target=agent._link, args=("b" * 16, True, ""))
+        told.start()
+        async with asyncio.timeout(BOUND_S):
+            try:
+                await agent.start()
+                await asyncio.to_thread(told.join)
+                await asyncio.sleep(0)
+                assert "b" * 16 in agent._shell.core.membership.peers
+            finally:
+                await agent.stop()
+
+    asyncio.run(main())
+
+
+def test_addresses_as_others_and_as_this_machine_reach_them() -> None:
+    assert own_addresses(("127.0.0.1", 5)) == ("127.0.0.1:5",)
+    everywhere = own_addresses(("0.0.0.0", 5))
+    assert everywhere
+    assert all(address.endswith(":5") and "127.0.0.1" not in address for address in everywhere[:-1])
+    assert reachable_text(("0.0.0.0", 5)) == "127.0.0.1:5"
+    assert reachable_text(("::", 5)) == "[::1]:5"
+    assert reachable_text(("192.0.2.7", 5)) == "192.0.2.7:5"
+    with pytest.raises(UsageError, match=r"--http 203\.0\.113\.9:1: cannot listen there"):
+        bind(("203.0.113.9", 1))
