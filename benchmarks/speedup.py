@@ -135,9 +135,12 @@ def measure(models: Sequence[str], say: Any) -> tuple[list[Speedup], dict[str, f
 def _until_alike(cluster: LocalCluster, say: Any) -> None:
     """Starts agents again that measured themselves while the machine did something else."""
     for _ in range(TRIES):
-        devices = {one["name"]: one["flops_per_s"] for one in asyncio.run(_devices(cluster))}
-        say(f"measured GFLOP/s: {', '.join(f'{n} {rate / 1e9:.1f}' for n, rate in sorted(devices.items()))}")
-        slower = [name for name, rate in devices.items() if rate < ALIKE * max(devices.values())]
+        devices = {one["name"]: one["families"] for one in asyncio.run(_devices(cluster))}
+        best = {family: max(one[family] for one in devices.values()) for family in devices[NAMES[0]]}
+        alike = {name: min(one[family] / best[family] for family in best) for name, one in devices.items()}
+        parts = ", ".join(f"{name} {part:.0%}" for name, part in sorted(alike.items()))
+        say(f"what each measured of itself, of the best in any kind of operator: {parts}")
+        slower = [name for name, part in alike.items() if part < ALIKE]
         if not slower:
             return
         for name in slower:
