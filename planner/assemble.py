@@ -128,7 +128,9 @@ class _Maker:
         model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
         digest = digest_of_segment(model, refs) if model else ""
         inputs = input_values(self.draft, shares)
-        predicted = self.cost.segment_s(self.device)
+        # What comes in and goes out is cut, put together, and brought into the order that the runtime computes in.
+        border_bytes = sum(_piece_bytes(graph, Piece(name, region)) for name, region in (*inputs, *outputs))
+        predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)
         predicted += sum(self.seconds[share.operator.name, self.device] for share in shares)
         measured = self.cost.profiled_s(digest, self.device) if digest else None
         return Segment(

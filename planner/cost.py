@@ -67,6 +67,10 @@ class Cost:
         """Seconds to start one segment."""
         return self._devices[device].segment_s
 
+    def copy_s(self, device: str, nbytes: float) -> float:
+        """Seconds to read so many bytes and write them elsewhere."""
+        return 2 * nbytes / self._devices[device].memory_bytes_per_s
+
     def profiled_s(self, digest: str, device: str) -> float | None:
         """What running the segment took on a device of this kind; None where nobody measured it."""
         return self.profiles.get((digest, self._devices[device].kind))

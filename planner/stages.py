@@ -28,6 +28,8 @@ class Cost(Protocol):
 
     def segment_s(self, device: str) -> float: ...
 
+    def copy_s(self, device: str, nbytes: float) -> float: ...
+
     def profiled_s(self, digest: str, device: str) -> float | None: ...
 
 
@@ -38,6 +40,9 @@ class NoCost:
         return 0.0
 
     def segment_s(self, device: str) -> float:
+        return 0.0
+
+    def copy_s(self, device: str, nbytes: float) -> float:
         return 0.0
 
     def profiled_s(self, digest: str, device: str) -> float | None:
