@@ -34,7 +34,8 @@ def test_squeezenet_under_every_strategy_on_three_agents(trio: LocalCluster, way
     for agent in trio.living:
         assert not differences(infer(agent, "squeezenet", inputs), alone(path, inputs))
     assert plan["strategy"] == way[0]
-    assert len(plan["devices"]) == (1 if way == ("single",) else 3)
+    if way != ("auto",):  # which takes as many as help, and one where splitting would lose
+        assert len(plan["devices"]) == (1 if way == ("single",) else 3)
     undeploy(trio, "squeezenet")
 
 
