@@ -19,12 +19,16 @@ from edgepart.planner.model import load_graph
 from edgepart.planner.plan import Plan, from_bytes, to_bytes
 from edgepart.planner.search import Digests, choose
 from edgepart.planner.simulate import simulate
+from edgepart.planner.strategies import strategies
 
 GRAPHS = 4
 """Loaded graphs that are remembered: a replan of the same model need not load it again."""
 
 QUICK_S, THOROUGH_S = 1.0, 10.0
 """Search budgets. More finds better plans; less has one sooner."""
+
+CHOSEN_BY_USER = frozenset(strategies()) - {"auto", "single"}
+"""Strategies that divide a model because somebody wants it so, whatever is predicted."""
 
 
 class Computing:
@@ -63,7 +67,7 @@ class Computing:
             to_bytes(plan),
             tuple(plan.programs),
             simulation.latency_s,
-            _latency_of(order.current, problem),
+            _latency_of(order.current, problem, plan if options.strategy in CHOSEN_BY_USER else None),
             order.quick,
         )
 
@@ -89,12 +93,16 @@ def limited(cluster: Cluster, deployment: Deployment) -> Cluster:
     return replace(cluster, devices=devices)
 
 
-def _latency_of(current: bytes, problem: Problem) -> float:
-    """What the plan that serves now would take on this cluster; inf where there is none or it cannot run."""
+def _latency_of(current: bytes, problem: Problem, asked: Plan | None) -> float:
+    """What the plan that serves now would take on this cluster; inf where there is none or it cannot run.
+
+    A division that the user asked for is followed, not weighed: where it takes other devices than the plan that serves
+    (`asked`'s), that one counts no more."""
     if not current:
         return math.inf
     plan: Plan = from_bytes(current)
     there: Mapping[str, object] = {device.name: device for device in problem.cluster.devices}
-    if not plan.programs.keys() <= there.keys():
+    moved = asked is not None and asked.programs.keys() != plan.programs.keys()
+    if moved or not plan.programs.keys() <= there.keys():
         return math.inf
     return simulate(plan, problem.cluster, problem.gateway).latency_s

@@ -1,0 +1,57 @@
+"""What the leader computes for an order: which plan, and what the one that serves is worth now."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from benchmarks.models import light
+
+from edgepart.agent.cards import Measured, write
+from edgepart.agent.computing import Computing
+from edgepart.agent.control import Card, Deployment, Version
+from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
+from edgepart.agent.messages import DeployOptions
+from edgepart.planner.cluster import Device
+
+NODES = ("aa" * 8, "bb" * 8)
+VERSION = Version(1, NODES[0])
+
+
+def order(count: int, strategy: str, current: bytes = b"") -> ComputePlan:
+    """To plan squeezenet on `count` equal devices."""
+    device = Device("any", "board", 1e10, 1e10, 4e9)
+    key = PlanKey("sq", VERSION, tuple((node, f"d{n}", "digest") for n, node in enumerate(NODES[:count])))
+    cards = tuple(Card(node, write(Measured(device))) for node in NODES[:count])
+    deployment = Deployment("sq", "model", 5_000_000, DeployOptions(strategy=strategy), VERSION)
+    return ComputePlan(key, deployment, cards, current, urgent=False, quick=True)
+
+
+def computed(one: ComputePlan) -> PlanComputed:
+    answer = Computing(lambda _: light("squeezenet"), NODES[0]).compute(one)
+    assert isinstance(answer, PlanComputed)
+    return answer
+
+
+@pytest.mark.parametrize(("strategy", "weighed"), [("auto", True), ("single", True), ("bbgrap", False)])
+def test_a_division_that_was_asked_for_follows_the_members(strategy: str, weighed: bool) -> None:
+    alone = computed(order(1, strategy))
+    assert alone.current_latency_s == math.inf
+    both = computed(order(2, strategy, alone.plan))
+    assert math.isfinite(both.current_latency_s) == weighed
+    assert both.quick
+    again = computed(order(2, strategy, both.plan))
+    assert again.plan == both.plan
+    assert again.current_latency_s == pytest.approx(both.latency_s)
+
+
+def test_a_plan_that_names_a_lost_device_is_worth_nothing() -> None:
+    both = computed(order(2, "bbgrap"))
+    assert computed(order(1, "bbgrap", both.plan)).current_latency_s == math.inf
+
+
+def test_an_unknown_strategy_is_the_users_and_final() -> None:
+    answer = Computing(lambda _: light("squeezenet"), NODES[0]).compute(order(1, "magic"))
+    assert isinstance(answer, PlanFailed)
+    assert (answer.kind, answer.final) == ("UsageError", True)
+    assert "magic" in answer.error
