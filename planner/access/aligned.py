@@ -8,6 +8,7 @@ The local node is the operator itself. Works for regions with several intervals 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import lcm
@@ -15,8 +16,9 @@ from typing import Any
 
 from edgepart.planner.access.bound import Bound, Shape
 from edgepart.planner.access.derived import Derived, Reads, local_node, rounded, split_axes
-from edgepart.planner.access.language import Axis, Local, Outputs
-from edgepart.planner.region import Region, Span, span
+from edgepart.planner.access.language import Addend, Axis, Local, Outputs, Reduction
+from edgepart.planner.access.reducers import combining
+from edgepart.planner.region import Interval, Region, Span, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,24 @@ class Along:
         return span(*((start, min(stop, extent)) for start, stop in bounds))
 
 
-AxisReads = Sequence[Along | None]
-"""Per axis of one input: along which output axis it runs; None where it is read whole."""
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """An input axis that is reduced: read whole, or, by a device that makes a part of the reduction, that part."""
+
+    name: str = "inner"
+    """Of the reduced Axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """An input axis of which the same is read whatever is written."""
+
+    part: Interval
+
+
+AxisReads = Sequence[Along | Inner | Fixed | None]
+"""Per axis of one input: along which output axis it runs; Inner where it is reduced; None where it is read
+whole."""
 
 
 def broadcast(shape: Shape | None, output: Shape) -> AxisReads | None:
@@ -55,6 +73,16 @@ def vector(shape: Shape | None, axis: int, extent: int, per: int = 1) -> AxisRea
     return [Along(axis, per=per)] if along else [None] * len(shape)
 
 
+def _read(one: Along | Inner | Fixed | None, region: Region, extent: int) -> Span:
+    match one:
+        case Along():
+            return one.read(region, extent)
+        case Fixed(part):
+            return (part,)
+        case _:
+            return span((0, extent))
+
+
 class Aligned(Derived):
     """See the module's docstring. Several outputs must have one shape."""
 
@@ -69,20 +97,24 @@ class Aligned(Derived):
         reduced: tuple[Axis, ...] = (),
         names: Sequence[str] | None = None,
         attributes: Callable[[Region], Mapping[str, Any]] | None = None,
+        part_attributes: Callable[[Interval], Mapping[str, Any]] | None = None,
         quanta: Mapping[int, int] | None = None,
     ) -> None:
         """`whole`: output axes that cannot be cut. `work`: FLOPs for each element of the region that is made.
-        `attributes`: those that change with the region. `quanta`: by axis, beside the ones `reads` imply."""
+        `attributes`: those that change with the region; `part_attributes`: those that change where only a part of
+        a reduced axis is done. `quanta`: by axis, beside the ones `reads` imply. `reduced`: the axes that
+        `Inner` names."""
         self.bound = bound
         self.family = family
         self._reads = tuple(reads)
         self._work = work
         self._attributes = attributes
+        self._part_attributes = part_attributes
         self._whole = frozenset(whole)
         shape = bound.output
         extra = quanta or {}
         self._quanta = [extra.get(axis, 1) for axis in range(len(shape))]
-        for along in (a for one in self._reads if one is not None for a in one if a is not None):
+        for along in (a for one in self._reads if one is not None for a in one if isinstance(a, Along)):
             self._quanta[along.axis] = lcm(self._quanta[along.axis], along.per)
         kept = [axis for axis in range(len(shape)) if axis not in self._whole]
         self._axes = split_axes(shape, kept, names, self._quanta) + reduced
@@ -113,12 +145,28 @@ class Aligned(Derived):
             if shape is None or read is None:
                 found.append(None)
                 continue
-            spans = (
-                span((0, extent)) if along is None else along.read(region, extent)
-                for along, extent in zip(read, shape, strict=True)
-            )
-            found.append(Region(tuple(spans)))
+            found.append(Region(tuple(_read(one, region, e) for one, e in zip(read, shape, strict=True))))
         return tuple(found)
+
+    def reduction(self, axis: Axis) -> Reduction:
+        """One addend, of the output's shape, made by the operator itself from a part of what it reduces."""
+        addend = Addend(self.bound.output, self.bound.dtype(0))
+        return Reduction(
+            (addend,), lambda part: self._part(axis, part), lambda parts: combined(self.bound, axis, parts)
+        )
+
+    def _part(self, axis: Axis, part: Interval) -> Aligned:
+        def restricted(read: AxisReads) -> AxisReads:
+            return [Fixed(part) if isinstance(a, Inner) and a.name == axis.name else a for a in read]
+
+        one = copy(self)
+        one._reads = tuple(None if read is None else restricted(read) for read in self._reads)
+        one._work = self._work * part.size / axis.extent
+        one._axes = tuple(other for other in self._axes if other.reducer is None)
+        if self._part_attributes is not None:
+            changed, always = self._part_attributes(part), self._attributes
+            one._attributes = lambda region: {**(always(region) if always else {}), **changed}
+        return one
 
     def nodes(self, computed: Outputs) -> Local:
         node = local_node(self.bound, computed)
@@ -129,3 +177,30 @@ class Aligned(Derived):
 
     def work(self, computed: Outputs) -> float:
         return next(iter(computed.values())).size * self._work
+
+
+def combined(bound: Bound, axis: Axis, parts: Sequence[Interval]) -> Derived:
+    """What makes output 0 of `bound` from one addend of its shape for each part, by the axis' reducer."""
+    shape, dtype = bound.output, bound.dtype(0)
+    given = Bound(
+        replace(bound.operator, inputs=("",) * len(parts), captured=()),
+        bound.graph,
+        (shape,) * len(parts),
+        (shape,),
+    )
+    assert axis.reducer is not None
+    weights = [part.size / axis.extent for part in parts]
+    return Combined(given, combining(axis.reducer, weights, dtype))
+
+
+class Combined(Aligned):
+    """Element-wise, by given local nodes."""
+
+    def __init__(self, bound: Bound, local: Local) -> None:
+        super().__init__(
+            bound, [broadcast(shape, bound.output) for shape in bound.inputs], work=len(bound.inputs)
+        )
+        self._local = local
+
+    def nodes(self, computed: Outputs) -> Local:
+        return self._local

@@ -132,6 +132,11 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name.upper()))
 
 
+def is_floating(name: str) -> bool:
+    """Whether an ONNX element type in lower case is a floating-point one."""
+    return name.startswith(("float", "bfloat")) or name == "double"
+
+
 _NAMES = {
     2: ("batch", "channel"),
     3: ("batch", "sequence", "feature"),

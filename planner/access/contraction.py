@@ -3,7 +3,7 @@ read columns of the right; the inner axis is summed. Pure."""
 
 from __future__ import annotations
 
-from edgepart.planner.access.aligned import Aligned, Along, AxisReads, broadcast, vector
+from edgepart.planner.access.aligned import Aligned, Along, AxisReads, Fixed, Inner, broadcast, vector
 from edgepart.planner.access.bound import Bound, Shape
 from edgepart.planner.access.derived import Derived, Whole
 from edgepart.planner.access.language import Axis
@@ -19,12 +19,12 @@ def _product_reads(a: Shape, b: Shape, output: Shape) -> tuple[AxisReads, AxisRe
     rows = None if len(a) == 1 else rank - 1 - (len(b) > 1)
     columns = None if len(b) == 1 else rank - 1
     batch = output[: rank - (len(a) > 1) - (len(b) > 1)]
-    left: list[Along | None] = [None]
+    left: list[Along | Inner | Fixed | None] = [Inner()]
     if rows is not None:
-        left = [*(broadcast(a[:-2], batch) or ()), Along(rows), None]
-    right: list[Along | None] = [None]
+        left = [*(broadcast(a[:-2], batch) or ()), Along(rows), Inner()]
+    right: list[Along | Inner | Fixed | None] = [Inner()]
     if columns is not None:
-        right = [*(broadcast(b[:-2], batch) or ()), None, Along(columns)]
+        right = [*(broadcast(b[:-2], batch) or ()), Inner(), Along(columns)]
     return left, right
 
 
@@ -46,7 +46,7 @@ def matmul_integer(bound: Bound) -> Derived:
     ]
     if not all(_understood(zero, bound.inputs[n + 2]) for n, zero in enumerate(zeros)):
         return Whole(bound, "its zero points are not one for each row or column")
-    return Aligned(bound, [left, right, *zeros], family="gemm", work=2.0 * a[-1])
+    return Aligned(bound, [left, right, *zeros], family="gemm", work=2.0 * a[-1], reduced=_inner(a[-1]))
 
 
 def qlinear_matmul(bound: Bound) -> Derived:
@@ -78,11 +78,18 @@ def _understood(read: AxisReads | None, shape: Shape | None) -> bool:
 def gemm(bound: Bound) -> Derived:
     """alpha * A' B' + beta * C."""
     across_a, across_b = bool(bound.attribute("transA", 0)), bool(bound.attribute("transB", 0))
-    left: AxisReads = [None, Along(0)] if across_a else [Along(0), None]
-    right: AxisReads = [Along(1), None] if across_b else [None, Along(1)]
+    left: AxisReads = [Inner(), Along(0)] if across_a else [Along(0), Inner()]
+    right: AxisReads = [Along(1), Inner()] if across_b else [Inner(), Along(1)]
     inner = bound.shape(0)[0 if across_a else 1]
     addend = [broadcast(shape, bound.output) for shape in bound.inputs[2:]]
-    return Aligned(bound, [left, right, *addend], family="gemm", work=2.0 * inner, reduced=_inner(inner))
+    return Aligned(
+        bound,
+        [left, right, *addend],
+        family="gemm",
+        work=2.0 * inner,
+        reduced=_inner(inner),
+        part_attributes=lambda part: {"beta": 0.0} if part.start else {},
+    )
 
 
 def fused_matmul(bound: Bound) -> Derived:

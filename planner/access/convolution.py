@@ -4,15 +4,17 @@ channels and its own row of the weights, so weight slices fall out of `needs`. P
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import prod
 
+from edgepart.planner.access.aligned import combined
 from edgepart.planner.access.bound import Bound, axis_names
 from edgepart.planner.access.cut import cut
 from edgepart.planner.access.derived import Derived, Reads, Whole, rounded, split_axes
-from edgepart.planner.access.language import Axis, Local, LocalNode, Outputs
+from edgepart.planner.access.language import Addend, Axis, Local, LocalNode, Outputs, Reduction
 from edgepart.planner.access.window import Stretch, Window, stretches, windows
-from edgepart.planner.region import Array, Region, Span, span, span_intersect, span_size
+from edgepart.planner.region import Array, Interval, Region, Span, span, span_intersect, span_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,12 @@ class Places:
     """Inputs with one value for each output channel (or one for all)."""
     outputs: tuple[int, ...] = ()
     """Inputs of the output's shape."""
+    once: tuple[int, ...] = ()
+    """Inputs that only the first part of a sum over input channels reads."""
+
+
+SUMMING = frozenset({"Conv", "ConvInteger"})
+"""What may be summed over parts of its input channels: no rounding and no activation comes after the sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +59,27 @@ class Convolution(Derived):
         self.family = _family(self.groups, self.read_each, self.kernel)
         quanta = [1] * len(x)
         quanta[1] = self.made_each if self.groups > 1 else 1
-        summed = Axis("input channel", 1, self.read_each, reducer="sum")
+        self.part: Interval | None = None
+        """The input channels that are summed over, where not all are."""
         names = axis_names(len(x), spatial=True)
         self._axes = split_axes(bound.output, range(len(x)), names, quanta)
-        if self.groups == 1 and self.read_each > 1:
-            self._axes += (summed,)
+        if self.groups == 1 and self.read_each > 1 and bound.operator.op_type in SUMMING:
+            self._axes += (Axis("inner", 1, self.read_each, reducer="sum"),)
 
     def axes(self) -> tuple[Axis, ...]:
         return self._axes
+
+    def reduction(self, axis: Axis) -> Reduction:
+        """Over input channels; the first part adds the bias."""
+        addend = Addend(self.bound.output, self.bound.dtype(0))
+        return Reduction((addend,), self._part, lambda parts: combined(self.bound, axis, parts))
+
+    def _part(self, part: Interval) -> Convolution:
+        one = copy(self)
+        one.part = part
+        one.read_each = part.size
+        one._axes = tuple(axis for axis in self._axes if axis.reducer is None)
+        return one
 
     def widen(self, outputs: Outputs) -> Outputs:
         batch, channel, *space = outputs[0].spans
@@ -70,14 +91,21 @@ class Convolution(Derived):
         batch, channel, *space = computed[0].spans
         read = tuple(w.read(one[0]) for w, one in zip(self.windows, space, strict=True))
         found = [self.bound.whole(index) for index in range(len(self.bound.inputs))]
-        found[self.places.x] = Region((batch, self._channels(channel), *read))
-        found[self.places.w] = Region.full(self.bound.shape(self.places.w)).replace(0, channel)
+        weights = Region.full(self.bound.shape(self.places.w)).replace(0, channel)
+        if self.part is not None:
+            used: Span = (self.part,)
+            weights = weights.replace(1, used)
+        else:
+            used = self._channels(channel)
+        found[self.places.x] = Region((batch, used, *read))
+        found[self.places.w] = weights
         for index in self._per_channel():
             found[index] = Region((channel,))
         for index in self.places.outputs:
             if self.bound.has(index):
                 found[index] = computed[0]
-        return tuple(found)
+        given = _given(self.bound, self.part, self.places.once)
+        return tuple(None if index is None else region for index, region in zip(given, found, strict=True))
 
     def nodes(self, computed: Outputs) -> Local:
         space = [one[0] for one in computed[0].spans[2:]]
@@ -91,7 +119,11 @@ class Convolution(Derived):
         op = self.bound.operator
         if len(runs) == 1:
             attributes["group"] = runs[0].groups
-            return (LocalNode(op.op_type, self.bound.present, (0,), attributes, op.domain),)
+            return (
+                LocalNode(
+                    op.op_type, _given(self.bound, self.part, self.places.once), (0,), attributes, op.domain
+                ),
+            )
         nodes: list[LocalNode] = []
         read = self.reads(computed)
         before_groups = before_channels = 0
@@ -159,11 +191,27 @@ class TransposedConvolution(Derived):
         self.kernel = w[2:]
         self.stretches: tuple[Stretch, ...] = stretches(bound, self.kernel, x[2:], bound.output[2:])
         quanta = [1, self.quantum] + [1] * len(self.kernel)
+        self.part: Interval | None = None
+        """The input channels that are summed over, where not all are."""
         names = axis_names(len(x), spatial=True)
         self._axes = split_axes(bound.output, range(len(x)), names, quanta)
+        if self.groups == 1 and x[1] > 1:
+            self._axes += (Axis("inner", 1, x[1], reducer="sum"),)
 
     def axes(self) -> tuple[Axis, ...]:
         return self._axes
+
+    def reduction(self, axis: Axis) -> Reduction:
+        """Over input channels; the first part adds the bias."""
+        addend = Addend(self.bound.output, self.bound.dtype(0))
+        return Reduction((addend,), self._part, lambda parts: combined(self.bound, axis, parts))
+
+    def _part(self, part: Interval) -> TransposedConvolution:
+        one = copy(self)
+        one.part = part
+        one.read_each = part.size
+        one._axes = tuple(axis for axis in self._axes if axis.reducer is None)
+        return one
 
     def widen(self, outputs: Outputs) -> Outputs:
         region = outputs[0]
@@ -175,7 +223,10 @@ class TransposedConvolution(Derived):
         read = (span(s.read(one[0])) for s, one in zip(self.stretches, space, strict=True))
         weights = Region.full(self.bound.shape(1))
         used = span((0, self.bound.shape(0)[1]))
-        if self.groups == 1:
+        if self.part is not None:
+            used = (self.part,)
+            weights = weights.replace(0, used).replace(1, channel)
+        elif self.groups == 1:
             weights = weights.replace(1, channel)
         else:
             each = self.made_each
@@ -183,7 +234,9 @@ class TransposedConvolution(Derived):
                 *((i.start // each * self.read_each, i.stop // each * self.read_each) for i in channel)
             )
             weights = weights.replace(0, used)
-        return (Region((batch, used, *read)), weights, Region((channel,)))[: len(self.bound.inputs)]
+        given = _given(self.bound, self.part, (2,))
+        found = (Region((batch, used, *read)), weights, Region((channel,)))
+        return tuple(None if index is None else region for index, region in zip(given, found, strict=False))
 
     def nodes(self, computed: Outputs) -> Local:
         space = [one[0] for one in computed[0].spans[2:]]
@@ -197,7 +250,7 @@ class TransposedConvolution(Derived):
             group=1 if self.groups == 1 else span_size(computed[0].spans[1]) // self.made_each,
         )
         op = self.bound.operator
-        return (LocalNode(op.op_type, self.bound.present, (0,), attributes, op.domain),)
+        return (LocalNode(op.op_type, _given(self.bound, self.part, (2,)), (0,), attributes, op.domain),)
 
     def work(self, computed: Outputs) -> float:
         strides = prod(s.stride for s in self.stretches)
@@ -224,6 +277,12 @@ def _runs(wanted: Span, groups: int, each: int) -> Iterator[Run]:
         yield last
 
 
+def _given(bound: Bound, part: Interval | None, once: Sequence[int]) -> tuple[int | None, ...]:
+    """Inputs of the local node, in their places; of a sum's parts, only the first reads those in `once`."""
+    later = part is not None and part.start > 0
+    return tuple(None if later and n in once else index for n, index in enumerate(bound.present))
+
+
 def _family(groups: int, read_each: int, kernel: Sequence[int]) -> str:
     if groups > 1 and read_each == 1:
         return "depthwise"
@@ -237,7 +296,7 @@ def _declared(bound: Bound, places: Places) -> Derived:
 
 
 def conv(bound: Bound) -> Derived:
-    return _declared(bound, Places())
+    return _declared(bound, Places(once=(2,)))
 
 
 def fused_conv(bound: Bound) -> Derived:

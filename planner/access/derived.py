@@ -15,7 +15,8 @@ import numpy as np
 
 from edgepart.planner.access.bound import Bound, Shape, axis_names, numpy_dtype
 from edgepart.planner.access.cut import cut
-from edgepart.planner.access.language import Axis, Local, LocalNode, Outputs
+from edgepart.planner.access.language import Axis, Local, LocalNode, Outputs, Reduction
+from edgepart.planner.errors import InternalError
 from edgepart.planner.region import Array, Region, Span, span
 
 Reads = tuple[Region | None, ...]
@@ -31,6 +32,11 @@ class Derived(ABC):
 
     @abstractmethod
     def axes(self) -> tuple[Axis, ...]: ...
+
+    def reduction(self, axis: Axis) -> Reduction:
+        """InternalError where nothing is reduced along it: `axes()` of such a declaration say so."""
+        op = self.bound.operator
+        raise InternalError(f"{op.op_type} {op.name!r} is not reduced along {axis.name!r}")
 
     @abstractmethod
     def widen(self, outputs: Outputs) -> Outputs:

@@ -3,11 +3,14 @@ Pure."""
 
 from __future__ import annotations
 
-from edgepart.planner.access.aligned import Aligned, AxisReads, broadcast, vector
-from edgepart.planner.access.bound import Bound
+from dataclasses import replace
+
+from edgepart.planner.access.aligned import Aligned, Along, AxisReads, Fixed, Inner, broadcast, vector
+from edgepart.planner.access.bound import Bound, axis_names
 from edgepart.planner.access.derived import Derived, Reads, Whole, local_node, split_axes
-from edgepart.planner.access.language import Axis, Local, Outputs
-from edgepart.planner.region import Region, span, span_hull, span_size
+from edgepart.planner.access.language import Addend, Axis, Local, LocalNode, Outputs, Reduction
+from edgepart.planner.access.reducers import chain, lowest, reduce_node
+from edgepart.planner.region import Interval, Region, span, span_hull, span_size
 
 
 def softmax(bound: Bound) -> Derived:
@@ -17,7 +20,87 @@ def softmax(bound: Bound) -> Derived:
     axis = int(bound.attribute("axis", 1 if flat else -1))
     axis += rank if axis < 0 else 0
     whole = range(axis, rank) if flat else (axis,)
+    if not flat and bound.operator.op_type in ("Softmax", "LogSoftmax") and bound.output[axis] > 1:
+        return Exponentials(bound, axis)
     return Aligned(bound, [_same(bound)], whole=whole, family="reduce", work=5.0)
+
+
+class Exponentials(Aligned):
+    """Softmax and LogSoftmax: whole along one axis, or in parts that know their maximum and, scaled by it, their sum
+    of exponentials (Milakov and Gimelshein 2018, section 3)."""
+
+    def __init__(self, bound: Bound, axis: int) -> None:
+        name = axis_names(len(bound.output))[axis]
+        self.reduced = Axis(name, axis, bound.output[axis], reducer="log-sum-exp")
+        reads = [Inner(name) if n == axis else Along(n) for n in range(len(bound.output))]
+        super().__init__(bound, [reads], whole=(axis,), family="reduce", work=5.0, reduced=(self.reduced,))
+
+    def reduction(self, axis: Axis) -> Reduction:
+        addend = Addend(
+            Region.full(self.bound.output).replace(axis.index, span((0, 1))).shape, self.bound.dtype(0)
+        )
+        return Reduction(
+            (addend, addend),
+            lambda part: Stabilised(self.bound, axis, part),
+            lambda parts: Normalised(self.bound, axis, len(parts)),
+            again=(0,),
+        )
+
+
+class Stabilised(Aligned):
+    """Of a part of a Softmax's axis: its maximum (output 0) and its sum of exponentials less that (output 1)."""
+
+    def __init__(self, bound: Bound, axis: Axis, part: Interval) -> None:
+        shape = bound.output
+        reads = [Fixed(part) if n == axis.index else Along(n) for n in range(len(shape))]
+        small = (*shape[: axis.index], 1, *shape[axis.index + 1 :])
+        super().__init__(
+            replace(bound, outputs=(small, small)), [reads], family="reduce", work=5.0 * part.size
+        )
+        self.axis = axis.index
+
+    def nodes(self, computed: Outputs) -> Local:
+        return stabilised(0, self.axis, self.bound, (0, 1))
+
+
+class Normalised(Aligned):
+    """The output for any part of the axis, from every part's maximum and sum, and the input there."""
+
+    def __init__(self, bound: Bound, axis: Axis, count: int) -> None:
+        shape = bound.output
+        small = (*shape[: axis.index], 1, *shape[axis.index + 1 :])
+        shapes = (*(small,) * (2 * count), shape)
+        operator = replace(bound.operator, inputs=("",) * len(shapes))
+        given = replace(bound, operator=operator, inputs=shapes)
+        super().__init__(given, [broadcast(one, shape) for one in shapes], work=5.0)
+        self.count = count
+
+    def nodes(self, computed: Outputs) -> Local:
+        most, sums = range(0, 2 * self.count, 2), range(1, 2 * self.count, 2)
+        nodes = [*chain("Max", most, "most", "max")]
+        for n, (one, total) in enumerate(zip(most, sums, strict=True)):
+            nodes.append(LocalNode("Sub", (one, "most"), (f"less_{n}",)))
+            nodes.append(LocalNode("Exp", (f"less_{n}",), (f"scale_{n}",)))
+            nodes.append(LocalNode("Mul", (total, f"scale_{n}"), (f"scaled_{n}",)))
+        nodes += chain("Add", [f"scaled_{n}" for n in range(self.count)], "total", "sum")
+        nodes.append(LocalNode("Sub", (2 * self.count, "most"), ("less",)))
+        if self.bound.operator.op_type == "LogSoftmax":
+            return (*nodes, LocalNode("Log", ("total",), ("log",)), LocalNode("Sub", ("less", "log"), (0,)))
+        return (*nodes, LocalNode("Exp", ("less",), ("exp",)), LocalNode("Div", ("exp", "total"), (0,)))
+
+
+def stabilised(source: int | str, axis: int, bound: Bound, targets: tuple[int | str, int | str]) -> Local:
+    """Nodes that give the maximum of `source` along `axis`, kept finite where everything is masked by minus infinity,
+    and the sum of exponentials of what is less than it."""
+    most, total = targets
+    return (
+        reduce_node("ReduceMax", source, "raw_most", axis, bound.opset),
+        LocalNode("Max", ("raw_most", lowest(bound.dtype(0))), ("most",)),
+        LocalNode("Identity", ("most",), (most,)),
+        LocalNode("Sub", (source, "most"), ("below",)),
+        LocalNode("Exp", ("below",), ("exponentials",)),
+        reduce_node("ReduceSum", "exponentials", total, axis, bound.opset),
+    )
 
 
 def _same(bound: Bound) -> AxisReads | None:

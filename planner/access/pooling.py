@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from edgepart.planner.access.aligned import Aligned, Along
+from edgepart.planner.access.aligned import Aligned, Along, AxisReads, Inner
 from edgepart.planner.access.bound import Bound, axis_names
 from edgepart.planner.access.derived import Derived, Reads, Whole, local_node, split_axes
 from edgepart.planner.access.language import Axis, Local, Outputs
@@ -63,10 +63,23 @@ def pool(bound: Bound) -> Derived:
 
 
 def global_pool(bound: Bound) -> Derived:
+    """Each spatial axis is reduced: a part of the rows gives its own mean, maximum or norm."""
     shape = bound.shape(0)
-    reads = [Along(0), Along(1), *([None] * (len(shape) - 2))]
     names = axis_names(len(shape), spatial=True)
-    return Aligned(bound, [reads], family="reduce", work=float(prod(shape[2:])), names=names)
+    reads: AxisReads = [Along(0), Along(1), *map(Inner, names[2:])]
+    reducer = _GLOBAL.get(bound.operator.op_type)
+    if reducer == "norm" and bound.attribute("p", 2) != 2:
+        reducer = None
+    reduced = tuple(
+        Axis(names[axis], axis, shape[axis], reducer=reducer)
+        for axis in range(2, len(shape))
+        if reducer and shape[axis] > 1
+    )
+    work = float(prod(shape[2:]))
+    return Aligned(bound, [reads], family="reduce", work=work, names=names, reduced=reduced)
+
+
+_GLOBAL = {"GlobalAveragePool": "mean", "GlobalLpPool": "norm", "GlobalMaxPool": "max"}
 
 
 DECLARATIONS = {

@@ -5,31 +5,63 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from edgepart.planner.access.aligned import Aligned, Along, AxisReads, broadcast
-from edgepart.planner.access.bound import Bound
+from edgepart.planner.access.aligned import Aligned, Along, AxisReads, Inner, broadcast
+from edgepart.planner.access.bound import Bound, Shape, axis_names, is_floating
 from edgepart.planner.access.derived import Derived, Whole
 from edgepart.planner.access.language import Axis
 
-_REDUCERS = {"ReduceSum": "sum", "ReduceMax": "max", "ReduceMin": "min", "ReduceProd": "prod"}
+_REDUCERS = {
+    "ReduceL1": "sum",
+    "ReduceL2": "norm",
+    "ReduceLogSumExp": "log-sum-exp",
+    "ReduceMax": "max",
+    "ReduceMean": "mean",
+    "ReduceMin": "min",
+    "ReduceProd": "prod",
+    "ReduceSum": "sum",
+    "ReduceSumSquare": "sum",
+}
+"""Two parts of a ReduceLogSum may each be negative, and have no logarithm."""
+
+_FLOATING = frozenset({"norm", "log-sum-exp", "mean"})
+"""Reducers that would round integers."""
 
 
-def _along(rank: int, reduced: Sequence[int], keeps: bool) -> AxisReads:
-    kept = [axis for axis in range(rank) if axis not in reduced]
+def _along(names: Sequence[str], reduced: Sequence[int], keeps: bool) -> AxisReads:
+    """Per axis of the input, by its name: a reduced one is Inner."""
+    kept = [axis for axis in range(len(names)) if axis not in reduced]
     place = {axis: axis if keeps else n for n, axis in enumerate(kept)}
-    return [Along(place[axis]) if axis in place else None for axis in range(rank)]
+    return [Along(place[axis]) if axis in place else Inner(name) for axis, name in enumerate(names)]
 
 
 def _reduction(bound: Bound, axes: Sequence[int], ways: bool) -> Derived:
     shape = bound.shape(0)
     reduced = sorted({axis % len(shape) for axis in axes})
-    reads = _along(len(shape), reduced, bool(bound.attribute("keepdims", 1)))
+    keeps = bool(bound.attribute("keepdims", 1))
+    names = reduced_names(shape, bound.output, reduced)
+    reads = _along(names, reduced, keeps)
     rest = [None if one is None else [None] * len(one) for one in bound.inputs[1:]]
     reducer = _REDUCERS.get(bound.operator.op_type) if ways else None
+    if not is_floating(bound.dtype(0)) and (
+        reducer in _FLOATING or bound.opset < 12 or bound.dtype(0) == "bool"
+    ):
+        reducer = None
     summed = tuple(
-        Axis("inner", axis, shape[axis], reducer=reducer) for axis in reduced if reducer and shape[axis] > 1
+        Axis(names[axis], axis, shape[axis], reducer=reducer)
+        for axis in reduced
+        if reducer and shape[axis] > 1
     )
     work = float(prod(shape[axis] for axis in reduced))
     return Aligned(bound, [reads, *rest], family="reduce", work=work, reduced=summed)
+
+
+def reduced_names(shape: Shape, output: Shape, reduced: Sequence[int]) -> list[str]:
+    """Names of the input's axes; a reduced one never has the name of another axis of the output."""
+    names, taken = list(axis_names(len(shape))), set(axis_names(len(output)))
+    for axis in reduced:
+        own = len(shape) == len(output)
+        names[axis] = names[axis] if own or names[axis] not in taken else f"reduced_{names[axis]}"
+    return names
 
 
 def reduce_axes(bound: Bound) -> Derived:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from edgepart.planner.access import (
     contraction,
+    control,
     convolution,
     elementwise,
     movement,
@@ -25,6 +26,7 @@ Declaration = Callable[[Bound], Derived]
 
 _FAMILIES = (
     contraction,
+    control,
     convolution,
     elementwise,
     movement,
@@ -36,12 +38,21 @@ _FAMILIES = (
     view,
 )
 
+_TABLES = {
+    "": "DECLARATIONS",
+    "com.microsoft": "MICROSOFT",
+    "ai.onnx.ml": "ML",
+    "ai.onnx.preview": "PREVIEW",
+    "ai.onnx.preview.training": "TRAINING",
+}
+"""By domain, what a family file calls its declarations of it."""
+
 
 def _table() -> dict[tuple[str, str], Declaration]:
     table: dict[tuple[str, str], Declaration] = {}
     for family in _FAMILIES:
-        for domain, names in (("", family.DECLARATIONS), ("com.microsoft", getattr(family, "MICROSOFT", {}))):
-            for name, declaration in names.items():
+        for domain, called in _TABLES.items():
+            for name, declaration in getattr(family, called, {}).items():
                 if (domain, name) in table:
                     raise ValueError(f"{name} of {domain or 'ai.onnx'} is declared twice")
                 table[domain, name] = declaration
@@ -51,9 +62,10 @@ def _table() -> dict[tuple[str, str], Declaration]:
 DECLARED: Mapping[tuple[str, str], Declaration] = _table()
 """By domain ("" is ai.onnx) and operator type."""
 
-_CHANCE = frozenset(
-    ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"]
-)
+OPAQUE: Mapping[tuple[str, str], str] = {
+    key: reason for family in _FAMILIES for key, reason in getattr(family, "OPAQUE", {}).items()
+}
+"""Operators that cannot be split along anything, on purpose, and why."""
 
 
 def access_of(operator: Operator, graph: Graph) -> Access:
@@ -101,7 +113,6 @@ def _opaque(operator: Operator, graph: Graph, reason: str) -> Whole:
 
 
 def _undeclared(operator: Operator) -> str:
-    if operator.op_type in _CHANCE:
-        return "it draws random numbers"
-    domain = operator.domain or "ai.onnx"
-    return f"{operator.op_type} of {domain} has no declaration in planner/access"
+    domain = "" if operator.domain == "ai.onnx" else operator.domain
+    reason = OPAQUE.get((domain, operator.op_type))
+    return reason or f"{operator.op_type} of {domain or 'ai.onnx'} has no declaration in planner/access"

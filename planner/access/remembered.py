@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from edgepart.planner.access.language import Access, Axis, Local, Outputs
+from edgepart.planner.access.language import Access, Axis, Local, Outputs, Reduction
 from edgepart.planner.region import Region
 
 
@@ -25,6 +25,9 @@ class Remembered:
 
     def axes(self) -> tuple[Axis, ...]:
         return self._axes
+
+    def reduction(self, axis: Axis) -> Reduction:
+        return self._access.reduction(axis)
 
     def needs(self, outputs: Outputs) -> tuple[Region | None, ...]:
         key = tuple(outputs.items())

@@ -15,9 +15,9 @@ import onnxruntime as ort
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepart.planner.access import Access, LocalNode, access_of
+from edgepart.planner.access import Access, Axis, LocalNode, access_of
 from edgepart.planner.graph import Constant, Graph, Operator, Tensor
-from edgepart.planner.region import Array, Region, Span, span
+from edgepart.planner.region import Array, Interval, Region, Span, span
 
 IR_VERSION = 8
 
@@ -144,7 +144,26 @@ def check_law(checked: Checked, wanted: Mapping[int, Region]) -> None:
             continue
         assert array is not None, f"input {index} is left out, yet it is needed"
         assert Region.full(array.shape).contains(region), f"input {index}: {region} of {array.shape}"
-        feeds[f"in_{index}"] = np.ascontiguousarray(region.crop(array)).reshape(region.shape)
+        feeds[f"in_{index}"] = packed(region, array)
+    kinds = {index: element_type(checked.results[index]) for index in wanted}
+    found = run_local(access, wanted, feeds, kinds, checked.graph.opset_imports)
+    for (index, region), array in zip(wanted.items(), found, strict=True):
+        assert_equal(array, region.crop(checked.results[index]), f"{case.op_type} output {index} at {region}")
+    assert access.flops(wanted) >= 0
+
+
+def packed(region: Region, array: Array) -> Array:
+    return np.ascontiguousarray(region.crop(array)).reshape(region.shape)
+
+
+def run_local(
+    access: Access,
+    wanted: Mapping[int, Region],
+    feeds: Mapping[str, Array],
+    kinds: Mapping[int, str],
+    imports: Mapping[str, int],
+) -> list[Array]:
+    """What the local nodes make of `wanted` from the inputs in_0, in_1 ...; `kinds` are the outputs' types."""
     local = access.localize(wanted)
     initializers: dict[str, Array] = {}
     nodes = [_node_proto(n, node, initializers) for n, node in enumerate(local)]
@@ -152,11 +171,43 @@ def check_law(checked: Checked, wanted: Mapping[int, Region]) -> None:
     assert used >= {name for name, array in feeds.items() if array.size}, (
         "a region is needed that nothing reads"
     )
-    kinds = {f"out_{index}": element_type(checked.results[index]) for index in wanted}
-    found = run(nodes, feeds, kinds, checked.graph.opset_imports, initializers)
-    for (index, region), array in zip(wanted.items(), found, strict=True):
-        assert_equal(array, region.crop(checked.results[index]), f"{case.op_type} output {index} at {region}")
-    assert access.flops(wanted) >= 0
+    infos = {f"out_{index}": kinds[index] for index in wanted}
+    return run(nodes, feeds, infos, imports, initializers)
+
+
+def check_reduction(checked: Checked, axis: Axis, parts: Sequence[Interval], wanted: Region) -> None:
+    """The law of a reduced axis: combining the addends of its parts gives a region of the whole reduction."""
+    case, imports = checked.case, checked.graph.opset_imports
+    reduction = checked.access.reduction(axis)
+    combine = reduction.combine(tuple(parts))
+    needs = combine.needs({0: wanted})
+    count = len(reduction.addends)
+    assert len(needs) == count * len(parts) + len(reduction.again)
+    given: dict[str, Array] = {}
+    for n, part in enumerate(parts):
+        made = {
+            k: region for k, region in enumerate(needs[n * count : (n + 1) * count]) if region is not None
+        }
+        access = reduction.part(part)
+        feeds = {
+            f"in_{index}": packed(region, array)
+            for index, (region, array) in enumerate(zip(access.needs(made), case.inputs, strict=True))
+            if region is not None and array is not None
+        }
+        kinds = {k: addend.dtype for k, addend in enumerate(reduction.addends)}
+        for (k, region), array in zip(
+            made.items(), run_local(access, made, feeds, kinds, imports), strict=True
+        ):
+            assert array.shape == region.shape
+            given[f"in_{n * count + k}"] = array
+    for place, index in enumerate(reduction.again, count * len(parts)):
+        read, again = needs[place], case.inputs[index]
+        if read is not None and again is not None:
+            given[f"in_{place}"] = packed(read, again)
+    kind = element_type(checked.results[0])
+    (found,) = run_local(combine, {0: wanted}, given, {0: kind}, imports)
+    what = f"{case.op_type} reduced along {axis.name} in {[*map(str, parts)]} at {wanted}"
+    assert_equal(found, wanted.crop(checked.results[0]), what)
 
 
 def _node_proto(number: int, node: LocalNode, initializers: dict[str, Array]) -> onnx.NodeProto:
@@ -223,15 +274,36 @@ def check_any_region(checked: Checked, data: st.DataObject, tries: int = 3) -> N
 
 
 def check_axes(checked: Checked, data: st.DataObject) -> None:
-    """Both sides of a cut at a multiple of the quantum; neither may read more than the other side leaves it to."""
-    shape = checked.results[0].shape
+    """Both sides of a cut at a multiple of the quantum; neither may read more than the other side leaves it to. A
+    reduced axis is cut in two or three parts, which are combined."""
+    shapes = [result.shape for result in checked.results]
     for axis in checked.access.axes():
+        assert axis.extent > axis.quantum
+        cuts = st.integers(1, (axis.extent - 1) // axis.quantum)
         if axis.reducer is not None:
+            at = sorted(
+                axis.quantum * cut for cut in data.draw(st.sets(cuts, min_size=1, max_size=2), axis.name)
+            )
+            bounds = zip([0, *at], [*at, axis.extent], strict=True)
+            check_reduction(
+                checked, axis, [Interval(*b) for b in bounds], data.draw(boxes(shapes[0]), "region")
+            )
             continue
-        assert axis.extent == shape[axis.index] > axis.quantum
-        at = axis.quantum * data.draw(st.integers(1, (axis.extent - 1) // axis.quantum), axis.name)
-        for part in (span((0, at)), span((at, axis.extent))):
-            check_law(checked, {0: Region.full(shape).replace(axis.index, part)})
+        at_one = axis.quantum * data.draw(cuts, axis.name)
+        for part in (span((0, at_one)), span((at_one, axis.extent))):
+            wanted = {}
+            for index, shape in enumerate(shapes):
+                place = axis.place(index)
+                if place is not None:
+                    assert shape[place] == axis.extent
+                    wanted[index] = Region.full(shape).replace(place, part)
+            check_law(checked, wanted)
+
+
+@st.composite
+def boxes(draw: st.DrawFn, shape: Sequence[int]) -> Region:
+    """A box of a tensor that is not empty."""
+    return Region(tuple(draw(spans(extent, several=False)) for extent in shape))
 
 
 def declared(case: Case) -> Checked:

@@ -208,3 +208,6 @@ def test_an_empty_region_reads_nothing(data: st.DataObject) -> None:
     assert checked.access.needs(wanted) == (None,)
     check_law(checked, wanted)
     assert prod(wanted[0].shape) == 0
+
+
+OPERATORS = frozenset({*DRAWN, *(case.op_type for case in CASES)})
