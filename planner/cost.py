@@ -58,6 +58,13 @@ class Cost:
         self._devices = {device.name: device for device in self.cluster.devices}
         self._work: dict[tuple[str, tuple[tuple[int, Region], ...]], Work] = {}
         self._fused = _fused(self.graph)
+        self._addends: dict[str, float] = {}
+
+    def know(self, graph: Graph) -> None:
+        """Predicts for the operators of `graph` as well: its own graph with partial sums written out."""
+        for name, tensor in graph.tensors.items():
+            if name not in self.graph.tensors:
+                self._addends[name] = tensor.item_bytes
 
     def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
         """Seconds to write `outputs` of `op`. Starting the segment that it runs in is not counted."""
@@ -91,7 +98,8 @@ class Cost:
         if name in self.graph.constants:
             constant = self.graph.constants[name]
             return constant.nbytes / max(1, constant.region.size)
-        return self.graph.tensors[name].item_bytes
+        tensor = self.graph.tensors.get(name)
+        return self._addends[name] if tensor is None else tensor.item_bytes
 
     def _measure(self, op: Operator, access: Access, outputs: Outputs) -> Work:
         if op.op_type in VIEWS or op.name in self._fused:

@@ -6,14 +6,15 @@ access maps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgepart.planner.access.language import Axis
 from edgepart.planner.fusion import Coarse, Layer
 from edgepart.planner.graph import Operator
-from edgepart.planner.layout import Layout
-from edgepart.planner.region import Region, span
+from edgepart.planner.layout import Layout, Parted
+from edgepart.planner.partial import addends_wanted, read_again, reduced_axis
+from edgepart.planner.region import Interval, Region, span
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Divide:
     widened: bool = False
     """Whether a device also computes what its own next layers need of its neighbours' parts, so that they
     fetch nothing."""
+    aligned: bool = False
+    """Whether a device computes what its own next layers need instead, wherever that computes all of it and nothing
+    twice: channels that a Concat, a Split or a shuffle puts elsewhere then stay where they are."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,34 @@ class Pull:
     """Each device computes what the layers after it need there, halo included."""
 
 
-Choice = Divide | Whole | Pull
+@dataclass(frozen=True)
+class Reduce:
+    """An operator of it is parted along a reduced axis: each device makes the addends of its part."""
+
+    axis: str
+    """Name of a reduced axis of the layer."""
+    shares: tuple[tuple[str, float], ...]
+    """Device and its part, in order along the axis; need not sum to one."""
+    then: Divide | Whole
+    """Where the addends are combined, and the rest of the layer is computed: in pieces (a reduce-scatter), or all of
+    it on each of some devices (an all-reduce)."""
+
+
+Choice = Divide | Whole | Pull | Reduce
+
+
+@dataclass(frozen=True)
+class Laid:
+    """What follows from choices."""
+
+    layouts: Mapping[str, Layout]
+    """By tensor that an operator writes."""
+    parted: Mapping[str, Parted]
+    """By operator that is parted along a reduced axis."""
+
+
+COMPACT = 1.5
+"""The box around a region over the region, in elements, up to which the box is computed."""
 
 
 def divide(extent: int, shares: Sequence[float], quantum: int = 1) -> tuple[tuple[int, int], ...]:
@@ -68,7 +99,7 @@ def divide(extent: int, shares: Sequence[float], quantum: int = 1) -> tuple[tupl
     return tuple(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def layouts(coarse: Coarse, choices: Mapping[int, Choice]) -> dict[str, Layout]:
+def lay_out(coarse: Coarse, choices: Mapping[int, Choice]) -> Laid:
     """A layout for every tensor that an operator writes, from a choice for every layer that has exits."""
     return _Back(coarse, choices).run()
 
@@ -81,13 +112,28 @@ class _Back:
         self.graph = coarse.graph
         self.choices = choices
         self.exits = {n: layer for layer in coarse.layers for n in layer.exits}
+        self.parted = dict(self._parted())
         self.needed: dict[str, dict[str, Region]] = {name: {} for name in self.graph.tensors}
         self.needed_by_parts: dict[str, dict[str, Region]] = {name: {} for name in self.graph.tensors}
         """Without what is needed for layers that are whole: that is all of it, and is no halo."""
         self.for_whole: set[tuple[str, str]] = set()
         """Pulled tensors and devices where a layer that is whole reads them."""
 
-    def run(self) -> dict[str, Layout]:
+    def _parted(self) -> Iterator[tuple[str, Parted]]:
+        for number, choice in self.choices.items():
+            if not isinstance(choice, Reduce):
+                continue
+            found = self.coarse.layers[number].reduces(choice.axis)
+            if found is None:
+                raise ValueError(f"layer {number} has no reduced axis {choice.axis!r} that can be parted")
+            op, axis = found
+            cuts = divide(axis.extent, [share for _, share in choice.shares], axis.quantum)
+            named = zip(choice.shares, cuts, strict=True)
+            parts = tuple((device, Interval(*cut)) for (device, _), cut in named if cut[0] < cut[1])
+            if len(parts) > 1:
+                yield op, Parted(choice.axis, parts)
+
+    def run(self) -> Laid:
         found: dict[str, Layout] = {}
         for op in reversed(self.graph.operators):
             written = {i: self._regions(name) for i, name in enumerate(op.outputs) if name}
@@ -95,22 +141,38 @@ class _Back:
                 written = self._all_or_nothing(op, written)
             for index, regions in written.items():
                 found[op.outputs[index]] = Layout(regions)
+            if op.name in self.parted:
+                self._reach_back_parted(op, self.parted[op.name], written[0])
+                continue
             for device in dict.fromkeys(d for regions in written.values() for d in regions):
                 self._reach_back(op, {i: r[device] for i, r in written.items() if device in r}, device)
-        return found
+        return Laid(found, self.parted)
 
     def _regions(self, name: str) -> dict[str, Region]:
         """What each device computes of one tensor."""
         layer = self.exits.get(name)
         choice = self.choices.get(layer.number, Pull()) if layer else Pull()
+        choice = choice.then if isinstance(choice, Reduce) else choice
         if isinstance(choice, Whole):
             return dict.fromkeys(choice.devices, self.graph.tensors[name].region)
         if isinstance(choice, Divide) and layer:
-            found = _divided(self.graph.tensors[name].region, layer, choice)
+            if choice.aligned and (needed := self._aligned(name, choice)):
+                return needed
+            found = _divided(name, self.graph.tensors[name].region, layer, choice)
             return self._widened(name, found) if choice.widened else found
         if name in self.graph.outputs:
             raise ValueError(f"output {name!r} of the model cannot be left to its readers")
-        return {device: region.hull() for device, region in self.needed[name].items()}
+        return {device: _compact(region) for device, region in self.needed[name].items()}
+
+    def _aligned(self, name: str, choice: Divide) -> dict[str, Region] | None:
+        """What each device needs, where that is a partition of the tensor."""
+        needed = self.needed_by_parts[name]
+        full = self.graph.tensors[name].region
+        if not set(needed) <= {device for device, _ in choice.shares} or self.needed[name] != needed:
+            return None
+        if sum(region.size for region in needed.values()) != full.size or full.subtract_all(needed.values()):
+            return None
+        return dict(needed)
 
     def _widened(self, name: str, regions: dict[str, Region]) -> dict[str, Region]:
         return {
@@ -125,6 +187,21 @@ class _Back:
         devices = dict.fromkeys(device for regions in written.values() for device in regions)
         return {i: dict.fromkeys(devices, self.graph.tensors[op.outputs[i]].region) for i in written}
 
+    def _reach_back_parted(self, op: Operator, parted: Parted, combined: Mapping[str, Region]) -> None:
+        """Each device reads for its part what all that is combined needs of it."""
+        access = self.coarse.accesses[op.name]
+        reduction = access.reduction(reduced_axis(op, access, parted.axis))
+        parts = [part for _, part in parted.parts]
+        for (device, part), wanted in zip(
+            parted.parts, addends_wanted(reduction, parts, combined), strict=True
+        ):
+            needs = reduction.part(part).needs(wanted) if wanted else ()
+            for name, region in zip(op.inputs, needs, strict=False):
+                self._need(name, device, region, whole=False)
+        for device, region in combined.items():
+            for index, again in read_again(reduction, len(parts), region):
+                self._need(op.inputs[index], device, again, whole=False)
+
     def _reach_back(self, op: Operator, outputs: dict[int, Region], device: str) -> None:
         needs = self.coarse.accesses[op.name].needs(outputs)
         wanted = [(name, region) for name, region in zip(op.inputs, needs, strict=True) if region is not None]
@@ -133,13 +210,16 @@ class _Back:
             (op.outputs[index], device) in self.for_whole for index in outputs
         )
         for name, region in wanted:
-            if name not in self.needed or region.is_empty:
-                continue
-            _add(self.needed[name], device, region)
-            if whole:
-                self.for_whole.add((name, device))
-            else:
-                _add(self.needed_by_parts[name], device, region)
+            self._need(name, device, region, whole)
+
+    def _need(self, name: str, device: str, region: Region | None, whole: bool) -> None:
+        if region is None or name not in self.needed or region.is_empty:
+            return
+        _add(self.needed[name], device, region)
+        if whole:
+            self.for_whole.add((name, device))
+        else:
+            _add(self.needed_by_parts[name], device, region)
 
 
 def _add(regions: dict[str, Region], device: str, region: Region) -> None:
@@ -147,18 +227,28 @@ def _add(regions: dict[str, Region], device: str, region: Region) -> None:
     regions[device] = region if before is None or before == region else before.union_spans(region)
 
 
-def _divided(region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
+def _compact(region: Region) -> Region:
+    """A box where that is hardly more: local nodes compute boxes, and put together what has gaps."""
+    box = region.hull()
+    return box if box.size <= COMPACT * region.size else region
+
+
+def _divided(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
     axes = [axis for name in choice.axes if (axis := layer.axis(name)) is not None]
     if len(axes) < len(choice.axes):
         raise ValueError(
             f"layer {layer.number} has no axes {choice.axes}, only {[a.name for a in layer.axes]}"
         )
+    places = [layer.place(axis, name) for axis in axes]
+    if None in places:
+        return {choice.shares[0][0]: region}
     cuts = _grid(axes, [share for _, share in choice.shares], choice.grid)
     found: dict[str, Region] = {}
     for (device, _), bounds in zip(choice.shares, cuts, strict=True):
         tile = region
-        for axis, bound in zip(axes, bounds, strict=True):
-            tile = tile.replace(axis.index, span(bound))
+        for place, bound in zip(places, bounds, strict=True):
+            assert place is not None
+            tile = tile.replace(place, span(bound))
         if not tile.is_empty:
             found[device] = tile
     return found

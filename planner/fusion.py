@@ -12,8 +12,8 @@ rounding the same as in the whole model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from edgepart.planner.access import accesses as accesses_of
@@ -51,6 +51,11 @@ class Layer:
     exits."""
     opaque: bool
     """Whether it can only be placed whole."""
+    places: Mapping[tuple[str, str], int | None] = field(default_factory=dict)
+    """By name of an axis and exit, where that is not the axis' own index: which axis of the exit it is; None where the
+    exit has no such axis."""
+    reduced: tuple[tuple[str, Axis], ...] = ()
+    """Operators of it that can be parted along a reduced axis, and the axis."""
 
     def axis(self, name: str) -> Axis | None:
         return next((axis for axis in self.axes if axis.name == name), None)
@@ -59,6 +64,14 @@ class Layer:
         """Whether at least two devices can share it along the axis `name`."""
         axis = self.axis(name)
         return axis is not None and axis.extent >= 2 * axis.quantum
+
+    def place(self, axis: Axis, name: str) -> int | None:
+        """Which axis of the exit `name` the axis is; None where one device makes all of that exit."""
+        return self.places.get((axis.name, name), axis.index)
+
+    def reduces(self, name: str) -> tuple[str, Axis] | None:
+        """The operator that can be parted along the reduced axis `name`, and the axis, if two devices can share it."""
+        return next(((op, a) for op, a in self.reduced if a.name == name and a.extent >= 2 * a.quantum), None)
 
     def extent(self, name: str) -> int:
         """Of the axis `name`; 0 where the layer has none."""
@@ -98,9 +111,28 @@ class Coarse:
             if name and self._leaves(name, number)
         )
         opaque = any(self.accesses[op.name].opaque is not None for op in operators)
-        return Layer(
-            number, operators, exits, () if opaque or not exits else self._axes(operators, exits), opaque
-        )
+        if opaque or not exits:
+            return Layer(number, operators, exits, (), opaque)
+        axes = self._axes(operators, exits)
+        places = {key: index for axis in axes for key, index in self._places(axis, exits)}
+        return Layer(number, operators, exits, axes, False, places, tuple(self._reduced(operators)))
+
+    def _places(self, axis: Axis, exits: tuple[str, ...]) -> Iterator[tuple[tuple[str, str], int | None]]:
+        """Of an operator with several outputs."""
+        if axis.places:
+            for name in exits:
+                outputs = self.graph.producers[name].outputs
+                yield (axis.name, name), axis.place(outputs.index(name))
+
+    def _reduced(self, operators: tuple[Operator, ...]) -> Iterator[tuple[str, Axis]]:
+        """Never inside a quantise/dequantise group: sums of parts round differently."""
+        if any(op.op_type in DEQUANTIZE | QUANTIZE for op in operators):
+            return
+        for op in operators:
+            if not self.is_pulled(op):
+                yield from (
+                    (op.name, axis) for axis in self.accesses[op.name].axes() if axis.reducer is not None
+                )
 
     def _leaves(self, name: str, number: int) -> bool:
         readers = self.graph.consumers[name]
@@ -117,6 +149,11 @@ class Coarse:
     def _axes(self, operators: tuple[Operator, ...], exits: tuple[str, ...]) -> tuple[Axis, ...]:
         """Axes that every operator of the layer can be split along, with the coarsest quantum among
         them."""
+        writers = {self.graph.producers[name].name: self.graph.producers[name] for name in exits}
+        if len(writers) == 1:
+            ((name, writer),) = writers.items()
+            if len(writer.outputs) > 1:
+                return tuple(axis for axis in self.accesses[name].axes() if axis.reducer is None)
         shape = self.graph.tensors[exits[0]].shape
         if any(self.graph.tensors[name].shape != shape for name in exits):
             return ()

@@ -8,7 +8,7 @@ from enum import Enum
 
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.graph import Graph
-from edgepart.planner.region import Region
+from edgepart.planner.region import Interval, Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,17 @@ class Layout:
 
     regions: Mapping[str, Region]
     """By device name."""
-    partial: bool = False
-    """Whether the regions are addends that still have to be summed (set by splits of a reduced axis)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """How an operator is divided along a reduced axis: each device makes the addends of its part, and who has a region
+    of the output in its layout makes that region of them."""
+
+    axis: str
+    """Name of the reduced axis."""
+    parts: tuple[tuple[str, Interval], ...]
+    """Devices and their parts, which follow one another and make up the axis."""
 
 
 class Sync(Enum):
@@ -50,6 +59,9 @@ class Strategy:
     different layers; inside a layer data moves as NEEDED. Operators that are not named are layers of their own."""
     why: str = ""
     """One sentence that a user understands."""
+    parted: Mapping[str, Parted] = field(default_factory=dict)
+    """By name, the operators that are divided along a reduced axis; the layout of their output says where the addends
+    are combined."""
 
 
 @dataclass(frozen=True)

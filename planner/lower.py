@@ -18,6 +18,7 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.layout import Problem, Strategy, Sync
 from edgepart.planner.optimize import optimise, streamline
+from edgepart.planner.partial import write_out
 from edgepart.planner.plan import GATEWAY, Plan
 from edgepart.planner.region import Region
 from edgepart.planner.stages import Cost, NoCost, seconds_of, stage
@@ -49,6 +50,8 @@ def make_plan(
         draft = lower(problem, strategy, accesses)
         draft = optimise(draft) if broadcasts and optimised else draft
     schedule = stage(draft)
+    if cost is not None and strategy.parted:
+        cost.know(draft.graph)
     seconds = seconds_of(draft, cost or NoCost())
     if optimised:
         schedule = streamline(schedule, seconds, cost or NoCost())
@@ -65,8 +68,8 @@ def lower(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | No
 
 def draw(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | None = None) -> Blueprint:
     """The strategy's layouts, checked and in normal form."""
+    problem, strategy, found = write_out(problem, strategy, known or accesses_of(problem.graph))
     graph = problem.graph
-    found = known or accesses_of(graph)
     owned: dict[str, Owned] = {}
     for op in graph.operators:
         for name in filter(None, op.outputs):
@@ -79,11 +82,6 @@ def _owned(problem: Problem, strategy: Strategy, name: str) -> Owned:
     layout, full = strategy.layouts.get(name), problem.graph.region_of(name)
     if layout is None:
         return {}
-    if layout.partial:
-        raise InternalError(
-            f"strategy {strategy.name!r} leaves {name!r} as partial sums; lowering cannot sum yet, so it "
-            "must not split a reduced axis"
-        )
     if full.is_empty:  # Nothing to split: one device makes it.
         return {next(iter(layout.regions), problem.gateway): full}
     order = {device.name: n for n, device in enumerate(problem.cluster.devices)}

@@ -16,13 +16,15 @@ from typing import Protocol
 
 from edgepart.planner.access.language import Access, Outputs
 from edgepart.planner.draft import Case, Draft, Move, Share, case_of, covers
-from edgepart.planner.graph import Operator
+from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.plan import GATEWAY
 from edgepart.planner.region import Region
 
 
 class Cost(Protocol):
     """What planning asks of planner/cost.py."""
+
+    def know(self, graph: Graph) -> None: ...
 
     def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float: ...
 
@@ -35,6 +37,9 @@ class Cost(Protocol):
 
 class NoCost:
     """Counts nothing: for callers that want a plan that is right, and no prediction."""
+
+    def know(self, graph: Graph) -> None:
+        """Nothing to know."""
 
     def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
         return 0.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from edgepart.planner.cost import Cost, Profiles
-from edgepart.planner.division import Choice, Divide, Pull, Whole, layouts
+from edgepart.planner.division import Choice, Divide, Pull, Whole, lay_out
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.fusion import Coarse, Layer, coarsen
 from edgepart.planner.layout import Problem, Strategy, Sync
@@ -155,7 +155,8 @@ class Study:
         hub: str | None = None,
     ) -> Strategy:
         """The layouts that follow from a choice for every layer."""
-        return Strategy(name, layouts(self.coarse, choices), sync, hub, self.coarse.layer_of, why)
+        laid = lay_out(self.coarse, choices)
+        return Strategy(name, laid.layouts, sync, hub, self.coarse.layer_of, why, laid.parted)
 
     def whole(self, device: str) -> dict[int, Choice]:
         """Everything on one device."""

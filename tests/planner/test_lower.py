@@ -225,7 +225,6 @@ def test_layouts_that_are_no_strategy_are_refused(chain: Graph) -> None:
     assert "nobody computes" in refused(b=None)
     holes = Layout({"ada": Region.box((0, 1), (0, 4), (0, 5), (0, 6))})
     assert "0:1x0:4x5:12x0:6 of 'y'" in refused(y=holes)
-    assert "partial sums" in refused(a=Layout(good.layouts["a"].regions, partial=True))
     assert "not in the cluster" in refused(a=Layout({"zoe": full}))
     assert "not inside the tensor" in refused(a=Layout({"ada": full.translate((0, 0, 1, 0))}))
     assert "not inside the tensor" in refused(a=Layout({"ada": Region.box((0, 1))}))
