@@ -14,6 +14,7 @@ import onnx
 import onnxruntime as ort
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from edgepart.planner.access import Access, Axis, LocalNode, access_of
 from edgepart.planner.graph import Constant, Graph, Operator, Tensor
@@ -38,6 +39,8 @@ class Case:
     outputs: int = 1
     opset: int | None = None
     """Version of ai.onnx where the operator is of another domain."""
+    reference: bool = False
+    """Run by ONNX's own reference: ONNX Runtime has no kernel for it, or not yet for its version."""
 
 
 @dataclass
@@ -77,6 +80,7 @@ def run(
     outputs: Mapping[str, str | None],
     imports: Mapping[str, int],
     initializers: Mapping[str, Array],
+    reference: bool = False,
 ) -> list[Array]:
     """The values of `outputs` (name to element type, None where not known)."""
     infos = [
@@ -94,6 +98,8 @@ def run(
     )
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+    if reference:
+        return [np.asarray(array) for array in ReferenceEvaluator(model).run(list(outputs), dict(feeds))]
     session = ort.InferenceSession(model.SerializeToString(), options(), providers=["CPUExecutionProvider"])
     return list(session.run(list(outputs), dict(feeds)))
 
@@ -108,7 +114,7 @@ def check_whole(case: Case) -> Checked:
     imports = {case.domain: case.version}
     imports.setdefault("", case.opset or case.version)
     node = helper.make_node(case.op_type, names, outputs, domain=case.domain, **case.attributes)
-    results = run([node], feeds, dict.fromkeys(outputs), imports, constant)
+    results = run([node], feeds, dict.fromkeys(outputs), imports, constant, case.reference)
     tensors = {
         name: Tensor(name, array.shape, element_type(array), array.itemsize)
         for name, array in [*feeds.items(), *zip(outputs, results, strict=True)]
@@ -146,7 +152,7 @@ def check_law(checked: Checked, wanted: Mapping[int, Region]) -> None:
         assert Region.full(array.shape).contains(region), f"input {index}: {region} of {array.shape}"
         feeds[f"in_{index}"] = packed(region, array)
     kinds = {index: element_type(checked.results[index]) for index in wanted}
-    found = run_local(access, wanted, feeds, kinds, checked.graph.opset_imports)
+    found = run_local(access, wanted, feeds, kinds, checked.graph.opset_imports, case.reference)
     for (index, region), array in zip(wanted.items(), found, strict=True):
         assert_equal(array, region.crop(checked.results[index]), f"{case.op_type} output {index} at {region}")
     assert access.flops(wanted) >= 0
@@ -162,6 +168,7 @@ def run_local(
     feeds: Mapping[str, Array],
     kinds: Mapping[int, str],
     imports: Mapping[str, int],
+    reference: bool = False,
 ) -> list[Array]:
     """What the local nodes make of `wanted` from the inputs in_0, in_1 ...; `kinds` are the outputs' types."""
     local = access.localize(wanted)
@@ -172,7 +179,7 @@ def run_local(
         "a region is needed that nothing reads"
     )
     infos = {f"out_{index}": kinds[index] for index in wanted}
-    return run(nodes, feeds, infos, imports, initializers)
+    return run(nodes, feeds, infos, imports, initializers, reference)
 
 
 def check_reduction(checked: Checked, axis: Axis, parts: Sequence[Interval], wanted: Region) -> None:
