@@ -23,6 +23,9 @@ SECOND_AXES = ("channel", "feature", "head", "sequence")
 """What a layer that lacks the wanted axis is divided along instead, the first that it has."""
 
 
+ALIKE = {"sequence": ("height",), "height": ("sequence",), "head": ("channel",)}
+"""Names that the rows of a picture, of a text and of attention's scores go by: tried before other axes."""
+
 WORTH = 0.97
 """The score of several devices over that of one, at most: a smaller gain is within what predictions are
 wrong by, and one device is never to be beaten only on paper."""
@@ -141,7 +144,8 @@ class Study:
 
     def divided(self, layer: Layer, axis: str, shares: Shares, second: bool = True) -> Divide | None:
         """`layer` along `axis`, or along the next best that it has; None where it cannot be divided."""
-        for name in (axis, *SECOND_AXES) if second else (axis,):
+        alike = (axis, *ALIKE.get(axis, ()))
+        for name in (*alike, *SECOND_AXES) if second else alike:
             if layer.splits(name):
                 return Divide((name,), shares)
         return None

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layout import Strategy
+from edgepart.planner.pairs import paired
 from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, stretches
 from edgepart.planner.strategies import bbgrap, deepthings, modnn, register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
@@ -91,6 +92,10 @@ class _Search:
                 if self.left > 0:
                     self.left -= 1
                     yield replace(strategy, name="auto")
+        for strategy in self._pairs():
+            if self.left > 0:
+                self.left -= 1
+                yield strategy
         for recipe in self._openings():
             yield from self._try(recipe)
         while self.best is not None and self.left > 0:
@@ -111,6 +116,16 @@ class _Search:
             score = self.study.score(strategy)
             if self.best is None or score < self.best.score:
                 self.best = _Tried(recipe, strategy, score)
+
+    def _pairs(self) -> Iterator[Strategy]:
+        """Dense layers in pairs, with one sum for each."""
+        if self.study.problem.axis is not None:
+            return
+        for devices in teams(self.study):
+            choices = paired(self.study, self.study.shares(devices))
+            if choices is not None:
+                why = f"dense layers in pairs are shared by {', '.join(devices)}: columns of the first, rows of the second"
+                yield self.study.strategy("auto", choices, why)
 
     def _openings(self) -> Iterator[Recipe]:
         """Half of the budget is kept for improving the best of them."""

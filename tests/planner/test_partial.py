@@ -16,6 +16,7 @@ from edgepart.planner.forcing import axes_of, axis_names, force
 from edgepart.planner.layout import Parted, Problem, Strategy
 from edgepart.planner.lower import lower, make_plan
 from edgepart.planner.model import load_graph
+from edgepart.planner.pairs import paired
 from edgepart.planner.plan import Plan
 from edgepart.planner.plan_rules import check
 from edgepart.planner.region import Interval
@@ -195,3 +196,16 @@ def test_an_axis_that_is_not_there_is_refused_with_those_that_are() -> None:
     assert all(axes_of(layer) for layer in study.layers)
     with pytest.raises(UsageError, match="sequence, feature, inner"):
         force(study, "height", SHARES)
+
+
+def test_pairs_are_found_and_need_one_sum_each() -> None:
+    """An all-reduce over three devices is six transfers; attention and dense layers are one pair each."""
+    study = study_of(MODELS["attention"])
+    choices = paired(study, SHARES)
+    assert choices is not None
+    plan = planned(study, study.strategy("paired", choices, ""))
+    assert plan.syncs <= 2 * 6 and all(
+        p.tensor.startswith(("o#", "d#")) for t in plan.transfers if t.source and t.target for p in t.pieces
+    )
+    assert_same(study, MODELS["attention"], plan)
+    assert paired(study_of(MODELS["shuffled"]), SHARES) is None
