@@ -43,6 +43,12 @@ class Inner:
 
     name: str = "inner"
     """Of the reduced Axis."""
+    per: int = 1
+    """Indices of the reduced axis that one index of this input's axis stands for, as a scale does for a block."""
+
+    def part(self, of: Interval) -> Interval:
+        """What is read for a part of the reduced axis."""
+        return Interval(of.start // self.per, -(-of.stop // self.per))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +105,20 @@ class Aligned(Derived):
         attributes: Callable[[Region], Mapping[str, Any]] | None = None,
         part_attributes: Callable[[Interval], Mapping[str, Any]] | None = None,
         quanta: Mapping[int, int] | None = None,
+        once: Iterable[int] = (),
     ) -> None:
         """`whole`: output axes that cannot be cut. `work`: FLOPs for each element of the region that is made.
         `attributes`: those that change with the region; `part_attributes`: those that change where only a part of
         a reduced axis is done. `quanta`: by axis, beside the ones `reads` imply. `reduced`: the axes that
-        `Inner` names."""
+        `Inner` names. `once`: inputs that only the first part of a reduced axis reads, such as a bias."""
         self.bound = bound
         self.family = family
         self._reads = tuple(reads)
         self._work = work
         self._attributes = attributes
         self._part_attributes = part_attributes
+        self._once = frozenset(once)
+        self._left_out: frozenset[int] = frozenset()
         self._whole = frozenset(whole)
         shape = bound.output
         extra = quanta or {}
@@ -157,10 +166,14 @@ class Aligned(Derived):
 
     def _part(self, axis: Axis, part: Interval) -> Aligned:
         def restricted(read: AxisReads) -> AxisReads:
-            return [Fixed(part) if isinstance(a, Inner) and a.name == axis.name else a for a in read]
+            return [Fixed(a.part(part)) if isinstance(a, Inner) and a.name == axis.name else a for a in read]
 
         one = copy(self)
-        one._reads = tuple(None if read is None else restricted(read) for read in self._reads)
+        later = self._once if part.start else frozenset()
+        one._reads = tuple(
+            None if read is None or n in later else restricted(read) for n, read in enumerate(self._reads)
+        )
+        one._left_out = later
         one._work = self._work * part.size / axis.extent
         one._axes = tuple(other for other in self._axes if other.reducer is None)
         if self._part_attributes is not None:
@@ -169,7 +182,8 @@ class Aligned(Derived):
         return one
 
     def nodes(self, computed: Outputs) -> Local:
-        node = local_node(self.bound, computed)
+        inputs = tuple(None if n in self._left_out else n for n in self.bound.present)
+        node = local_node(self.bound, computed, inputs)
         if self._attributes is None:
             return (node,)
         changed = self._attributes(next(iter(computed.values())))
