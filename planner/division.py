@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import lcm
 
 from edgepart.planner.access.language import Axis
 from edgepart.planner.fusion import Coarse, Layer
@@ -58,6 +59,8 @@ class Reduce:
     then: Divide | Whole
     """Where the addends are combined, and the rest of the layer is computed: in pieces (a reduce-scatter), or all of
     it on each of some devices (an all-reduce)."""
+    quantum: int = 1
+    """Parts begin at multiples of this: of a head's features, where heads are what arrives divided."""
 
 
 Choice = Divide | Whole | Pull | Reduce
@@ -127,7 +130,8 @@ class _Back:
             if found is None:
                 raise ValueError(f"layer {number} has no reduced axis {choice.axis!r} that can be parted")
             op, axis = found
-            cuts = divide(axis.extent, [share for _, share in choice.shares], axis.quantum)
+            quantum = lcm(axis.quantum, choice.quantum)
+            cuts = divide(axis.extent, [share for _, share in choice.shares], quantum)
             named = zip(choice.shares, cuts, strict=True)
             parts = tuple((device, Interval(*cut)) for (device, _), cut in named if cut[0] < cut[1])
             if len(parts) > 1:

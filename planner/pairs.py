@@ -4,6 +4,8 @@ such pairs too. Rules only."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
 from edgepart.planner.division import Choice, Divide, Reduce, Whole
 from edgepart.planner.fusion import Layer
 from edgepart.planner.study import Shares, Study
@@ -20,17 +22,26 @@ def paired(study: Study, shares: Shares) -> dict[int, Choice] | None:
     everywhere = Whole(tuple(name for name, _ in shares))
     choices: dict[int, Choice] = {}
     for layer in study.layers:
-        arrives_split = any(isinstance(choices.get(n), Divide) for n in _sources(study, layer))
-        choices[layer.number] = _choice(study, layer, shares, everywhere, arrives_split)
+        arriving = tuple(_divided(study, choices, layer))
+        choices[layer.number] = _choice(study, layer, shares, everywhere, arriving)
     return choices if any(isinstance(choice, Reduce) for choice in choices.values()) else None
 
 
-def _choice(study: Study, layer: Layer, shares: Shares, everywhere: Whole, arrives_split: bool) -> Choice:
+def _divided(study: Study, choices: Mapping[int, Choice], layer: Layer) -> Iterator[int]:
+    """Extents of the axes along which what the layer reads is divided."""
+    for number in _sources(study, layer):
+        choice = choices.get(number)
+        if isinstance(choice, Divide):
+            yield study.coarse.layers[number].extent(choice.axes[0])
+
+
+def _choice(study: Study, layer: Layer, shares: Shares, everywhere: Whole, arriving: Sequence[int]) -> Choice:
     columns = next((name for name in COLUMNS if layer.splits(name)), None)
-    weighted = _has_weights(study, layer)
-    if arrives_split and weighted and layer.reduces("inner"):
-        return Reduce("inner", shares, everywhere)
-    if columns is not None and (arrives_split or (weighted and not layer.opaque)):
+    weighted, reduced = _has_weights(study, layer), layer.reduces("inner")
+    if arriving and weighted and reduced:
+        inner = reduced[1].extent
+        return Reduce("inner", shares, everywhere, max(inner // n if inner % n == 0 else 1 for n in arriving))
+    if columns is not None and (arriving or weighted):
         return Divide((columns,), shares, aligned=True)
     return everywhere
 

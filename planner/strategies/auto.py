@@ -41,6 +41,9 @@ ENDS_TRIED = 3
 FEWEST, MOST = 8, 400
 """Bounds on the number of candidates."""
 
+DENSE_PART = 0.5
+"""Of the work, from which on dense layers in pairs are tried."""
+
 ROUNDS = 6
 """Of moving work between devices."""
 
@@ -118,8 +121,10 @@ class _Search:
                 self.best = _Tried(recipe, strategy, score)
 
     def _pairs(self) -> Iterator[Strategy]:
-        """Dense layers in pairs, with one sum for each."""
-        if self.study.problem.axis is not None:
+        """Dense layers in pairs, with one sum for each: where such layers are most of the work."""
+        study = self.study
+        dense = sum(s for n, s in study.full_s.items() if study.coarse.accesses[n].family == "gemm")
+        if study.problem.axis is not None or dense < DENSE_PART * sum(study.full_s.values()):
             return
         for devices in teams(self.study):
             choices = paired(self.study, self.study.shares(devices))
