@@ -89,9 +89,10 @@ def test_integers_are_summed_exactly(data: st.DataObject) -> None:
 @settings(max_examples=2, deadline=None)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(data: st.DataObject) -> None:
-    found = node_cases("Einsum")
+    """Those in bfloat16 left out: the runtime has no kernel for them."""
+    found = [case for name, case in node_cases("Einsum").items() if "bfloat16" not in name]
     assert len(found) >= 5
-    for case in found.values():
+    for case in found:
         check_any_region(declared(case), data, tries=1)
 
 
