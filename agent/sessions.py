@@ -12,16 +12,18 @@ import ctypes
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
+from onnx import TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from edgepart.agent.elements import element_dtype, is_native, is_sub_byte, onnx_number
-from edgepart.planner.errors import InternalError, RequestError
+from edgepart.planner.errors import InternalError, ModelError, RequestError
 from edgepart.planner.plan import Program, Segment, WeightRef
 from edgepart.planner.region import Array
 
@@ -54,10 +56,11 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 
 
 @dataclass(eq=False)
-class LoadedSegment:
-    """A session with what it needs to be called; shared by all programs that hold an equal segment."""
+class LoadedModel:
+    """A session with what it needs to be called."""
 
-    segment: Segment
+    called: str
+    """What errors call it."""
     session: Any
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
@@ -67,11 +70,9 @@ class LoadedSegment:
     """OrtValues: they must live as long as the session, which keeps only their addresses."""
     plain: bool
     """Whether numpy knows every type that goes in or out."""
-    programs: int = 0
-    """How many prepared programs use it."""
 
     def run(self, inputs: Sequence[Value]) -> list[Value]:
-        """Outputs in the segment's order. RequestError says what ONNX Runtime did not like about these
+        """Outputs in their order. RequestError says what ONNX Runtime did not like about these
         inputs."""
         try:
             if self.plain:
@@ -80,14 +81,19 @@ class LoadedSegment:
             return self._run_bound(inputs)
         except ORT_ERRORS as error:
             raise RequestError(
-                f"ONNX Runtime could not run {describe(self.segment)} on this request's inputs: {error}"
+                f"ONNX Runtime could not run {self.called} on this request's inputs: {error}"
             ) from error
 
     def _run_bound(self, inputs: Sequence[Value]) -> list[Value]:
         binding = self.session.io_binding()
+        memory = []  # of the values bound, which the binding does not keep
         for name, value in zip(self.input_names, inputs, strict=True):
             if isinstance(value, np.ndarray) and is_native(value.dtype):
                 binding.bind_cpu_input(name, value)
+            elif isinstance(value, np.ndarray) and is_sub_byte(value.dtype):
+                memory.append(packed := _packed(value))
+                kind = onnx_number(value.dtype)
+                binding.bind_input(name, "cpu", 0, kind, value.shape, packed.ctypes.data)
             else:
                 binding.bind_ortvalue_input(name, as_ort_value(value))
         for name in self.output_names:
@@ -97,6 +103,15 @@ class LoadedSegment:
             _as_array(value, self.dtypes[name])
             for name, value in zip(self.output_names, binding.get_outputs(), strict=True)
         ]
+
+
+@dataclass(eq=False)
+class LoadedSegment(LoadedModel):
+    """Shared by all programs that hold an equal segment."""
+
+    segment: Segment
+    programs: int = 0
+    """How many prepared programs use it."""
 
 
 @dataclass(eq=False)
@@ -117,8 +132,14 @@ class PreparedProgram:
 class Sessions:
     """Makes, shares and lets go of sessions. Thread-safe; preparations happen one after the other."""
 
-    def __init__(self, threads: int, weights: WeightSource) -> None:
+    def __init__(
+        self, threads: int, weights: WeightSource, *, level: Any = None, warmed: bool = True
+    ) -> None:
+        """`level` is an ort.GraphOptimizationLevel, None ONNX Runtime's default. Sessions that are not `warmed` are
+        ready sooner, and slower the first time."""
         self._threads = threads
+        self._level = level
+        self._warmed = warmed
         self._read_weight = weights
         self._loaded: dict[str, LoadedSegment] = {}
         self._weights: dict[str, tuple[Any, int]] = {}
@@ -156,8 +177,9 @@ class Sessions:
         if loaded is None:
             values = self._hold_weights(segment)
             try:
-                loaded = load_segment(segment, values, self._threads)
-                warm_up(loaded)
+                loaded = load_segment(segment, values, self._threads, self._level)
+                if self._warmed:
+                    warm_up(loaded)
             except BaseException:
                 self._drop_weights(segment)
                 raise
@@ -196,29 +218,54 @@ def describe(segment: Segment) -> str:
     return f"segment {segment.digest[:8]} ({first}{f' and {more} more' if more > 0 else ''})"
 
 
-def load_segment(segment: Segment, weights: Mapping[str, Any], threads: int) -> LoadedSegment:
+def load_model(model: Path | bytes, *, level: Any = None) -> LoadedModel:
+    """One session over a whole model: what every plan's answer is compared with. ModelError if ONNX Runtime refuses
+    it."""
+    source, called = (model, "the model") if isinstance(model, bytes) else (str(model), model.name)
+    options = session_options(0, {}, level)
+    try:
+        session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except ORT_ERRORS as error:
+        raise ModelError(f"ONNX Runtime {ort.__version__} cannot load {called}: {error}") from error
+    names = [arg.name for arg in session.get_inputs()], [arg.name for arg in session.get_outputs()]
+    types, plain = _types(session)
+    return LoadedModel(called, session, tuple(names[0]), tuple(names[1]), types, (), plain)
+
+
+def load_segment(
+    segment: Segment, weights: Mapping[str, Any], threads: int, level: Any = None
+) -> LoadedSegment:
     """A session; `weights`: OrtValues by initializer name. InternalError if ONNX Runtime refuses it."""
-    options = session_options(threads, weights)
+    options = session_options(threads, weights, level)
     try:
         session = ort.InferenceSession(segment.model, options, providers=["CPUExecutionProvider"])
     except ORT_ERRORS as error:
         raise InternalError(
             f"ONNX Runtime {ort.__version__} cannot load {describe(segment)}: {error}"
         ) from error
-    types = {arg.name: _port_dtype(arg.type) for arg in (*session.get_inputs(), *session.get_outputs())}
+    types, plain = _types(session)
     names = tuple(p.name for p in segment.inputs), tuple(p.name for p in segment.outputs)
     if absent := {*names[0], *names[1]} - set(types):
         raise InternalError(
             f"{describe(segment)} has no input or output {sorted(absent)}, which its ports name"
         )
-    plain = all(dtype is None or is_native(dtype) for dtype in types.values())
-    return LoadedSegment(segment, session, *names, types, tuple(weights.values()), plain)
+    return LoadedSegment(
+        describe(segment), session, *names, types, tuple(weights.values()), plain, segment=segment
+    )
 
 
-def session_options(threads: int, weights: Mapping[str, Any]) -> Any:
-    """`threads` of our own and none that spin: a device has other work, and its neighbour may be the
-    gateway."""
+def _types(session: Any) -> tuple[dict[str, np.dtype[Any] | None], bool]:
+    """Of each input and output by its name, and whether numpy knows them all."""
+    types = {arg.name: _port_dtype(arg.type) for arg in (*session.get_inputs(), *session.get_outputs())}
+    return types, all(dtype is None or is_native(dtype) for dtype in types.values())
+
+
+def session_options(threads: int, weights: Mapping[str, Any], level: Any = None) -> Any:
+    """`threads` of our own (0: as many as there are cores) and none that spin: a device has other work, and its
+    neighbour may be the gateway."""
     options = ort.SessionOptions()
+    if level is not None:
+        options.graph_optimization_level = level
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
@@ -283,4 +330,12 @@ def _as_array(value: Any, dtype: np.dtype[Any] | None) -> Value:
     if dtype is None or is_native(dtype):
         return value.numpy()
     raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    if is_sub_byte(dtype):
+        proto = TensorProto(data_type=onnx_number(dtype), dims=value.shape(), raw_data=raw)
+        return numpy_helper.to_array(proto)
     return np.frombuffer(bytearray(raw), dtype).reshape(value.shape())
+
+
+def _packed(array: Array) -> Array:
+    """Elements under a byte as ONNX packs them, as bytes."""
+    return np.frombuffer(numpy_helper.from_array(array).raw_data, np.uint8)

@@ -1,0 +1,85 @@
+"""In process: a whole plan run here, one device after another: real sessions, no network, no thread of ours.
+
+What a device does is what agents do: the schedules are agent/schedule.py's, the sessions agent/sessions.py's, the
+gateway's part requester.py's. Sessions are made once; runs follow one another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from edgepart.agent.requester import activate_plan, check_inputs, cut, put_together
+from edgepart.agent.schedule import Progress, make_schedule
+from edgepart.agent.sessions import Sessions, Value
+from edgepart.planner import blobs
+from edgepart.planner.errors import InternalError
+from edgepart.planner.graph import Graph
+from edgepart.planner.plan import GATEWAY, Plan, Run
+
+DEVICE_THREADS = 1
+"""Of each session: the devices take turns, and small segments gain nothing from more."""
+
+
+class InProcess:
+    """The devices of one plan."""
+
+    def __init__(self, plan: Plan, graph: Graph, *, level: Any = None) -> None:
+        """Makes all sessions; the weights come from `graph`, which the plan was made for. `level` is an
+        ort.GraphOptimizationLevel, None ONNX Runtime's default. InternalError where ONNX Runtime refuses a segment."""
+        sessions = Sessions(
+            DEVICE_THREADS,
+            lambda ref: blobs.cut(graph.constants[ref.source], ref.region),
+            level=level,
+            warmed=False,
+        )
+        self.plan = plan
+        self._prepared = {name: sessions.prepare(program) for name, program in plan.programs.items()}
+        self._schedules = {
+            name: make_schedule(one.program, plan.transfers, one.dtypes)
+            for name, one in self._prepared.items()
+        }
+        constants = {n: graph.constants[n].load() for n in plan.constant_outputs if n in graph.constants}
+        self._gateway = activate_plan(plan, {name: name for name in plan.programs}, constants)
+
+    def run(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
+        """Every output of the model by name. RequestError where the inputs are not the model's, or ONNX Runtime cannot
+        run on them."""
+        checked = check_inputs(self.plan.inputs, inputs)
+        devices = {name: Progress(schedule) for name, schedule in self._schedules.items()}
+        mail = {number: values for _, number, values in cut(self._gateway, checked)}
+        answers: dict[int, Value] = {}
+        for transfer in self.plan.transfers:
+            if transfer.source == GATEWAY:
+                devices[transfer.target].arrived(transfer.number, mail[transfer.number])
+        moving = True
+        while moving:
+            moving = False
+            for name, progress in devices.items():
+                while self._step(name, progress, devices, answers):
+                    moving = True
+        if waiting := [name for name, progress in devices.items() if not progress.finished]:
+            raise InternalError(f"devices {waiting} wait for each other for ever")
+        return {
+            info.name: put_together(self._gateway, info.name, answers, checked) for info in self.plan.outputs
+        }
+
+    def _step(
+        self, name: str, progress: Progress, devices: Mapping[str, Progress], answers: dict[int, Value]
+    ) -> bool:
+        """The device's next step; False where it has to wait, or has none left."""
+        work = progress.next_work()
+        if work is None:
+            return False
+        values = work.values()
+        if isinstance(work.step, Run):
+            progress.done(self._prepared[name].run(work.step.segment, values))
+            return True
+        number = work.step.transfer
+        target = self.plan.transfers[number].target
+        if target == GATEWAY:
+            answers.update((self._gateway.slots[number, n], value) for n, value in enumerate(values))
+        else:
+            devices[target].arrived(number, values)
+        progress.done()
+        return True
