@@ -1,0 +1,255 @@
+"""What planning costs on a big graph: one transformer block, repeated to 20,000 operators.
+
+    python -m benchmarks.scale [--nodes 20000] [--json FILE] [--profile STEP]
+
+Each step is measured in a process of its own life: a child, pinned to one core, that reads the model, infers its
+shapes, binds every declaration and makes plans. Prints a table; nothing here passes or fails. The machine should
+have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from benchmarks.machine import describe, sentence, show_table
+from edgepart.cli.output import nbytes, note, say, seconds, table
+from edgepart.planner.access import accesses
+from edgepart.planner.cluster import Cluster, Device, Link
+from edgepart.planner.graph import Graph
+from edgepart.planner.layout import Problem, Strategy
+from edgepart.planner.lower import make_plan
+from edgepart.planner.model import load_graph
+from edgepart.planner.region import Array
+from edgepart.planner.strategies import plan
+from edgepart.planner.strategies.bbgrap import along
+from edgepart.planner.study import Study
+
+WIDTH, HEADS, SEQUENCE = 64, 4, 48
+SPLITS = ("sequence", "channel")
+TARGET_S, TARGET_BYTES = 20.0, 2_000_000_000
+SHARES = (0.5, 0.3, 0.2)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One step of planning."""
+
+    step: str
+    seconds: float
+    peak_bytes: int
+    """Of the process, up to the end of this step."""
+    detail: str
+
+
+def transformer(nodes: int) -> ModelProto:
+    """Blocks of an encoder, one after another, that share their weights: a big graph in a small file."""
+    made = list(_blocks(nodes))
+    last = made[-1].output[0]
+    graph = helper.make_graph(
+        made,
+        "transformer",
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, (1, SEQUENCE, WIDTH))],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in _weights().items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _weights() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+
+    def random(*shape: int) -> Array:
+        drawn: Array = (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(np.float32)
+        return drawn
+
+    found: dict[str, Array] = {
+        "heads": np.array([0, 0, HEADS, WIDTH // HEADS]),
+        "joined": np.array([0, 0, WIDTH]),
+        "scale": np.array((WIDTH / HEADS) ** -0.5, np.float32),
+        "root": np.array(2**0.5, np.float32),
+        "one": np.array(1, np.float32),
+        "half": np.array(0.5, np.float32),
+    }
+    for name in ("q", "k", "v", "o"):
+        found |= {f"w_{name}": random(WIDTH, WIDTH), f"b_{name}": random(WIDTH)}
+    for name in ("n1", "n2"):
+        found |= {f"{name}_scale": np.ones(WIDTH, np.float32), f"{name}_bias": np.zeros(WIDTH, np.float32)}
+    found |= {"w_up": random(WIDTH, 4 * WIDTH), "b_up": random(4 * WIDTH)}
+    return found | {"w_down": random(4 * WIDTH, WIDTH), "b_down": random(WIDTH)}
+
+
+def _blocks(nodes: int) -> Iterator[NodeProto]:
+    count = block = 0
+    while count < nodes:
+        made = list(_block(block))
+        yield from made
+        count += len(made)
+        block += 1
+
+
+def _block(n: int) -> Iterator[NodeProto]:
+    """x{n} to x{n + 1}: attention and a two-layer perceptron, each behind a norm and beside a shortcut."""
+
+    def make(op_type: str, inputs: str, output: str, **attributes: Any) -> NodeProto:
+        names = [name.replace("@", f"block{n}/") for name in inputs.split()]
+        made = output.replace("@", f"block{n}/")
+        return helper.make_node(op_type, names, [made], name=f"{op_type}:{made}", **attributes)
+
+    yield make("LayerNormalization", f"x{n} n1_scale n1_bias", "@n1", axis=-1)
+    for name in ("q", "k", "v"):
+        yield make("MatMul", f"@n1 w_{name}", f"@{name}m")
+        yield make("Add", f"@{name}m b_{name}", f"@{name}b")
+        yield make("Reshape", f"@{name}b heads", f"@{name}h")
+        yield make("Transpose", f"@{name}h", f"@{name}", perm=[0, 2, 3, 1] if name == "k" else [0, 2, 1, 3])
+    yield make("MatMul", "@q @k", "@scores")
+    yield make("Mul", "@scores scale", "@scaled")
+    yield make("Softmax", "@scaled", "@weights", axis=-1)
+    yield make("MatMul", "@weights @v", "@mixed")
+    yield make("Transpose", "@mixed", "@back", perm=[0, 2, 1, 3])
+    yield make("Reshape", "@back joined", "@flat")
+    yield make("MatMul", "@flat w_o", "@om")
+    yield make("Add", "@om b_o", "@ob")
+    yield make("Add", f"x{n} @ob", "@mid")
+    yield make("LayerNormalization", "@mid n2_scale n2_bias", "@n2", axis=-1)
+    yield make("MatMul", "@n2 w_up", "@um")
+    yield make("Add", "@um b_up", "@ub")
+    yield make("Div", "@ub root", "@r")
+    yield make("Erf", "@r", "@e")
+    yield make("Add", "@e one", "@p")
+    yield make("Mul", "@ub @p", "@g")
+    yield make("Mul", "@g half", "@h")
+    yield make("MatMul", "@h w_down", "@dm")
+    yield make("Add", "@dm b_down", "@db")
+    yield make("Add", "@mid @db", f"x{n + 1}")
+
+
+def cluster() -> Cluster:
+    """Three unequal devices on a quick network, so that no plan is cut short by what it predicts."""
+    devices = [
+        Device(name, "box", flops_per_s=share * 1e11, memory_bytes_per_s=1e10, memory_bytes=8e9)
+        for name, share in zip("abc", SHARES, strict=True)
+    ]
+    links = {(one.name, two.name): Link(1e9, 1e-4) for one in devices for two in devices if one != two}
+    return Cluster(tuple(devices), links)
+
+
+class _Steps:
+    """The child: one step after another, each with its time and the peak of memory so far."""
+
+    def __init__(self, profiled: str | None) -> None:
+        self.profiled = profiled
+        self.measured: list[Measured] = []
+
+    def take(self, name: str, work: Callable[[], tuple[Any, str]]) -> Any:
+        profile = cProfile.Profile() if name == self.profiled else None
+        start = time.perf_counter()
+        result, detail = profile.runcall(work) if profile else work()
+        taken = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        self.measured.append(Measured(name, taken, peak, detail))
+        if profile:
+            pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(30)
+        return result
+
+
+def measure(path: Path, profiled: str | None = None) -> list[Measured]:
+    """Every step on the model at `path`, in this process; the target counts those up to "lower single"."""
+    steps = _Steps(profiled)
+    steps.take("read", lambda: (None, f"{len(onnx.load(path).graph.node)} nodes"))
+    graph: Graph = steps.take("load and shapes", lambda: _loaded(path))
+    problem = Problem(graph, cluster(), "a")
+    steps.take("declare", lambda: (None, f"{sum(1 for _ in accesses(graph).values())} bound"))
+    study = Study(problem)
+    alone: Strategy = steps.take("choose single", lambda: (plan(problem, "single", study), ""))
+    strategies = {"single": alone}
+    for axis in SPLITS:
+        strategies[axis] = steps.take(f"choose {axis}", lambda axis=axis: _split(study, axis))
+    for name, strategy in strategies.items():
+        for sketch in (True, False):
+            step = f"{'sketch' if sketch else 'lower'} {name}"
+            steps.take(step, lambda strategy=strategy, sketch=sketch: _planned(study, strategy, sketch))
+    return steps.measured
+
+
+def _loaded(path: Path) -> tuple[Graph, str]:
+    graph = load_graph(path)
+    return graph, f"{len(graph.operators)} operators"
+
+
+def _split(study: Study, axis: str) -> tuple[Strategy, str]:
+    strategy = along(study, axis, study.by_speed)
+    return strategy, strategy.why.split(" over")[0]
+
+
+def _planned(study: Study, strategy: Strategy, sketch: bool) -> tuple[None, str]:
+    made = make_plan(
+        study.problem,
+        strategy,
+        model_digest="m",
+        cost=study.cost,
+        sketch=sketch,
+        accesses=study.coarse.accesses,
+    )
+    segments = [segment for program in made.programs.values() for segment in program.segments]
+    size = sum(len(segment.model) for segment in segments)
+    return None, f"{len(segments)} segments, {len(made.transfers)} transfers, {nbytes(size)} of models"
+
+
+def in_child(path: Path, profiled: str | None) -> list[Measured]:
+    """`measure` in a fresh process on one core, with one thread for whatever else it calls."""
+    command = [sys.executable, "-m", "benchmarks.scale", "--child", str(path)]
+    command += ["--profile", profiled] if profiled else []
+    core = min(os.sched_getaffinity(0))
+    done = subprocess.run(
+        command,
+        check=True,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )
+    return [Measured(**one) for one in json.loads(done.stdout)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__.split("\n")[0])
+    parser.add_argument("--nodes", type=int, default=20_000, help="at least so many operators")
+    parser.add_argument("--profile", help="a step: where it spends its time, on stderr")
+    parser.add_argument("--json", type=Path, help="write every number there")
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        sys.stdout.write(json.dumps([asdict(one) for one in measure(options.child, options.profile)]))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "transformer.onnx"
+        onnx.save(transformer(options.nodes), path)
+        note(f"{path.stat().st_size:,} bytes; a child measures")
+        found = in_child(path, options.profile)
+    say(f"On {sentence()}, one core.")
+    rows = [(one.step, seconds(one.seconds), nbytes(one.peak_bytes), one.detail) for one in found]
+    show_table(table(("step", "time", "peak memory", "made"), rows, right=("time", "peak memory")))
+    if options.json:
+        document = {"machine": describe(), "nodes": options.nodes, "steps": [asdict(one) for one in found]}
+        options.json.write_text(json.dumps(document, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
