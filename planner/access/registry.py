@@ -14,8 +14,10 @@ from edgepart.planner.access import (
     normalisation,
     pooling,
     quantisation,
+    recurrent,
     reduction,
     resize,
+    scattering,
     view,
 )
 from edgepart.planner.access.bound import Bound, Shape, bind
@@ -35,8 +37,10 @@ _FAMILIES = (
     normalisation,
     pooling,
     quantisation,
+    recurrent,
     reduction,
     resize,
+    scattering,
     view,
 )
 
