@@ -1,0 +1,130 @@
+"""The zoo: every public model that edgepart is tried on, by name, made when it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from onnx import ModelProto
+
+from benchmarks.models import converted, listening, recurrent, transformers, vision
+from benchmarks.models.converted import Convert
+from benchmarks.models.inputs import sample_inputs
+from benchmarks.models.light import LIGHT, PLAIN, light_models, seeded_light_model
+from benchmarks.models.model import Inputs, Model, kept
+from benchmarks.models.real import REAL, real_models, runtime_models
+from edgepart.planner.errors import UsageError
+from edgepart.planner.model import load_graph
+
+Build = Callable[[], ModelProto]
+Shapes = Mapping[str, tuple[int, ...]]
+
+_resnet = vision.resnet50
+_small_resnet = partial(_resnet, side=64, base=16, blocks=(1, 1, 1, 1))
+_small_bert = partial(transformers.bert, layers=2, width=64, heads=4, tokens=24, words=200)
+_middle_bert = partial(transformers.bert, layers=4, width=256, heads=4, tokens=64, words=2000)
+
+
+def _after(build: Build, convert: Convert) -> Build:
+    return lambda: converted.converted(build(), convert)
+
+
+ARCHITECTURES: Mapping[str, tuple[Build, Build]] = {
+    "bert_base": (transformers.bert, _small_bert),
+    "bert_fused": (_after(_middle_bert, converted.fused), _after(_small_bert, converted.fused)),
+    "bert_optimised": (_after(_middle_bert, converted.optimised), _after(_small_bert, converted.optimised)),
+    "bert_int8_dynamic": (
+        _after(_middle_bert, converted.int8_dynamic),
+        _after(_small_bert, converted.int8_dynamic),
+    ),
+    "bert_float16": (_after(_middle_bert, converted.float16), _after(_small_bert, converted.float16)),
+    "film_3d": (vision.film, partial(vision.film, frames=8, side=32, base=8)),
+    "gpt_past": (
+        transformers.gpt_past,
+        partial(transformers.gpt_past, layers=2, width=64, heads=4, new=6, past=10, words=200),
+    ),
+    "gpt_past_4bit": (
+        _after(partial(transformers.gpt_past, layers=2), converted.int4_blocks),
+        _after(
+            partial(transformers.gpt_past, layers=1, width=64, heads=4, new=6, past=10, words=200),
+            converted.int4_blocks,
+        ),
+    ),
+    "llama_attention": (
+        transformers.llama,
+        partial(transformers.llama, layers=2, width=64, heads=4, tokens=12, words=200),
+    ),
+    "loop_decoder": (recurrent.loop_decoder, partial(recurrent.loop_decoder, width=16, tokens=8, steps=4)),
+    "lstm_lm": (
+        recurrent.lstm_lm,
+        partial(recurrent.lstm_lm, words=200, width=24, hidden=32, tokens=8),
+    ),
+    "mobilenet_v2": (vision.mobilenet_v2, partial(vision.mobilenet_v2, side=64, narrow=4)),
+    "mobilenet_v2_float16": (
+        _after(vision.mobilenet_v2, converted.float16),
+        _after(partial(vision.mobilenet_v2, side=64, narrow=4), converted.float16),
+    ),
+    "resnet50": (_resnet, _small_resnet),
+    "resnet50_dyn": (partial(_resnet, batch="batch"), partial(_small_resnet, batch="batch")),
+    "resnet50_optimised": (_after(_resnet, converted.optimised), _after(_small_resnet, converted.optimised)),
+    "resnet50_qdq_int8": (_after(_resnet, converted.int8_qdq), _after(_small_resnet, converted.int8_qdq)),
+    "shufflenet_v2": (
+        vision.shufflenet_v2,
+        partial(vision.shufflenet_v2, side=64, widths=(24, 48, 96), last=128),
+    ),
+    "sound_1d": (listening.sound_net, partial(listening.sound_net, samples=2000, base=16, blocks=3)),
+    "unet_256": (vision.unet, partial(vision.unet, side=32, base=4, depth=2)),
+    "vit_b16": (
+        transformers.vit,
+        partial(transformers.vit, layers=2, width=64, heads=4, side=64),
+    ),
+}
+"""Standard architectures with seeded random weights: how each is built, and a small one of the same kind."""
+
+SHAPES: Mapping[str, tuple[Shapes, Shapes]] = {
+    "resnet50_dyn": ({"pixel_values": (2, 3, 224, 224)}, {"pixel_values": (5, 3, 64, 64)}),
+}
+"""Of those with free dimensions: what to bind them to, and of the small ones."""
+
+
+def architecture(name: str) -> Model:
+    """A standard architecture, or the small one of its kind ("bert_base_small"); made if not there."""
+    base = name.removesuffix("_small")
+    small = base != name
+    shapes = SHAPES.get(base, ({}, {}))[small]
+    path = kept(name, f"{name}.onnx", ARCHITECTURES[base][small])
+    return Model(name, path, shapes, partial(_inputs, path, shapes))
+
+
+def _inputs(path: Path, shapes: Shapes, seed: int) -> Inputs:
+    return sample_inputs(load_graph(path, shapes=shapes), seed)
+
+
+def _named(models: Callable[[], list[Model]], name: str) -> Model:
+    return next(model for model in models() if model.name == name)
+
+
+ZOO: Mapping[str, Callable[[], Model]] = {
+    **{name: partial(_named, real_models, name) for name in REAL},
+    **{
+        f"ort_{name}": partial(_named, runtime_models, f"ort_{name}")
+        for name in ("logreg_iris", "mul_1", "sigmoid")
+    },
+    **{f"light_{name}": partial(_named, light_models, f"light_{name}") for name in PLAIN},
+    **{f"seeded_light_{name}": partial(seeded_light_model, name) for name in LIGHT},
+    **{name: partial(architecture, name) for name in ARCHITECTURES},
+}
+"""Full size."""
+
+SMALL: tuple[str, ...] = tuple(f"{name}_small" for name in ARCHITECTURES)
+"""Small ones of the standard architectures, for tests."""
+
+
+def zoo_model(name: str) -> Model:
+    """One by name; UsageError where there is none."""
+    if name in SMALL:
+        return architecture(name)
+    if name not in ZOO:
+        raise UsageError(f"no model {name!r}; there are {', '.join([*ZOO, *SMALL])}")
+    return ZOO[name]()
