@@ -384,7 +384,8 @@ def _live(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]
 
 
 def _forget_unread(node: NodeProto, needed: Collection[str]) -> None:
-    """Takes the names of optional outputs that nobody reads (a Dropout's mask) off the node."""
+    """Takes the names of optional outputs that nobody reads (a Dropout's mask) off the node; not the first one's, as
+    that is what tells how the node can be divided."""
     if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type):
         return
     declared = defs.get_schema(node.op_type).outputs
@@ -392,10 +393,12 @@ def _forget_unread(node: NodeProto, needed: Collection[str]) -> None:
         optional = (
             index < len(declared) and declared[index].option == defs.OpSchema.FormalParameterOption.Optional
         )
-        if optional and name not in needed:
+        if index and optional and name not in needed:
             node.output[index] = ""
+    taken = needed | writers.keys()
     while node.output and not node.output[-1]:
         del node.output[-1]
+        _name_first(node, taken)
 
 
 def _symbol(dim: TensorShapeProto.Dimension) -> str:
@@ -412,3 +415,12 @@ def _text(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
+def _name_first(node: NodeProto, taken: Collection[str]) -> None:
+    """Gives a recurrent network that is only asked for its last state a name for all its states."""
+    if node.op_type in ("RNN", "GRU", "LSTM") and node.output and not node.output[0]:
+        name = f"{node.op_type}.{next(filter(None, node.output))}"
+        while name in taken:
+            name += "'"
+        node.output[0] = name
+
+

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 
-from edgepart.planner.access import access_of
+from edgepart.planner.access import access_of, accesses
+from edgepart.planner.model import load_graph
 from edgepart.planner.region import Region
 from tests.planner.access.law import Case, check_any_region, check_law, check_whole, declared, floats
 
@@ -114,6 +116,31 @@ def test_a_direction_reads_its_own_weights_and_is_made_by_itself() -> None:
     assert node.attributes["direction"] == "reverse" and node.outputs == (None, 1)
     full = {1: Region.full((2, BATCH, HIDDEN))}
     assert access.flops(wanted) == pytest.approx(access.flops(full) / 3)
+
+
+@pytest.mark.parametrize("first", ["", "unread"])
+def test_a_network_of_which_only_the_last_state_is_read_can_be_divided(first: str) -> None:
+    case = _network("LSTM")
+    w, r = (
+        numpy_helper.from_array(np.asarray(array), name)
+        for name, array in zip("wr", case.inputs[1:], strict=True)
+    )
+    node = helper.make_node("LSTM", ["x", "w", "r"], [first, "last"], **case.attributes)
+    x, last = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", (STEPS, BATCH, INPUT)), ("last", (1, BATCH, HIDDEN)))
+    )
+    model = helper.make_model(
+        helper.make_graph([node], "last", [x], [last], [w, r]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    graph = load_graph(model.SerializeToString())
+    (access,) = accesses(graph).values()
+    assert [(axis.name, axis.places) for axis in access.axes()] == [("batch", (2, 1))]
+    wanted = {1: Region.box((0, 1), (1, 3), (0, HIDDEN))}
+    (made,) = access.localize(wanted)
+    assert made.outputs == (None, 1) and access.needs(wanted)[0] == Region.box((0, STEPS), (1, 3), (0, INPUT))
 
 
 def _quantised(ways: str) -> Case:
