@@ -378,8 +378,10 @@ def _live(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]
             needed |= fresh
             waiting.extend(fresh)
     live = [node for node in nodes if needed.intersection(node.output) - {""}]
+    taken = needed | writers.keys()
     for node in live:
         _forget_unread(node, needed)
+        _name_first(node, taken)
     return live
 
 
@@ -395,10 +397,17 @@ def _forget_unread(node: NodeProto, needed: Collection[str]) -> None:
         )
         if index and optional and name not in needed:
             node.output[index] = ""
-    taken = needed | writers.keys()
     while node.output and not node.output[-1]:
         del node.output[-1]
-        _name_first(node, taken)
+
+
+def _name_first(node: NodeProto, taken: Collection[str]) -> None:
+    """Gives a recurrent network that is only asked for its last state a name for all its states."""
+    if node.op_type in ("RNN", "GRU", "LSTM") and node.output and not node.output[0]:
+        name = f"{node.op_type}.{next(filter(None, node.output))}"
+        while name in taken:
+            name += "'"
+        node.output[0] = name
 
 
 def _symbol(dim: TensorShapeProto.Dimension) -> str:
@@ -415,12 +424,3 @@ def _text(value: bytes) -> str | bytes:
         return value.decode()
     except UnicodeDecodeError:
         return value
-def _name_first(node: NodeProto, taken: Collection[str]) -> None:
-    """Gives a recurrent network that is only asked for its last state a name for all its states."""
-    if node.op_type in ("RNN", "GRU", "LSTM") and node.output and not node.output[0]:
-        name = f"{node.op_type}.{next(filter(None, node.output))}"
-        while name in taken:
-            name += "'"
-        node.output[0] = name
-
-
