@@ -218,11 +218,11 @@ def describe(segment: Segment) -> str:
     return f"segment {segment.digest[:8]} ({first}{f' and {more} more' if more > 0 else ''})"
 
 
-def load_model(model: Path | bytes, *, level: Any = None) -> LoadedModel:
+def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> LoadedModel:
     """One session over a whole model: what every plan's answer is compared with. ModelError if ONNX Runtime refuses
     it."""
     source, called = (model, "the model") if isinstance(model, bytes) else (str(model), model.name)
-    options = session_options(0, {}, level)
+    options = session_options(threads, {}, level)
     try:
         session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except ORT_ERRORS as error:

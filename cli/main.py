@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from edgepart.cli import asking, clustering, deploying, running, serving
+from edgepart.cli.checking import check
 from edgepart.cli.demo import demo
 from edgepart.cli.plan import plan
 from edgepart.planner.errors import EdgepartError, InternalError, UsageError
@@ -63,6 +64,7 @@ app.command(rich_help_panel=_SEE)(asking.status)
 app.command(rich_help_panel=_SEE)(asking.devices)
 app.command(rich_help_panel=_SEE)(asking.models)
 app.command(rich_help_panel=_SEE)(plan)
+app.command(rich_help_panel=_SEE)(check)
 app.command(rich_help_panel=_START)(demo)
 
 

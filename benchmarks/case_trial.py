@@ -1,0 +1,215 @@
+"""The trial of one of the ONNX project's node cases: alone in one session, then divided along every axis it has.
+
+Both sides run without ONNX Runtime's graph optimisations: what is tried are edgepart's declarations, operator by
+operator, and not what the runtime makes of their neighbours.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto, TensorProto, numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+from onnx.backend.test.runner import Runner
+
+from edgepart.agent.backend import array_of
+from edgepart.agent.rehearsal import Rehearsal
+from edgepart.agent.sessions import ORT_ERRORS, load_model
+from edgepart.planner.errors import EdgepartError
+from edgepart.planner.graph import Graph
+from edgepart.planner.model import load_graph
+
+LEVEL = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+
+SHARES: Mapping[int, tuple[float, ...]] = {
+    2: (0.65, 0.35),
+    3: (0.5, 0.3, 0.2),
+    5: (0.3, 0.25, 0.2, 0.15, 0.1),
+}
+"""By number of devices; never equal ones."""
+
+FAULTS: tuple[type[Exception], ...] = (
+    EdgepartError,
+    *ORT_ERRORS,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    ArithmeticError,
+)
+"""What a case may meet in a declaration that is wrong; its fault then, and no end of the run."""
+
+NEWEST_IR, NEWEST_OPSET = 13, 26
+"""What ONNX Runtime 1.31 takes. Cases that onnx stamps with later ones, though their operator is older, are given these
+stamps: the runtime refuses the file for its stamp alone."""
+
+AS_GIVEN, CONSTANT = "as given", "constants"
+"""Forms: with every input an input, as the case has it; and with all but the first as constants of the model, as
+exporters write axes, shapes and weights."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """One division of a case."""
+
+    form: str
+    devices: int
+    axis: str | None
+    fault: str = ""
+    """Why the answer is wrong, or there is none; "" where all is right."""
+    split: bool = False
+    """Whether more than one device computed a part along `axis`."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Of one case."""
+
+    name: str
+    operators: tuple[str, ...]
+    """Types."""
+    alone: str = ""
+    """Why one session does not give the right answer; "" where it does."""
+    restamped: bool = False
+    wanted: tuple[tuple[str, str], ...] = ()
+    """Form and name of each axis that can be cut in two, as the operators' declarations say."""
+    opaque: Mapping[str, str] = field(default_factory=dict)
+    """By operator type, why it cannot be split in any form."""
+    tries: tuple[Try, ...] = ()
+
+    @property
+    def faults(self) -> tuple[Try, ...]:
+        return tuple(one for one in self.tries if one.fault)
+
+    @property
+    def unsplit(self) -> tuple[Try, ...]:
+        """Right answers along an axis that only one device computed anything along."""
+        return tuple(one for one in self.tries if one.axis is not None and not one.split and not one.fault)
+
+    def right_on(self, devices: int) -> bool:
+        mine = [one for one in self.tries if one.devices == devices]
+        return bool(mine) and not any(one.fault for one in mine)
+
+
+@cache
+def all_cases() -> Mapping[str, Any]:
+    """By name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {case.name: case for case in collect_testcases(None) if case.model is not None}
+
+
+def trial(name: str, devices: Sequence[int] = (2, 3)) -> Trial:
+    """What becomes of one case."""
+    case = all_cases()[name]
+    model, restamped = stamped(case.model)
+    operators = tuple(dict.fromkeys(node.op_type for node in model.graph.node))
+    values = [array_of(value) for value in case.data_sets[0][0]]
+    expected = [array_of(value) for value in case.data_sets[0][1]]
+    inputs = dict(zip((value.name for value in model.graph.input), values, strict=False))
+    fault = _alone(model, inputs, case, expected)
+    if fault:
+        return Trial(name, operators, fault, restamped)
+    wanted: list[tuple[str, str]] = []
+    tries: list[Try] = []
+    opaque: dict[str, str] = {}
+    for form, source in forms(model, inputs):
+        fed = {value.name: inputs[value.name] for value in source.graph.input if value.name in inputs}
+        if form != AS_GIVEN and _alone(source, fed, case, expected):
+            continue
+        try:
+            graph = load_graph(source.SerializeToString())
+            found = [axis for axis in declared_axes(graph) if axis not in {seen for _, seen in wanted}]
+        except FAULTS as error:
+            tries += [Try(form, count, None, f"{type(error).__name__}: {error}") for count in devices]
+            continue
+        if form != AS_GIVEN and not found:
+            continue
+        wanted += [(form, axis) for axis in found]
+        opaque = {graph.by_name[n].op_type: why for n, why in Rehearsal(graph).opaque.items()}
+        tries += _tries(form, graph, found, fed, (case, expected), devices)
+    return Trial(name, operators, "", restamped, tuple(wanted), opaque, tuple(tries))
+
+
+def stamped(model: ModelProto) -> tuple[ModelProto, bool]:
+    """The model with a stamp that the runtime takes, and whether it had another."""
+    made = ModelProto()
+    made.CopyFrom(model)
+    made.ir_version = min(model.ir_version, NEWEST_IR)
+    for one in made.opset_import:
+        if one.domain in ("", "ai.onnx"):
+            one.version = min(one.version, NEWEST_OPSET)
+    return made, made != model
+
+
+def forms(model: ModelProto, inputs: Mapping[str, Any]) -> Iterator[tuple[str, ModelProto]]:
+    """The case as it is, and with all inputs but the first as constants."""
+    yield AS_GIVEN, model
+    later = [value.name for value in model.graph.input][1:]
+    fixed = {name: inputs[name] for name in later if isinstance(inputs.get(name), np.ndarray)}
+    if fixed:
+        made = ModelProto()
+        made.CopyFrom(model)
+        kept = [value for value in model.graph.input if value.name not in fixed]
+        del made.graph.input[:]
+        made.graph.input.extend(kept)
+        made.graph.initializer.extend(_constant(name, array) for name, array in fixed.items())
+        yield CONSTANT, made
+
+
+def declared_axes(graph: Graph) -> tuple[str, ...]:
+    """Names of the axes that an operator of the graph can be cut in two along."""
+    accesses = Rehearsal(graph).study.coarse.accesses
+    axes = (axis for op in graph.operators for axis in accesses[op.name].axes())
+    return tuple(dict.fromkeys(axis.name for axis in axes if axis.extent > axis.quantum))
+
+
+def _constant(name: str, array: Any) -> TensorProto:
+    return numpy_helper.from_array(array.astype(object) if array.dtype.kind == "U" else array, name)
+
+
+def _alone(model: ModelProto, inputs: Mapping[str, Any], case: Any, expected: Sequence[Any]) -> str:
+    """Why one session does not give the case's answer; "" where it does."""
+    try:
+        session = load_model(model.SerializeToString(), level=LEVEL, threads=1)
+        found = session.run([inputs[name] for name in session.input_names])
+    except FAULTS as error:
+        return f"{type(error).__name__}: {error}"
+    return compared(case, expected, found)
+
+
+def compared(case: Any, expected: Sequence[Any], found: Sequence[Any]) -> str:
+    """What is wrong with an answer, by the case's own tolerances and the onnx package's own comparison; "" if
+    nothing."""
+    try:
+        Runner.assert_similar_outputs(expected, found, case.rtol, case.atol, case.name)
+    except (AssertionError, TypeError, AttributeError, ValueError) as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return f"differs: {'; '.join(lines[:4])}"
+    return ""
+
+
+def _tries(
+    form: str,
+    graph: Graph,
+    axes: Sequence[str],
+    inputs: Mapping[str, Any],
+    answer: tuple[Any, Sequence[Any]],
+    devices: Sequence[int],
+) -> Iterator[Try]:
+    for count in devices:
+        rehearsal = Rehearsal(graph, SHARES[count], level=LEVEL)
+        for axis in axes or (None,):
+            try:
+                divided = rehearsal.divide(axis)
+                found = divided.run(inputs)
+            except FAULTS as error:
+                yield Try(form, count, axis, f"{type(error).__name__}: {error}")
+                continue
+            fault = compared(*answer, [found[name] for name in graph.outputs])
+            yield Try(form, count, axis, fault, axis in divided.split.values())

@@ -1,0 +1,272 @@
+"""`edgepart check`: a model split in every way that it can be split, each tried on devices in this process. Door: reads
+the model, makes sessions, prints. `edgepart.cli.main` mounts `check`; errors go through its handler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgepart.cli.options import Json
+from edgepart.cli.output import note, print_json, progress, say, shape, table
+from edgepart.planner.errors import EdgepartError, UsageError
+
+if TYPE_CHECKING:
+    from edgepart.agent.reference import Reference
+    from edgepart.agent.rehearsal import Rehearsal
+    from edgepart.agent.sameness import Values
+
+FIRST = "each its first"
+"""What the way is called that divides every operator along the first axis it has."""
+
+WHOLE = "whole"
+"""What the only way is called of a model that cannot be split."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """The model split along one axis."""
+
+    name: str
+    axis: str | None
+    split: Mapping[str, str] = field(default_factory=dict)
+    """By operator that more than one device computed a part of, the axis."""
+    devices_used: int = 0
+    difference: float = math.nan
+    """Largest from one session, relative to each output's largest magnitude; nan where there is no answer."""
+    faults: tuple[str, ...] = ()
+    """What is not the same answer, or why there is none."""
+
+
+def check(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx file.")],
+    devices: Annotated[int, typer.Option(min=1, max=16, help="How many; each takes a smaller share.")] = 3,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--shape", metavar="NAME=D0,D1,...", help="Binds an input's free dimensions. Repeatable."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the made-up inputs.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Try every way to split MODEL, and compare the answers with one session's.
+
+    Nothing is deployed: the devices are in this process, and the inputs are made up. Exits with 1 where an answer
+    differs."""
+    from edgepart.agent.options import parse_shapes
+    from edgepart.agent.reference import reference_of
+    from edgepart.agent.rehearsal import Rehearsal
+    from edgepart.agent.samples import random_inputs
+    from edgepart.planner.model import load_graph
+
+    if not model.is_file():
+        raise UsageError(f"there is no model {str(model)!r}; give the path of an .onnx file")
+    graph = load_graph(model, shapes=parse_shapes(given or []))
+    rehearsal = Rehearsal(graph, shares(devices))
+    for text in graph.notes:
+        note(f"note: {text}")
+    inputs = random_inputs(graph, seed)
+    with progress({}) as bar:
+        bar("one session", 0, 0)
+        reference = reference_of(model, graph, inputs)
+        found: list[Way] = []
+        names = ways_of(rehearsal)
+        for done, (name, axis) in enumerate(names.items()):
+            bar(f"split: {name}", done, len(names))
+            found.append(tried(rehearsal, reference, name, axis, inputs))
+    document = document_of(model, rehearsal, reference, found)
+    if as_json:
+        print_json(document)
+    else:
+        _show(document)
+    if not document["equal"]:
+        raise typer.Exit(1)
+
+
+def shares(devices: int) -> tuple[float, ...]:
+    """Of devices that are not equal: in proportion to n, n - 1 ... 1.
+
+    >>> shares(3)
+    (3.0, 2.0, 1.0)
+    """
+    return tuple(float(devices - n) for n in range(devices))
+
+
+def ways_of(rehearsal: Rehearsal) -> dict[str, str | None]:
+    """Every way to divide the model, and the axis that it forces."""
+    if not rehearsal.axes:
+        return {WHOLE: None}
+    return {FIRST: None, **{axis: axis for axis in rehearsal.axes}}
+
+
+def tried(rehearsal: Rehearsal, reference: Reference, name: str, axis: str | None, inputs: Values) -> Way:
+    """What comes out of one way; a failure of it is in its faults, and does not end the others."""
+    try:
+        divided = rehearsal.divide(axis)
+        got = divided.run(inputs)
+    except EdgepartError as error:
+        return Way(name, axis, faults=(str(error),))
+    return Way(
+        name,
+        axis,
+        divided.split,
+        divided.devices_used,
+        reference.largest_difference(got),
+        tuple(reference.differences(got)),
+    )
+
+
+def document_of(model: Path, rehearsal: Rehearsal, reference: Reference, ways: list[Way]) -> dict[str, Any]:
+    """What `--json` prints."""
+    nodes = dict(_nodes(rehearsal, ways))
+    flops = sum(node["flops"] for node in nodes.values())
+    opaque_flops = sum(node["flops"] for node in nodes.values() if node["opaque"] is not None)
+    infos = [(name, rehearsal.graph.tensors[name]) for name in rehearsal.graph.inputs]
+    return {
+        "model": model.name,
+        "equal": not any(way.faults for way in ways),
+        "devices": len(rehearsal.shares),
+        "inputs": {name: {"dtype": one.dtype, "shape": one.shape} for name, one in infos},
+        "axes": list(rehearsal.axes),
+        "tolerance": reference.tolerance,
+        "random_outputs": list(reference.random),
+        "opaque_flops_share": opaque_flops / flops if flops else 0.0,
+        "ways": [
+            {
+                "name": way.name,
+                "axis": way.axis,
+                "devices_used": way.devices_used,
+                "nodes_split": len(way.split),
+                "difference": _finite(way.difference),
+                "faults": list(way.faults),
+            }
+            for way in ways
+        ],
+        "operators": _operators(nodes, flops),
+        "nodes": nodes,
+        "notes": list(rehearsal.graph.notes),
+    }
+
+
+def _nodes(rehearsal: Rehearsal, ways: list[Way]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """By node: its type, what it was split along, and the largest difference of the answers where it was split."""
+    graph, accesses = rehearsal.graph, rehearsal.study.coarse.accesses
+    for op in graph.operators:
+        full = {index: graph.region_of(name) for index, name in enumerate(op.outputs) if name}
+        mine = [way for way in ways if op.name in way.split]
+        yield (
+            op.name,
+            {
+                "op_type": op.op_type,
+                "domain": op.domain,
+                "split": list(dict.fromkeys(way.split[op.name] for way in mine)),
+                "difference": _worst(way.difference for way in mine),
+                "opaque": rehearsal.opaque.get(op.name),
+                "flops": accesses[op.name].flops(full),
+            },
+        )
+
+
+def _operators(nodes: Mapping[str, Any], flops: float) -> dict[str, dict[str, Any]]:
+    """The same by operator type."""
+    found: dict[str, dict[str, Any]] = {}
+    for node in nodes.values():
+        called = f"{node['domain']}::{node['op_type']}" if node["domain"] else node["op_type"]
+        one = found.setdefault(
+            called, {"nodes": 0, "split": 0, "axes": {}, "difference": None, "flops_share": 0.0, "opaque": {}}
+        )
+        one["nodes"] += 1
+        one["split"] += bool(node["split"])
+        one["difference"] = _worst((one["difference"], node["difference"]))
+        one["flops_share"] += node["flops"] / flops if flops else 0.0
+        for axis in node["split"]:
+            one["axes"][axis] = one["axes"].get(axis, 0) + 1
+        if node["opaque"] is not None:
+            one["opaque"][node["opaque"]] = one["opaque"].get(node["opaque"], 0) + 1
+    return found
+
+
+def _worst(values: Any) -> float | None:
+    """The largest; None where there is none, or one that is no number."""
+    known = [value for value in values if value is not None]
+    return _finite(max(known)) if known else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _show(document: Mapping[str, Any]) -> None:
+    taken = ", ".join(
+        f"{name} {one['dtype']} {shape(one['shape'])}" for name, one in document["inputs"].items()
+    )
+    say(
+        f"{document['model']} on {document['devices']} devices in this process; made-up inputs: {taken or 'none'}"
+    )
+    say("")
+    _print(
+        ["split along", "nodes split", "devices", "largest difference", ""],
+        [
+            (
+                way["name"],
+                str(way["nodes_split"]),
+                str(way["devices_used"] or "-"),
+                _difference(way["difference"]),
+                "DIFFERS" if way["faults"] else "same answer",
+            )
+            for way in document["ways"]
+        ],
+        right=["nodes split", "devices", "largest difference"],
+    )
+    say("")
+    _print(
+        ["operator", "nodes", "split", "along", "FLOPs"],
+        [
+            (name, str(one["nodes"]), str(one["split"]), _along(one), f"{one['flops_share']:.1%}")
+            for name, one in document["operators"].items()
+        ],
+        right=["nodes", "split", "FLOPs"],
+    )
+    say("")
+    _conclude(document)
+
+
+def _along(one: Mapping[str, Any]) -> str:
+    """Axes, and in how many of the nodes where not in all; or why there are none."""
+    axes = [
+        axis if count == one["nodes"] else f"{axis} ({count})"
+        for axis, count in sorted(one["axes"].items(), key=lambda item: (-item[1], item[0]))
+    ]
+    reasons = [
+        f"whole: {reason}" + (f" ({n})" if n < one["nodes"] else "") for reason, n in one["opaque"].items()
+    ]
+    return "; ".join([*([", ".join(axes)] if axes else []), *reasons]) or "whole: too small to share"
+
+
+def _conclude(document: Mapping[str, Any]) -> None:
+    for name in document["random_outputs"]:
+        say(f"output {name!r} is random: it was not compared", prose=True)
+    for way in document["ways"]:
+        for fault in way["faults"]:
+            say(f"split along {way['name']}: {fault}", prose=True)
+    wrong = sum(bool(way["faults"]) for way in document["ways"])
+    whole = f"{document['opaque_flops_share']:.2%} of its FLOPs are in operators that cannot be split"
+    if wrong:
+        say(f"{wrong} of {len(document['ways'])} ways do not give one session's answer; {whole}", prose=True)
+    else:
+        say(f"every way gives one session's answer; {whole}", prose=True)
+
+
+def _difference(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1e}"
+
+
+def _print(columns: list[str], rows: list[tuple[str, ...]], right: list[str]) -> None:
+    from edgepart.cli.output import console
+
+    console().print(table(columns, rows, right))
