@@ -156,6 +156,11 @@ class Draft:
         return self.blueprint.graph
 
     @cached_property
+    def order(self) -> Mapping[tuple[str, str], int]:
+        """By operator name and device, the place of its share among all."""
+        return {key: n for n, key in enumerate(self.shares)}
+
+    @cached_property
     def computed(self) -> Mapping[str, Owned]:
         """By tensor, what the shares write of it."""
         found: dict[str, dict[str, Region]] = {}

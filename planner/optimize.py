@@ -7,7 +7,7 @@ them in order and say which one failed, after which.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -190,7 +190,7 @@ def _joinable(schedule: Schedule, device: str, one: Stage, two: Stage) -> bool:
 
 
 def _in_order(schedule: Schedule, shares: tuple[Share, ...]) -> tuple[Share, ...]:
-    order = {key: n for n, key in enumerate(schedule.draft.shares)}
+    order = schedule.draft.order
     return tuple(sorted(shares, key=lambda share: order[share.operator.name, share.device]))
 
 
@@ -211,15 +211,18 @@ def settle(schedule: Schedule) -> Schedule:
             if share.operator.name in companions and not any((device, n) in sent for n, _ in share.written)
             for name, _ in share.written
         }
-        new = [replace(stage, shares=_settled(schedule, stage.shares, makers)) for stage in old]
+        own = frozenset(id(share) for share in makers.values())
+        new = [replace(stage, shares=_settled(schedule, stage.shares, makers, own)) for stage in old]
         stages[device] = tuple(
             s for s in new if s.shares or schedule.received(device, s) or schedule.sent(device, s)
         )
     return replace(schedule, stages=stages)
 
 
-def _settled(schedule: Schedule, shares: Sequence[Share], makers: Mapping[str, Share]) -> tuple[Share, ...]:
-    own = {id(share) for share in makers.values()}
+def _settled(
+    schedule: Schedule, shares: Sequence[Share], makers: Mapping[str, Share], own: Collection[int]
+) -> tuple[Share, ...]:
+    """`makers` by what they write; `own` are their ids."""
     kept = [share for share in shares if id(share) not in own]
     there = {id(share) for share in kept}
     for share in kept:  # Grows as it goes: a companion may read another.
