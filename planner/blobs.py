@@ -34,7 +34,7 @@ def nbytes_of(constant: Constant, region: Region) -> int:
 
 def cut(constant: Constant, region: Region) -> Array:
     """The packed, contiguous, little-endian elements of `region`; reads the constant."""
-    array = np.ascontiguousarray(region.crop(constant.load()).reshape(region.shape))
+    array = np.asarray(region.crop(constant.load()).reshape(region.shape), order="C")
     return array.astype(array.dtype.newbyteorder("<"), copy=False) if sys.byteorder == "big" else array
 
 
