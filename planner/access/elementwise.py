@@ -46,7 +46,7 @@ def moved(bound: Bound) -> Derived:
 
 
 _UNARY = """
-    Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Cast Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu
+    Abs Acos Acosh Asin Asinh Atan Atanh BitCast BitwiseNot Cast Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu
     HardSigmoid HardSwish IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid
     Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
 """

@@ -1,4 +1,4 @@
-"""Reductions along axes: Reduce*, ArgMax, ArgMin, TopK, CumSum. The reduced axes are read whole. Pure."""
+"""Reductions along axes: Reduce*, ArgMax, ArgMin, TopK, CumSum, CumProd. The reduced axes are read whole. Pure."""
 
 from __future__ import annotations
 
@@ -102,6 +102,7 @@ DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
     **{f"Reduce{kind}": reduce_axes for kind in _KINDS.split()},
     "ArgMax": arg_reduce,
     "ArgMin": arg_reduce,
+    "CumProd": cumulative,
     "CumSum": cumulative,
     "TopK": top_k,
 }

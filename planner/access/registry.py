@@ -10,7 +10,10 @@ from edgepart.planner.access import (
     convolution,
     einsum,
     elementwise,
+    generators,
+    imaging,
     losses,
+    matrices,
     movement,
     normalisation,
     pooling,
@@ -19,6 +22,9 @@ from edgepart.planner.access import (
     reduction,
     resize,
     scattering,
+    selection,
+    spectrum,
+    strings,
     view,
 )
 from edgepart.planner.access.bound import Bound, Shape, bind
@@ -34,7 +40,10 @@ _FAMILIES = (
     convolution,
     einsum,
     elementwise,
+    generators,
+    imaging,
     losses,
+    matrices,
     movement,
     normalisation,
     pooling,
@@ -43,6 +52,9 @@ _FAMILIES = (
     reduction,
     resize,
     scattering,
+    selection,
+    spectrum,
+    strings,
     view,
 )
 
