@@ -9,6 +9,7 @@ from edgepart.planner.access.aligned import Aligned, Along, AxisReads, Fixed, In
 from edgepart.planner.access.bound import Bound, axis_names
 from edgepart.planner.access.derived import Derived, Reads, Whole, local_node, split_axes
 from edgepart.planner.access.language import Addend, Axis, Local, LocalNode, Outputs, Reduction
+from edgepart.planner.access.moments import Moments, Spread
 from edgepart.planner.access.reducers import chain, lowest, reduce_node
 from edgepart.planner.region import Interval, Region, span, span_hull, span_size
 
@@ -60,7 +61,7 @@ class Stabilised(Aligned):
         self.axis = axis.index
 
     def nodes(self, computed: Outputs) -> Local:
-        return stabilised(0, self.axis, self.bound, (0, 1))
+        return stabilised(0, self.axis, self.bound.dtype(0), self.bound.opset, (0, 1))
 
 
 class Normalised(Aligned):
@@ -89,17 +90,19 @@ class Normalised(Aligned):
         return (*nodes, LocalNode("Exp", ("less",), ("exp",)), LocalNode("Div", ("exp", "total"), (0,)))
 
 
-def stabilised(source: int | str, axis: int, bound: Bound, targets: tuple[int | str, int | str]) -> Local:
+def stabilised(
+    source: int | str, axis: int, dtype: str, opset: int, targets: tuple[int | str, int | str]
+) -> Local:
     """Nodes that give the maximum of `source` along `axis`, kept finite where everything is masked by minus infinity,
     and the sum of exponentials of what is less than it."""
     most, total = targets
     return (
-        reduce_node("ReduceMax", source, "raw_most", axis, bound.opset),
-        LocalNode("Max", ("raw_most", lowest(bound.dtype(0))), ("most",)),
+        reduce_node("ReduceMax", source, "raw_most", axis, opset),
+        LocalNode("Max", ("raw_most", lowest(dtype)), ("most",)),
         LocalNode("Identity", ("most",), (most,)),
         LocalNode("Sub", (source, "most"), ("below",)),
         LocalNode("Exp", ("below",), ("exponentials",)),
-        reduce_node("ReduceSum", "exponentials", total, axis, bound.opset),
+        reduce_node("ReduceSum", "exponentials", total, axis, opset),
     )
 
 
@@ -109,12 +112,19 @@ def _same(bound: Bound) -> AxisReads | None:
 
 def layer_norm(bound: Bound) -> Derived:
     """LayerNormalization, RMSNormalization: everything from `axis` on."""
-    if bound.wants(1) or bound.wants(2):
-        return Whole(bound, "it gives the mean or the deviation, as training does")
     rank = len(bound.output)
     axis = int(bound.attribute("axis", -1)) % rank
     reads = [broadcast(shape, bound.output) for shape in bound.inputs]
-    return Aligned(bound, reads, whole=range(axis, rank), family="reduce", work=8.0)
+    if axis == 0 and (bound.wants(1) or bound.wants(2)):
+        return Whole(
+            bound, "it normalises over all of its input, and gives the mean or the deviation of that"
+        )
+    centred = bound.operator.op_type == "LayerNormalization"
+    return Moments(bound, reads, range(axis, rank), Spread(centred, inside=_epsilon(bound)), work=8.0)
+
+
+def _epsilon(bound: Bound) -> float:
+    return float(bound.attribute("epsilon", 1e-5))
 
 
 def skip_layer_norm(bound: Bound) -> Derived:
@@ -136,9 +146,9 @@ def batch_norm(bound: Bound) -> Derived:
 
 
 def instance_norm(bound: Bound) -> Derived:
-    rank = len(bound.output)
-    channels = [vector(shape, 1, bound.output[1]) for shape in bound.inputs[1:]]
-    return Aligned(bound, [_same(bound), *channels], whole=range(2, rank), family="reduce", work=6.0)
+    reads = [_same(bound), *(vector(shape, 1, bound.output[1]) for shape in bound.inputs[1:])]
+    axes, spread = range(2, len(bound.output)), Spread(inside=_epsilon(bound))
+    return Moments(bound, reads, axes, spread, spatial=True, work=6.0)
 
 
 def group_norm(bound: Bound) -> Derived:
@@ -151,19 +161,22 @@ def group_norm(bound: Bound) -> Derived:
         return {"num_groups": span_size(region.spans[1]) // each}
 
     reads = [_same(bound), *(vector(shape, 1, channels, per) for shape in bound.inputs[1:])]
-    whole = range(2, len(bound.output))
-    return Aligned(bound, reads, whole=whole, family="reduce", work=6.0, attributes=groups, quanta={1: each})
+    axes, spread = range(2, len(bound.output)), Spread(inside=_epsilon(bound))
+    return Moments(
+        bound, reads, axes, spread, spatial=True, work=6.0, each=each, attributes=groups, quanta={1: each}
+    )
 
 
 def lp_norm(bound: Bound) -> Derived:
     axis = int(bound.attribute("axis", -1)) % len(bound.output)
-    return Aligned(bound, [_same(bound)], whole=(axis,), family="reduce", work=3.0)
+    spread = Spread(centred=False, power=int(bound.attribute("p", 2)), averaged=False)
+    return Moments(bound, [_same(bound)], (axis,), spread, work=3.0)
 
 
 def mean_variance_norm(bound: Bound) -> Derived:
     axes = bound.integers("axes") or (0, 2, 3)
-    whole = [axis % len(bound.output) for axis in axes]
-    return Aligned(bound, [_same(bound)], whole=whole, family="reduce", work=6.0)
+    whole = sorted({axis % len(bound.output) for axis in axes})
+    return Moments(bound, [_same(bound)], whole, Spread(outside=1e-9), work=6.0)
 
 
 class ChannelWindow(Derived):

@@ -28,11 +28,14 @@ def chain(op_type: str, values: Sequence[Value], target: int | str, name: str) -
         source = made
 
 
-def reduce_node(op_type: str, source: int | str, target: int | str, axis: int, opset: int) -> LocalNode:
-    """A reduction along one axis that is kept with extent 1: `axes` became an input in opset 13 (ReduceSum) or 18."""
+def reduce_node(
+    op_type: str, source: int | str, target: int | str, axis: int | Sequence[int], opset: int
+) -> LocalNode:
+    """A reduction along axes that are kept with extent 1: `axes` became an input in opset 13 (ReduceSum) or 18."""
+    axes = [axis] if isinstance(axis, int) else list(axis)
     if opset >= (13 if op_type == "ReduceSum" else 18):
-        return LocalNode(op_type, (source, integers([axis])), (target,), {"keepdims": 1})
-    return LocalNode(op_type, (source,), (target,), {"axes": [axis], "keepdims": 1})
+        return LocalNode(op_type, (source, integers(axes)), (target,), {"keepdims": 1})
+    return LocalNode(op_type, (source,), (target,), {"axes": axes, "keepdims": 1})
 
 
 def lowest(dtype: str) -> Array:
