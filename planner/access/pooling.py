@@ -4,12 +4,16 @@ piece counts is what it counts in the whole: only padding of the whole is ever p
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from math import prod
 
+import numpy as np
+
 from edgepart.planner.access.aligned import Aligned, Along, AxisReads, Inner
-from edgepart.planner.access.bound import Bound, axis_names
+from edgepart.planner.access.bound import Bound, Shape, axis_names
 from edgepart.planner.access.derived import Derived, Reads, Whole, local_node, split_axes
-from edgepart.planner.access.language import Axis, Local, Outputs
+from edgepart.planner.access.language import Axis, Local, LocalNode, Outputs
+from edgepart.planner.access.reducers import chain
 from edgepart.planner.access.window import windows
 from edgepart.planner.region import Region
 
@@ -29,18 +33,18 @@ class Pool(Derived):
         return self._axes
 
     def widen(self, outputs: Outputs) -> Outputs:
-        batch, channel, *space = outputs[0].spans
+        batch, channel, *space = reduce(Region.union_spans, outputs.values()).spans
         extents = self.bound.output[2:]
         boxes = (w.widen(s, e) for w, s, e in zip(self.windows, space, extents, strict=True))
-        return {0: Region((batch, channel, *boxes))}
+        return dict.fromkeys(outputs, Region((batch, channel, *boxes)))
 
     def reads(self, computed: Outputs) -> Reads:
-        batch, channel, *space = computed[0].spans
+        batch, channel, *space = next(iter(computed.values())).spans
         read = (w.read(one[0]) for w, one in zip(self.windows, space, strict=True))
         return (Region((batch, channel, *read)),)
 
     def nodes(self, computed: Outputs) -> Local:
-        space = [one[0] for one in computed[0].spans[2:]]
+        space = [one[0] for one in next(iter(computed.values())).spans[2:]]
         pads = [w.pads(out) for w, out in zip(self.windows, space, strict=True)]
         over = any(w.hangs_over(out) for w, out in zip(self.windows, space, strict=True))
         attributes = self.bound.with_attributes(
@@ -48,17 +52,48 @@ class Pool(Derived):
             pads=[begin for begin, _ in pads] + [end for _, end in pads],
             ceil_mode=1 if over else None,
         )
-        return (replace(local_node(self.bound), attributes=attributes),)
+        node = replace(local_node(self.bound, computed), attributes=attributes)
+        read = self.reads(computed)[0]
+        assert read is not None
+        if 1 not in computed or read == Region.full(self.bound.shape(0)):
+            return (node,)
+        columns = bool(self.bound.attribute("storage_order", 0))
+        return (
+            replace(node, outputs=(node.outputs[0], "inside")),
+            *relocated("inside", 1, read, self.bound.shape(0), columns),
+        )
 
     def work(self, computed: Outputs) -> float:
-        return float(computed[0].size * prod(w.kernel for w in self.windows))
+        made = next(iter(computed.values()))
+        return float(made.size * prod(w.kernel for w in self.windows))
+
+
+def relocated(source: str, target: int, read: Region, shape: Shape, columns: bool) -> Local:
+    """Nodes that turn positions in the packed array of `read` into positions in the whole tensor of `shape`. Positions
+    count through samples and channels, then space by rows or, with `columns`, the first axis of space fastest."""
+    axes = [np.arange(extent) for extent in shape[2:]]
+    # The places that `read` holds and how many there are in the whole, from the fastest axis to the slowest.
+    digits = [(Region((one,)).crop(axis), len(axis)) for one, axis in zip(read.spans[2:], axes, strict=True)]
+    digits = digits if columns else digits[::-1]
+    planes = np.arange(prod(shape[:2])).reshape(shape[:2])
+    nodes: list[LocalNode] = []
+    left, step = source, 1
+    for n, (places, extent) in enumerate(digits):
+        count = np.asarray(len(places), np.int64)
+        nodes.append(LocalNode("Mod", (left, count), (f"digit_{n}",)))
+        nodes.append(LocalNode("Div", (left, count), (f"left_{n}",)))
+        nodes.append(LocalNode("Gather", (places * step, f"digit_{n}"), (f"place_{n}",)))
+        left, step = f"left_{n}", step * extent
+    held = Region(read.spans[:2]).crop(planes).reshape(-1)
+    nodes.append(LocalNode("Gather", (held * step, left), ("plane",)))
+    return (*nodes, *chain("Add", ["plane", *(f"place_{n}" for n in range(len(digits)))], target, "position"))
 
 
 def pool(bound: Bound) -> Derived:
-    if bound.wants(1):
-        return Whole(bound, "it gives the indices of the maxima in the whole tensor")
     if bound.integers("kernel_shape") is None:
         return Whole(bound, "it has no kernel_shape")
+    if bound.wants(1) and bound.opset < 10:
+        return Whole(bound, "it gives indices in an opset that has no remainders to move them by")
     return Pool(bound)
 
 
