@@ -165,6 +165,7 @@ _LIKE_FIRST_INPUT = _WITHOUT_INFERENCE | frozenset(
 _LIKE_STANDARD: Mapping[str, tuple[str, tuple[int, ...], frozenset[str]]] = {
     "FusedConv": ("Conv", (0, 1), frozenset({"activation", "activation_params"})),
     "FusedGemm": ("Gemm", (0, 1), frozenset({"activation", "activation_alpha", "activation_beta"})),
+    "FusedMatMul": ("MatMul", (0, 1), frozenset({"alpha", "transA", "transB", "transBatchA", "transBatchB"})),
     "QLinearAdd": ("Add", (0, 3), frozenset()),
     "QLinearMul": ("Mul", (0, 3), frozenset()),
     "QGemm": ("Gemm", (0, 3), frozenset()),
@@ -203,18 +204,30 @@ def _contrib(
         return {}
     twin = helper.make_node(op_type, [node.input[i] for i in inputs], outputs[:1])
     twin.attribute.extend(a for a in node.attribute if a.name not in dropped)
+    twin.input[:] = ["first", "second"][: len(twin.input)]
     stand_ins = {
-        name: _with_shape(TensorProto.FLOAT, shape)
-        for name in twin.input
-        if (shape := known_shape(types.get(name))) is not None
+        called: _with_shape(TensorProto.FLOAT, _turned(node, index, shape))
+        for called, index in zip(twin.input, inputs, strict=True)
+        if (shape := known_shape(types.get(node.input[index]))) is not None
     }
-    if len(stand_ins) < len(set(twin.input)):
+    if len(stand_ins) < len(inputs):
         return {}
     shape = known_shape(
         infer(twin, stand_ins, constants={}, imports=imports, ir_version=ir_version).get(outputs[0])
     )
     elem_type = TensorProto.FLOAT if node.op_type in _TO_FLOAT else first.tensor_type.elem_type
     return {} if shape is None else {outputs[0]: _with_shape(elem_type, shape)}
+
+
+def _turned(node: NodeProto, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """What a FusedMatMul multiplies, of an input that it reads transposed; of other operators the shape itself."""
+    if node.op_type != "FusedMatMul" or len(shape) < 2:
+        return shape
+    side = "AB"[index]
+    given = {one.name for one in node.attribute if one.i}
+    if f"transBatch{side}" in given:  # the first axis is moved to before the last
+        shape = (*shape[1:-1], shape[0], shape[-1])
+    return (*shape[:-2], shape[-1], shape[-2]) if f"trans{side}" in given else shape
 
 
 def _with_shape(elem_type: int, shape: tuple[int, ...]) -> TypeProto:
