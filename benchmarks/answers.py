@@ -19,9 +19,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
-
-from benchmarks.comparing import TOLERANCE, alone, differences, largest_difference
+from benchmarks.comparing import (
+    TOLERANCE,
+    alone,
+    differences,
+    is_quantised,
+    largest_difference,
+    noise_floor,
+)
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import all_light, real_models, sample_inputs
 from benchmarks.serving import client_of, deploy
@@ -30,7 +35,6 @@ from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.output import note, say, table
 from edgepart.planner.errors import EdgepartError, UsageError
-from edgepart.planner.graph import Graph
 from edgepart.planner.model import load_graph
 
 NAMES = ("a", "b", "c")
@@ -42,8 +46,6 @@ WAYS: tuple[tuple[str, str | None], ...] = (
 """Strategy, and the axis forced."""
 
 QUICK = ("squeezenet", "shufflenet", "ppocr_cls", "silero_vad")
-QUANTISED = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinear", "Integer")
-"""Parts of the names of operators that round to integers."""
 
 
 @dataclass(frozen=True)
@@ -91,19 +93,6 @@ def cases(names: Sequence[str] | None) -> Iterator[Case]:
         if names is None or model.name in names:
             graph = load_graph(model.path, shapes=model.shapes)
             yield Case(model.name, model.path, model.shapes, model.inputs(0), is_quantised(graph))
-
-
-def is_quantised(graph: Graph) -> bool:
-    return any(part in op.op_type for op in graph.operators for part in QUANTISED)
-
-
-def allowed_of(case: Case, expected: Mapping[str, Any]) -> float | None:
-    """Of a quantised model, what two optimisation levels differ by; None: what the outputs' types allow."""
-    if not case.quantised:
-        return None
-    levels = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_BASIC)
-    found = [largest_difference(alone(case.path, case.inputs, level=level), expected) for level in levels]
-    return max(TOLERANCE, *found)
 
 
 def way_name(way: tuple[str, str | None]) -> str:
@@ -156,7 +145,7 @@ async def outcomes(cluster: LocalCluster, names: Sequence[str] | None) -> list[O
         clients = [await stack.enter_async_context(client_of(agent)) for agent in cluster.living]
         for case in cases(names):
             expected = alone(case.path, case.inputs)
-            allowed = allowed_of(case, expected)
+            allowed = noise_floor(case.path, case.inputs, expected) if case.quantised else None
             for way in WAYS:
                 found.append(await outcome(clients, case, way, expected, allowed))
             mine = found[-len(WAYS) :]

@@ -1,0 +1,188 @@
+"""Whether a model gives the same answer however it is divided: models x numbers of devices x axes, in this process.
+
+    python -m benchmarks.every_axis [--small] [--models a,b] [--devices 2,3,5] [--json FILE]
+
+Every model is divided as `auto` would, over slow and unequal devices that are linked well, and then along each axis that
+it has, whether that is wise or not; what comes out is compared with one ONNX Runtime session over the whole model.
+Exits with 1 where an answer differs, or where something that can be split was not. A model with quantised operators is
+compared with what ONNX Runtime's own optimisation levels differ by on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.comparing import TOLERANCE, alone, differences, is_quantised, largest_difference, noise_floor
+from benchmarks.machine import describe, sentence, show_table
+from benchmarks.models import SMALL, ZOO, Model, zoo_model
+from edgepart.agent.inprocess import InProcess
+from edgepart.agent.rehearsal import Rehearsal
+from edgepart.cli.output import note, say, table
+from edgepart.planner import strategies
+from edgepart.planner.cluster import Cluster, Device, Link
+from edgepart.planner.errors import EdgepartError
+from edgepart.planner.evidence import devices_used, divided
+from edgepart.planner.graph import Graph
+from edgepart.planner.layout import Problem
+from edgepart.planner.lower import lower, make_plan
+from edgepart.planner.model import load_graph
+from edgepart.planner.plan_rules import check
+from edgepart.planner.study import Study
+
+SHARES: Mapping[int, tuple[float, ...]] = {
+    2: (0.6, 0.4),
+    3: (0.5, 0.3, 0.2),
+    4: (0.4, 0.3, 0.2, 0.1),
+    5: (0.35, 0.25, 0.2, 0.12, 0.08),
+}
+"""Of unequal devices, by how many there are."""
+
+AUTO = "auto"
+SLOW_FLOPS = 2e9
+"""Of all devices together under `auto`: slow enough for most models to be worth dividing."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One model divided in one way."""
+
+    model: str
+    devices: int
+    axis: str
+    """Or "auto"."""
+    difference: float | None = None
+    """Largest over the outputs, relative to each one's largest magnitude; None where nothing came out."""
+    allowed: float | None = None
+    """Of a quantised model; None: what the outputs' types allow."""
+    used: int = 0
+    """Devices that compute anything."""
+    split: int = 0
+    """Operators of which more than one device computed a part."""
+    wrong: tuple[str, ...] = ()
+    """What differs, or failed."""
+    seconds: float = 0.0
+
+    @property
+    def cell(self) -> str:
+        if self.difference is None:
+            return "FAILED"
+        return f"{'WRONG ' if self.wrong else ''}{self.difference:.0e} {self.split} on {self.used}"
+
+
+def trials(model: Model, counts: Sequence[int]) -> Iterator[Trial]:
+    """`auto` and every axis, on each number of devices."""
+    graph = load_graph(model.path, shapes=model.shapes)
+    inputs = model.inputs(0)
+    expected = alone(model.path, inputs)
+    allowed = noise_floor(model.path, inputs, expected) if is_quantised(graph) else None
+    for count in counts:
+        rehearsal = Rehearsal(graph, SHARES[count])
+        for axis in (AUTO, *rehearsal.axes):
+            yield _trial(model.name, rehearsal, axis, inputs, expected, allowed)
+
+
+def _trial(
+    name: str,
+    rehearsal: Rehearsal,
+    axis: str,
+    inputs: Mapping[str, Any],
+    expected: Mapping[str, Any],
+    allowed: float | None,
+) -> Trial:
+    began, count = time.monotonic(), len(rehearsal.shares)
+    try:
+        if axis == AUTO:
+            devices, split, used = _auto(rehearsal.graph, count)
+        else:
+            made = rehearsal.divide(axis)
+            devices, split, used = made.devices, len(made.split), made.devices_used
+        got = devices.run(inputs)
+    except EdgepartError as error:
+        return Trial(name, count, axis, wrong=(f"{type(error).__name__}: {error}",))
+    wrong = differences(got, expected, allowed)
+    if axis != AUTO and not split:
+        wrong.append(f"nothing was split along {axis}, an axis that it has")
+    difference = largest_difference(got, expected)
+    return Trial(name, count, axis, difference, allowed, used, split, tuple(wrong), time.monotonic() - began)
+
+
+def _auto(graph: Graph, count: int) -> tuple[InProcess, int, int]:
+    """What `auto` plans, ready to run; operators really split; devices used."""
+    shares = SHARES[count]
+    devices = (Device(f"device{n}", f"kind{n}", SLOW_FLOPS * s, 1e9 * s, 1e12) for n, s in enumerate(shares))
+    problem = Problem(graph, Cluster(tuple(devices), default_link=Link(1e9, 1e-5, 1e-6)), "device0")
+    study = Study(problem)
+    strategy = strategies.plan(problem, AUTO, study)
+    accesses = study.coarse.accesses
+    plan = check(make_plan(problem, strategy, model_digest="", cost=study.cost, accesses=accesses), graph)
+    draft = lower(problem, strategy, accesses)
+    return InProcess(plan, graph), len(divided(draft, strategy, accesses)), devices_used(draft)
+
+
+def run(names: Sequence[str], counts: Sequence[int]) -> list[Trial]:
+    """Every trial of the models; says how each model went as it is done."""
+    found: list[Trial] = []
+    for name in names:
+        began = time.monotonic()
+        mine = list(trials(zoo_model(name), counts))
+        found += mine
+        bad = sum(bool(one.wrong) for one in mine)
+        worst = max((one.difference for one in mine if one.difference is not None), default=0.0)
+        ways = dict.fromkeys(one.axis for one in mine)
+        note(
+            f"{name}: {len(mine)} ways ({', '.join(ways)}), {bad} wrong, at most {worst:.0e}, "
+            f"{time.monotonic() - began:.0f} s"
+        )
+    return found
+
+
+def show(found: Sequence[Trial], counts: Sequence[int], seconds: float) -> None:
+    cells: dict[tuple[str, str], dict[int, str]] = {}
+    for one in found:
+        cells.setdefault((one.model, one.axis), {})[one.devices] = one.cell
+    columns = [f"{count} devices" for count in counts]
+    rows = [(*key, *(row.get(count, "-") for count in counts)) for key, row in cells.items()]
+    say(f"largest difference from one session, relative; operators split, devices used; {sentence()}")
+    show_table(table(("model", "axis", *columns), rows, right=columns))
+    for one in found:
+        for text in one.wrong:
+            say(f"{one.model} along {one.axis} on {one.devices}: {text}")
+    for name, floor in {one.model: one.allowed for one in found if one.allowed is not None}.items():
+        if floor > TOLERANCE:
+            say(f"{name} is quantised: optimisation levels of ONNX Runtime differ by {floor:.2g} here")
+    whole = sorted({one.model for one in found} - {one.model for one in found if one.axis != AUTO})
+    say(f"without any axis: {', '.join(whole) or 'none'}")
+    bad = sum(bool(one.wrong) for one in found)
+    say(f"{len(found)} divisions in {seconds:.0f} s, {bad} with a wrong answer or none")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.every_axis", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--json", type=Path, help="write every trial there")
+    parser.add_argument("--small", action="store_true", help="only the small models of each kind")
+    parser.add_argument("--models", help="only these, separated by commas")
+    parser.add_argument("--devices", default="2,3,5", help=f"how many, of {', '.join(map(str, SHARES))}")
+    options = parser.parse_args(arguments)
+    names = options.models.split(",") if options.models else SMALL if options.small else tuple(ZOO)
+    counts = [int(count) for count in options.devices.split(",")]
+    began = time.monotonic()
+    found = run(names, counts)
+    seconds = time.monotonic() - began
+    show(found, counts, seconds)
+    if options.json:
+        document = {"machine": describe(), "seconds": seconds, "trials": [asdict(one) for one in found]}
+        options.json.write_text(json.dumps(document, indent=2))
+    return int(not found or any(one.wrong for one in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
