@@ -217,6 +217,10 @@ MIXED: list[Case] = [
     Case("ArgMin", [floats(*SHAPE)], {"axis": -1, "select_last_index": 1}),
     Case("TopK", [floats(*SHAPE), ints(2)], {"axis": 2}, outputs=2),
     Case("CumSum", [floats(*SHAPE), np.asarray(2, np.int64)], {"reverse": 1}, constants=frozenset({1})),
+    *(Case("CumProd", [floats(*SHAPE), np.asarray(axis)], {"reverse": axis > 0, "exclusive": axis < 2}, version=26,
+           constants=frozenset({1})) for axis in (-1, 1, 2)),
+    Case("BitCast", [floats(*SHAPE)], {"to": 6}, version=26),
+    Case("BitCast", [_eight(*SHAPE)], {"to": 3}, version=26),
     # Quantisation
     Case("QuantizeLinear", [floats(*SHAPE), np.asarray(0.02, np.float32), np.asarray(5, np.uint8)], version=10),
     Case("QuantizeLinear", [floats(*SHAPE), np.linspace(0.1, 0.3, 3, dtype=np.float32), np.zeros(3, np.int8)],
