@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -20,6 +21,8 @@ from edgepart.planner.plan import Plan, from_bytes, to_bytes
 from edgepart.planner.search import Digests, choose
 from edgepart.planner.simulate import simulate
 from edgepart.planner.strategies import strategies
+
+log = logging.getLogger(__name__)
 
 GRAPHS = 4
 """Loaded graphs that are remembered: a replan of the same model need not load it again."""
@@ -50,7 +53,11 @@ class Computing:
         except EdgepartError as error:
             return PlanFailed(order.key, str(error), type(error).__name__, final=False)
         except (OSError, MemoryError) as error:
-            return PlanFailed(order.key, f"planning met {error!r}", "InternalError", final=False)
+            return PlanFailed(order.key, f"planning met {error!r}", "Unavailable", final=False)
+        except Exception as error:  # the same order would fail again, and must not take the process with it
+            log.exception("planning %s failed inside", order.key.deployment)
+            text = f"the planner failed inside ({error!r}); the leader's log says where"
+            return PlanFailed(order.key, text, "InternalError", final=True)
 
     def _compute(self, order: ComputePlan) -> PlanComputed:
         names = {node: name for node, name, _ in order.key.devices}

@@ -165,6 +165,17 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Want:
+    """From a gateway to the leader, each second while it holds requests of these shapes: have a plan for them."""
+
+    deployment: str
+    version: Version
+    """Of the plan that serves there."""
+    shapes: dict[str, tuple[int, ...]]
+    """By input with free dimensions, its whole shape."""
+
+
+@dataclass(frozen=True, slots=True)
 class Prepare:
     """From the leader to every member: have this plan ready. Devices load their programs, the others keep the
     plan to be a gateway. The same message again is no harm."""
@@ -182,6 +193,8 @@ class Prepare:
     """Nodes that store the model whole: weights come from them."""
     latency_s: float
     """Predicted."""
+    shapes: dict[str, tuple[int, ...]]
+    """That the user, or for a variant a request, gave the inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +208,8 @@ class Activate:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """From the leader: drop this plan, which will not be (or is no longer) used."""
+    """From the leader: drop this plan, which will not be (or is no longer) used. A plan that serves is dropped only where
+    it is a variant's, and is kept a while for the requests that run on it."""
 
     term: int
     deployment: str
@@ -212,6 +226,9 @@ class FetchModel:
     sources: tuple[str, ...]
 
 
+REFUSED = "refused"
+
+
 @dataclass(frozen=True, slots=True)
 class Standing:
     """How a deployment does, from the leader to all, for people and for whoever waits for a deployment."""
@@ -220,7 +237,8 @@ class Standing:
     deployment: str
     version: Version
     state: str
-    """waiting | storing | planning | preparing | serving | failed"""
+    """waiting | storing | planning | preparing | serving | failed; a variant's also refused: who waits for it, waits in
+    vain"""
     text: str
     """The same in a sentence, with numbers."""
     acknowledged: bool
@@ -244,6 +262,7 @@ ControlMessage = (
     | Card
     | Deployments
     | Report
+    | Want
     | Prepare
     | Activate
     | Retire

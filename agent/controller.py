@@ -1,5 +1,6 @@
 """What a leader does: deployments and members in, orders out. Rules, without I/O; the same code runs on every
-agent and is asked only while that agent leads. One deployment's way from plan to plan is cutover.py.
+agent and is asked only while that agent leads. One deployment's way from plan to plan is cutover.py, its other
+bindings are variants.py.
 """
 
 from __future__ import annotations
@@ -7,45 +8,84 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from edgepart.agent.control import Prepare, Standing
-from edgepart.agent.cutover import Cutover, World, epochs
+from edgepart.agent.bindings import is_variant, parent_of
+from edgepart.agent.control import Prepare, Retire, Standing, Want
+from edgepart.agent.cutover import RESEND_S, Cutover, World, epochs
 from edgepart.agent.deployments import DeploymentMap
 from edgepart.agent.events import Effect, PlanComputed, PlanFailed, Send
 from edgepart.agent.messages import Epoch
 from edgepart.agent.planning import PlanningTiming
+from edgepart.agent.variants import Variants
 
 
 class Controller:
     """One leadership."""
 
     def __init__(
-        self, term: int, adopt: Callable[[str], Prepare | None], timing: PlanningTiming | None = None
+        self,
+        term: int,
+        adopt: Callable[[str], Prepare | None],
+        timing: PlanningTiming | None = None,
+        variants: Callable[[], Iterable[Prepare]] = tuple,
     ) -> None:
         """`adopt`: the plan of a deployment that serves on this device already; it goes on if it still
-        can."""
+        can. `variants`: those of all variants that do."""
         self.term = term
         self._adopt = adopt
+        self._held_variants = variants
         self._timing = timing or PlanningTiming()
         self._epochs: Iterator[Epoch] = epochs(term)
         self._cutovers: dict[str, Cutover] = {}
+        self._variants: dict[str, Variants] = {}
+        self._swept: dict[tuple[str, str, Epoch], float] = {}
 
     def step(self, deployments: DeploymentMap, world: World, now: float) -> list[Effect]:
         """Look at everything and give the orders that are missing."""
         living = {entry.name: entry for entry in deployments.living()}
         for name in self._cutovers.keys() - living.keys():
-            del self._cutovers[name]
+            del self._cutovers[name], self._variants[name]
         effects: list[Effect] = []
         for name, entry in living.items():
             if name not in self._cutovers:
                 self._cutovers[name] = Cutover(entry, self._adopt(name), self._timing)
+                held = [order for order in self._held_variants() if parent_of(order.deployment) == name]
+                self._variants[name] = Variants(entry, held, now, self._timing)
             cutover = self._cutovers[name]
             cutover.deployment = entry
             effects += cutover.step(world, self._epochs, now)
-        return effects
+            effects += self._variants[name].step(cutover, world, self._epochs, now)
+        return effects + list(self._sweep(world, now))
+
+    def _sweep(self, world: World, now: float) -> Iterator[Effect]:
+        """Variants that members hold and nobody keeps: given up here, or made by a leader that is gone."""
+        sent, self._swept = self._swept, {}
+        for node, report in world.reports.items():
+            for holding in report.holdings:
+                name, key = holding.deployment, (node, holding.deployment, holding.epoch)
+                if not is_variant(name) or self._cutover_of(name) is not None:
+                    continue
+                self._swept[key] = sent.get(key, -math.inf)
+                if now >= self._swept[key] + RESEND_S:
+                    self._swept[key] = now
+                    yield Send(node, Retire(world.term, name, holding.epoch))
+
+    def _cutover_of(self, name: str) -> Cutover | None:
+        """Of a deployment or a variant."""
+        if not is_variant(name):
+            return self._cutovers.get(name)
+        variants = self._variants.get(parent_of(name))
+        variant = variants.kept.get(name) if variants else None
+        return variant.cutover if variant else None
+
+    def wish(self, node: str, want: Want, now: float) -> list[Effect]:
+        """A gateway holds requests of these shapes."""
+        variants = self._variants.get(want.deployment)
+        told = variants.wish(want, self.term, now) if variants else None
+        return [] if told is None else [Send(node, told)]
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
         """Of a deployment that is gone, the answer is dropped."""
-        if cutover := self._cutovers.get(result.key.deployment):
+        if cutover := self._cutover_of(result.key.deployment):
             cutover.answered(result, now)
 
     def retell(self, nodes: Iterable[str]) -> list[Effect]:
@@ -56,4 +96,7 @@ class Controller:
         return [c.standing for c in self._cutovers.values() if c.standing is not None]
 
     def wake_at(self, now: float) -> float:
-        return min((cutover.wake_at(now) for cutover in self._cutovers.values()), default=math.inf)
+        times = [cutover.wake_at(now) for cutover in self._cutovers.values()]
+        times += [variants.wake_at(now) for variants in self._variants.values()]
+        times += [at + RESEND_S for at in self._swept.values() if at + RESEND_S > now]
+        return min(times, default=math.inf)

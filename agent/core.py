@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from edgepart.agent.bindings import is_variant
 from edgepart.agent.control import (
     ALIVE,
+    REFUSED,
     Activate,
     Card,
     Deployment,
@@ -25,12 +27,14 @@ from edgepart.agent.control import (
     Retire,
     Standing,
     View,
+    Want,
 )
 from edgepart.agent.controller import Controller
 from edgepart.agent.cutover import World
 from edgepart.agent.deployments import DeploymentMap
 from edgepart.agent.election import Election, ElectionTiming
 from edgepart.agent.events import (
+    BindingWanted,
     CardReady,
     DeployRequested,
     Effect,
@@ -181,6 +185,8 @@ class Core:
                 self.follower.changed = True
             case PlanLoaded():
                 self.follower.loaded(event)
+            case BindingWanted(name, version, shapes) if self.leader:
+                yield Send(self.leader, Want(name, version, shapes))
             case PlanComputed() | PlanFailed():
                 if self.controller is not None:
                     self.controller.answered(event, now)
@@ -222,8 +228,9 @@ class Core:
             if isinstance(effect, LeaderChanged):
                 self.follower.changed = self._stale = True
                 leads = effect.leader == self.node
-                adopt = self.follower.active
-                self.controller = Controller(effect.term, adopt, self.timing.planning) if leads else None
+                adopt, variants = self.follower.active, self.follower.variants
+                timing = self.timing.planning
+                self.controller = Controller(effect.term, adopt, timing, variants) if leads else None
         election = self.election
         self.membership.announce(election.leader, election.term, election.seen_term, now)
         yield from self._watch_quietly(now)
@@ -256,10 +263,16 @@ class Core:
             case Report(boot) if node == self.node or boot == self._boots.get(node):
                 self._stale |= self._reports.get(node) != message
                 self._reports[node] = message
+            case Want() if self.controller is not None:
+                self._stale = True
+                yield from self.controller.wish(node, message, now)
             case Prepare() | Activate() | Retire() | FetchModel():
                 yield from self.follower.obey(message, self.election.seen_term, self.deployments, now)
             case Standing() if message.term >= self.election.seen_term:
-                if self.standings.get(message.deployment) != message:
+                if is_variant(message.deployment):  # nobody asks how it stands, but those that wait for it
+                    if message.state == REFUSED:
+                        yield StandingChanged(message)
+                elif self.standings.get(message.deployment) != message:
                     self.standings[message.deployment] = message
                     yield StandingChanged(message)
             case _:

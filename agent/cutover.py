@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from edgepart.agent.bindings import parent_of
 from edgepart.agent.control import (
     FAILED,
     READY,
@@ -81,7 +82,15 @@ class Placement:
 class Cutover:
     """One deployment's active and next plan."""
 
-    def __init__(self, deployment: Deployment, adopted: Prepare | None, timing: PlanningTiming) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        adopted: Prepare | None,
+        timing: PlanningTiming,
+        *,
+        awaited: bool = False,
+    ) -> None:
+        """`awaited`: requests wait for its first plan, which is made in haste then."""
         self.deployment = deployment
         self.active = Placement(adopted) if adopted else None
         self.next: Placement | None = None
@@ -89,8 +98,24 @@ class Cutover:
         self.standing: Standing | None = None
         self._fetch_at: dict[str, float] = {}
         self._trouble = ""
-        self._lost = False
+        self._lost = awaited
         """Whether a plan that served cannot run any more, and requests wait for the next."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether a plan of what is wanted now is active."""
+        return self.active is not None and self.active.order.version == self.deployment.version
+
+    @property
+    def refusal(self) -> tuple[str, str] | None:
+        """Error and kind where nothing serves, and trying again on these devices is in vain."""
+        if self.active is not None or self.next is not None:
+            return None
+        if self.planning.error is not None and self.planning.error.final:
+            return self.planning.error.error, self.planning.error.kind
+        if self._trouble and not self.planning.key_devices():
+            return self._trouble, ""
+        return None
 
     def step(self, world: World, new_epoch: Iterator[Epoch], now: float) -> list[Effect]:
         """Give the orders that are missing."""
@@ -206,6 +231,7 @@ class Cutover:
             model=self.deployment.model,
             sources=tuple(world.holders(self.deployment.model)),
             latency_s=found.latency_s,
+            shapes=self.deployment.options.shapes,
         )
         self.next = Placement(order)
         if not found.quick:
@@ -279,14 +305,13 @@ class Cutover:
     def _standing(self, world: World) -> Standing:
         state, text = self._state(world)
         failed = self.planning.error if state == "failed" else None
-        serving = self.active is not None and self.active.order.version == self.deployment.version
         return Standing(
             term=world.term,
             deployment=self.deployment.name,
             version=self.deployment.version,
             state=state,
             text=text,
-            acknowledged=serving and self._safe(world),
+            acknowledged=self.serving and self._safe(world),
             epoch=self.active.epoch if self.active else NO_EPOCH,
             devices=tuple(name for name, _ in self.active.order.names) if self.active else (),
             error=failed.error if failed else self._trouble,
@@ -297,7 +322,8 @@ class Cutover:
         """Model and entry survive the loss of any one device."""
         enough = min(COPIES, len(world.nodes))
         known = sum(
-            _knows(report, self.deployment.name, self.deployment.version) for report in world.reports.values()
+            _knows(report, parent_of(self.deployment.name), self.deployment.version)
+            for report in world.reports.values()
         )
         return len(world.holders(self.deployment.model)) >= enough and known >= enough
 
@@ -306,7 +332,7 @@ class Cutover:
         if self.next is not None:
             ready, total = self._ready(self.next, world), len(self.next.nodes)
             return "preparing", f"preparing a plan: {ready} of {total} devices are ready"
-        if self.active is not None and self.active.order.version == self.deployment.version:
+        if self.active is not None and self.serving:
             devices = ", ".join(name for name, _ in self.active.order.names) or "the gateways alone"
             return "serving", f"serving on {devices}"
         if not holders:

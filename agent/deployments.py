@@ -135,6 +135,7 @@ def _options(entry: Mapping[str, Any], where: str) -> DeployOptions:
     shapes = _expect(entry.get("shapes"), dict, f"{where}.shapes")
     devices = _expect(entry.get("devices"), list, f"{where}.devices")
     axis, limit = entry.get("axis"), entry.get("memory_limit_bytes")
+    bindings = entry.get("bindings", DeployOptions().bindings)
     return DeployOptions(
         shapes={
             name: tuple(_expect(d, int, f"{where}.shapes[{name!r}]") for d in _expect(dims, list, where))
@@ -145,6 +146,7 @@ def _options(entry: Mapping[str, Any], where: str) -> DeployOptions:
         axis=None if axis is None else _expect(axis, str, f"{where}.axis"),
         devices=tuple(_expect(device, str, f"{where}.devices") for device in devices),
         memory_limit_bytes=None if limit is None else _expect(limit, int, f"{where}.memory_limit_bytes"),
+        bindings=_expect(bindings, int, f"{where}.bindings"),
     )
 
 

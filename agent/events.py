@@ -101,6 +101,15 @@ class UndeployRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class BindingWanted:
+    """This gateway holds requests of these shapes, or had some just now."""
+
+    deployment: str
+    version: Version
+    shapes: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanKey:
     """What a plan was computed for; equal keys would give equal plans."""
 
@@ -155,6 +164,7 @@ Event = (
     | PlanLoaded
     | DeployRequested
     | UndeployRequested
+    | BindingWanted
     | PlanComputed
     | PlanFailed
     | LeaveRequested
@@ -257,6 +267,13 @@ class SwitchTo:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchOff:
+    """No plan of this variant serves any more; its requests wait for another."""
+
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
 class DropPlan:
     """Forget this plan and free its sessions (also when it is still loading)."""
 
@@ -308,6 +325,7 @@ Effect = (
     | PersistDeployments
     | LoadPlan
     | SwitchTo
+    | SwitchOff
     | DropPlan
     | StoreModel
     | ComputePlan

@@ -7,19 +7,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 from edgepart import __version__
 from edgepart.agent import cards, events
+from edgepart.agent.bindings import is_variant, shapes_of
 from edgepart.agent.control import Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.election import term_round
-from edgepart.agent.gateway.node import InferResult, ModelCard, Progress
+from edgepart.agent.gateway.node import Bound, InferResult, ModelCard, Progress
 from edgepart.agent.messages import DeployOptions, Epoch
-from edgepart.agent.plans import Plans
-from edgepart.agent.requester import Requester
+from edgepart.agent.plans import HeldPlan, Plans
+from edgepart.agent.routing import Router
 from edgepart.agent.store import Store
 from edgepart.planner import errors
 from edgepart.planner.cluster import to_json
@@ -28,7 +29,7 @@ from edgepart.planner.model import load_graph, model_files
 from edgepart.planner.plan import Plan, from_bytes
 from edgepart.planner.shares import report
 
-FINAL = ("Infeasible", "ModelError", "UsageError", "RequestError")
+FINAL = ("Infeasible", "ModelError", "UsageError", "RequestError", "InternalError")
 """Kinds of errors that trying again does not mend: the deployment is taken back."""
 
 
@@ -41,7 +42,7 @@ class Face:
         fingerprint: str,
         core: Core,
         plans: Plans,
-        requester: Requester,
+        router: Router,
         store: Store,
         post: Callable[[events.Event], None],
         http: Callable[[], str],
@@ -50,7 +51,7 @@ class Face:
         self._fingerprint = fingerprint
         self._core = core
         self._plans = plans
-        self._requester = requester
+        self._router = router
         self._store = store
         self._post = post
         self._http = http
@@ -97,15 +98,33 @@ class Face:
         return ModelCard(
             name=entry.name,
             state=self._state(entry),
-            inputs=plan.inputs,
-            outputs=plan.outputs,
+            inputs=tuple(replace(info, shape=info.open_shape) for info in plan.inputs),
+            outputs=tuple(replace(info, shape=info.open_shape) for info in plan.outputs),
             epoch=readable(epoch),
             strategy=plan.strategy,
             devices=tuple(plan.programs),
             why=plan.why,
             predicted_latency_s=plan.predicted_latency_s,
             model_digest=entry.model,
+            bindings=self._bindings(entry.name, active),
         )
+
+    def _bindings(self, name: str, first: tuple[Epoch, HeldPlan]) -> tuple[Bound, ...]:
+        """Where the model has free dimensions: those that serve here, and those that requests wait for here."""
+        if not shapes_of(first[1].plan.inputs):
+            return ()
+        serving = [
+            Bound(
+                shapes_of(held.plan.inputs),
+                "serving",
+                readable(epoch),
+                held.plan.strategy,
+                tuple(held.plan.programs),
+                held.plan.predicted_latency_s,
+            )
+            for epoch, held in (first, *self._plans.variants(name))
+        ]
+        return (*serving, *(Bound(shapes, "waiting for a plan") for shapes in self._router.waiting(name)))
 
     def _standing(self, entry: Deployment) -> Standing | None:
         standing = self._core.standings.get(entry.name)
@@ -133,13 +152,16 @@ class Face:
         entry = self._entry(model)
         if self._plans.active(model) is None:
             raise Unavailable(f"{model!r} is not served now: {self._text(entry)}")
-        values, info = await self._requester.infer(model, inputs, deadline_s, outputs or ())
+        values, info = await self._router.infer(model, inputs, deadline_s, outputs or ())
         return InferResult(values, readable(info.epoch), time.perf_counter() - began, info.replays)
 
     # Deploying
 
-    def standing_changed(self, _: Standing) -> None:
+    def standing_changed(self, standing: Standing) -> None:
         """Wakes whoever waits for a deployment."""
+        if is_variant(standing.deployment):
+            self._router.refused(standing)
+            return
         self._news.set()
         self._news = asyncio.Event()
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from edgepart.agent.bindings import is_variant, parent_of
 from edgepart.agent.control import (
     FAILED,
     LOADING,
@@ -23,7 +24,15 @@ from edgepart.agent.control import (
     Version,
 )
 from edgepart.agent.deployments import DeploymentMap
-from edgepart.agent.events import DropPlan, Effect, LoadPlan, PlanLoaded, StoreModel, SwitchTo
+from edgepart.agent.events import (
+    DropPlan,
+    Effect,
+    LoadPlan,
+    PlanLoaded,
+    StoreModel,
+    SwitchOff,
+    SwitchTo,
+)
 from edgepart.agent.messages import NO_EPOCH, Epoch
 
 Order = Prepare | Activate | Retire | FetchModel
@@ -54,6 +63,11 @@ class Follower:
         held = self._held.get((deployment, self._active.get(deployment, NO_EPOCH)))
         return held.order if held else None
 
+    def variants(self) -> list[Prepare]:
+        """The orders that brought the plans of variants that serve here now."""
+        found = [self.active(name) for name in sorted(self._active) if is_variant(name)]
+        return [order for order in found if order is not None]
+
     def report(self, versions: tuple[tuple[str, Version], ...]) -> Report:
         holdings = [
             Holding(name, epoch, held.state, self._active.get(name) == epoch, held.error)
@@ -72,7 +86,7 @@ class Follower:
             case Activate(_, name, epoch):
                 return list(self._activate(name, epoch, now))
             case Retire(_, name, epoch):
-                return list(self._drop(name, epoch)) if self._active.get(name) != epoch else []
+                return list(self._retire(name, epoch, now))
             case FetchModel(_, model, model_bytes, sources):
                 return [] if model in self.models else [StoreModel(model, model_bytes, sources)]
 
@@ -85,7 +99,7 @@ class Follower:
 
     def deployments_changed(self, deployments: DeploymentMap) -> list[Effect]:
         """Plans of what is no longer deployed are dropped."""
-        gone = [key for key in self._held if deployments.get(key[0]) is None]
+        gone = [key for key in self._held if deployments.get(parent_of(key[0])) is None]
         return [effect for key in gone for effect in self._drop(*key)]
 
     def wake_at(self) -> float:
@@ -98,7 +112,7 @@ class Follower:
     def _prepare(self, order: Prepare, deployments: DeploymentMap) -> Iterator[Effect]:
         key = (order.deployment, order.epoch)
         old = order.epoch < self._active.get(order.deployment, NO_EPOCH)
-        if key in self._held or old or deployments.get(order.deployment) is None:
+        if key in self._held or old or deployments.get(parent_of(order.deployment)) is None:
             return
         self._held[key] = Held(order, LOADING)
         yield LoadPlan(
@@ -110,13 +124,29 @@ class Follower:
         before = self._active.get(name, NO_EPOCH)
         if held is None or held.state != READY or epoch <= before:
             return
-        self._active[name] = epoch
+        self._active[name], held.drop_at = epoch, math.inf
         yield SwitchTo(name, epoch)
         for other in [e for n, e in self._held if n == name and e < epoch]:
             if other == before:
                 self._held[name, other].drop_at = now + self._linger_s
             else:
                 yield from self._drop(name, other)
+
+    def _retire(self, name: str, epoch: Epoch, now: float) -> Iterator[Effect]:
+        """What serves goes on, but for a variant: that goes when the requests that run on it had their time."""
+        if not is_variant(name):
+            if self._active.get(name) != epoch:
+                yield from self._drop(name, epoch)
+            return
+        held = self._held.get((name, epoch))
+        if held is None or held.drop_at < math.inf:
+            return
+        if self._active.get(name) != epoch:
+            yield from self._drop(name, epoch)
+            return
+        del self._active[name]
+        held.drop_at = now + self._linger_s
+        yield SwitchOff(name)
 
     def _drop(self, name: str, epoch: Epoch) -> Iterator[Effect]:
         if self._held.pop((name, epoch), None) is not None:

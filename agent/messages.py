@@ -71,3 +71,10 @@ class DeployOptions:
     """Names; empty means all."""
     memory_limit_bytes: int | None = None
     """Per device."""
+    bindings: int = 8
+    """How many other shapes than the first the cluster keeps plans for (agent/variants.py). More: fewer requests wait for
+    a plan; fewer: less memory for sessions, and less to plan again after a loss. 0: the first shapes only."""
+
+
+MOST_BINDINGS = 64
+"""That a user can ask for."""

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from edgepart.agent.bindings import is_variant, parent_of
 from edgepart.agent.events import DropPlan, LoadPlan, PlanLoaded, SwitchTo
 from edgepart.agent.executor import Executor, gateway_of
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
@@ -76,6 +77,11 @@ class Plans:
         epoch = self._active.get(deployment)
         held = self._held.get((deployment, epoch)) if epoch else None
         return (epoch, held) if epoch and held else None
+
+    def variants(self, deployment: str) -> list[tuple[Epoch, HeldPlan]]:
+        """Those of its variants that requests start on, and their epochs."""
+        names = [name for name in self._active if is_variant(name) and parent_of(name) == deployment]
+        return [found for name in names if (found := self.active(name)) is not None]
 
     def load(self, order: LoadPlan) -> None:
         """Begin to load; PlanLoaded follows."""
@@ -150,6 +156,11 @@ class Plans:
         self._active[order.deployment] = order.epoch
         self._requester.activate(order.deployment, order.epoch, held.plan, held.nodes, held.constants)
 
+    def switch_off(self, variant: str) -> None:
+        """New requests start on none of its plans; those under way go on."""
+        self._active.pop(variant, None)
+        self._requester.suspend(variant)
+
     def drop(self, order: DropPlan) -> None:
         """Forget a plan, also one that is still loading."""
         key = (order.deployment, order.epoch)
@@ -164,7 +175,8 @@ class Plans:
 
     def undeployed(self, deployment: str) -> None:
         """Its requests are answered with an error; its plans are dropped by DropPlan."""
-        self._active.pop(deployment, None)
+        for name in [name for name in self._active if parent_of(name) == deployment]:
+            del self._active[name]
         self._requester.remove(deployment)
 
     def weights(self) -> frozenset[str]:

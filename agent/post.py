@@ -33,6 +33,7 @@ CONTROL_KINDS = kinds(
     control.Card,
     control.Deployments,
     control.Report,
+    control.Want,
     control.Prepare,
     control.Activate,
     control.Retire,

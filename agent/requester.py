@@ -10,12 +10,13 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from edgepart.agent import requests as rules
+from edgepart.agent.bindings import describe, parent_of
 from edgepart.agent.elements import element_dtype, element_name
 from edgepart.agent.executor import START, Send
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
@@ -32,6 +33,10 @@ from edgepart.planner.plan import GATEWAY, Piece, Plan, Receive, Transfer, Value
 from edgepart.planner.region import Array, Region
 
 log = logging.getLogger(__name__)
+
+
+FAILURES: Mapping[str, type[EdgepartError]] = {"request": RequestError, "unplanned": Unavailable}
+"""By kind of rules.Fail; any other is a ClusterError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +121,21 @@ class Requester:
         RequestError: the request does not fit the model, or the model fails on it. Unavailable: not accepted;
         try again later. ClusterError: accepted, but not answered in `deadline_s` seconds, or undeployed
         meanwhile."""
-        active = self._current.get(deployment)
-        if active is None:
+        plan = self.active(deployment)
+        if plan is None:
             raise Unavailable(f"no plan of {deployment!r} is active here; `edgepart status` says why")
-        checked = check_inputs(active.plan.inputs, inputs)
-        known = [info.name for info in active.plan.outputs]
-        if absent := [name for name in outputs if name not in known]:
-            raise RequestError(f"{deployment!r} has no output {absent[0]!r}; it has {known}")
+        checked = check_inputs(plan.inputs, inputs)
+        return await self.run(deployment, checked, deadline_s, names_of(deployment, plan, outputs))
+
+    async def run(
+        self, deployment: str, inputs: dict[str, Value], deadline_s: float, outputs: tuple[str, ...]
+    ) -> tuple[dict[str, Value], Info]:
+        """`infer` for what is checked already (`check_inputs`, `names_of`), also where the first plan is to come."""
         self._count += 1
         number = self._count
-        held = _Held(deployment, checked, tuple(outputs) or tuple(known), self._loop.create_future())
+        held = _Held(deployment, inputs, outputs, self._loop.create_future())
         self._held[number] = held
-        self._handle(rules.Submitted(number, deployment, self._loop.time() + deadline_s))
+        self._handle(rules.Submitted(number, deployment, self._loop.time() + deadline_s, patient=True))
         try:
             return await held.answer
         finally:
@@ -152,10 +160,26 @@ class Requester:
         self._plans[deployment, epoch] = active
         self._handle(rules.Activated(deployment, epoch, active.members, frozenset(active.incoming)))
 
-    def remove(self, deployment: str) -> None:
-        """It is undeployed: what is held is answered with an error."""
+    def suspend(self, deployment: str) -> None:
+        """None of its plans is current any more, and another may come: its requests wait for that."""
         self._current.pop(deployment, None)
-        self._handle(rules.Removed(deployment))
+        self._handle(rules.Suspended(deployment))
+
+    def refuse(self, deployment: str, error: Callable[[], EdgepartError]) -> None:
+        """No plan of it will come: its requests are answered with this error, made anew for each."""
+        for held in self._held.values():
+            if held.deployment == deployment and not held.answer.done():
+                held.answer.set_exception(error())
+        self._remove(deployment)
+
+    def remove(self, deployment: str) -> None:
+        """It is undeployed, and so are its variants: what is held is answered with an error."""
+        for name in {deployment, *(n for n in self.counts() if parent_of(n) == deployment)}:
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        self._current.pop(name, None)
+        self._handle(rules.Removed(name))
 
     def counts(self) -> Mapping[str, tuple[int, int]]:
         """By deployment, requests in flight and waiting."""
@@ -242,7 +266,7 @@ class Requester:
             case rules.Refuse(request, error, retry_after_s):
                 self._settle(request, Unavailable(error, retry_after_s))
             case rules.Fail(request, error, kind):
-                self._settle(request, RequestError(error) if kind == "request" else ClusterError(error))
+                self._settle(request, FAILURES.get(kind, ClusterError)(error))
             case rules.Forget(deployment, epoch):
                 del self._plans[deployment, epoch]
 
@@ -347,8 +371,15 @@ def _check_input(info: ValueInfo, value: Value) -> Value:
 
 
 def _say(info: ValueInfo) -> str:
-    shape = "of any shape" if info.shape is None else str(list(info.shape))
-    return f"{info.name}: {info.dtype} {shape}"
+    return describe(replace(info, free=()))
+
+
+def names_of(deployment: str, plan: Plan, outputs: Sequence[str]) -> tuple[str, ...]:
+    """The outputs that are asked for, all where none are named. RequestError for one that there is not."""
+    known = tuple(info.name for info in plan.outputs)
+    if absent := [name for name in outputs if name not in known]:
+        raise RequestError(f"{deployment!r} has no output {absent[0]!r}; it has {list(known)}")
+    return tuple(outputs) or known
 
 
 def cut(active: ActivePlan, inputs: Mapping[str, Value]) -> list[tuple[str, int, list[Value]]]:

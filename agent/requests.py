@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from edgepart.agent.messages import Epoch
+from edgepart.agent.bindings import parent_of
+from edgepart.agent.messages import NO_EPOCH, Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Submitted:
     deployment: str
     deadline_s: float
     """Time at which it is answered with an error at the latest."""
+    patient: bool = False
+    """Whether it waits where no plan is known yet; otherwise it is refused there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ class Activated:
     """Node ids that it needs."""
     outputs: frozenset[int]
     """Numbers of the transfers that bring its outputs to the gateway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """No plan of a deployment is current any more, and another may come: its requests wait for that."""
+
+    deployment: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +114,17 @@ class DeviceFound:
     node: str
 
 
-Event = Submitted | Withdrawn | Activated | Removed | OutputArrived | AttemptFailed | DeviceLost | DeviceFound
+Event = (
+    Submitted
+    | Withdrawn
+    | Activated
+    | Suspended
+    | Removed
+    | OutputArrived
+    | AttemptFailed
+    | DeviceLost
+    | DeviceFound
+)
 
 
 # Effects
@@ -157,7 +177,8 @@ class Fail:
     request: int
     error: str
     kind: str
-    """"request": it does not fit the model; "deadline"; "removed": the deployment is no more."""
+    """"request": it does not fit the model; "deadline"; "unplanned": a deadline as well, and there was no plan to run it
+    on; "removed": the deployment is no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +224,7 @@ class _Request:
 @dataclass(slots=True)
 class _Deployment:
     current: Epoch
+    """NO_EPOCH: a plan is still to come."""
     plans: dict[Epoch, _Plan]
     """The current one, and older ones on which attempts are still under way."""
 
@@ -254,6 +276,9 @@ class Requests:
                     yield from self._end(request)
             case Activated():
                 self._activate(event)
+            case Suspended(name):
+                if known := self._deployments.get(name):
+                    known.current = NO_EPOCH
             case Removed(name):
                 yield from self._remove(name)
             case OutputArrived(attempt, transfer):
@@ -268,18 +293,22 @@ class Requests:
 
     def _submit(self, event: Submitted, now: float) -> Iterator[Effect]:
         waiting = self.counts().get(event.deployment, (0, 0))[1]
-        if event.deployment not in self._deployments:
+        if event.deployment not in self._deployments and not event.patient:
             yield Refuse(
-                event.request, f"no plan of {event.deployment!r} is active; see `edgepart status`", 1.0
+                event.request,
+                f"no plan of {parent_of(event.deployment)!r} is active; see `edgepart status`",
+                1.0,
             )
         elif waiting >= self.window.waiting:
             why = (
-                f"{waiting} requests wait for {event.deployment!r} already; try again, or send fewer at once"
+                f"{waiting} requests wait for {parent_of(event.deployment)!r} already; "
+                "try again, or send fewer at once"
             )
             yield Refuse(event.request, why, 1.0)
         elif event.deadline_s <= now:
             yield Refuse(event.request, "its deadline has passed before it came in", 0.0)
         else:
+            self._deployments.setdefault(event.deployment, _Deployment(NO_EPOCH, {}))
             self._requests[event.request] = _Request(event.request, event.deployment, event.deadline_s)
 
     def _activate(self, event: Activated) -> None:
@@ -292,7 +321,9 @@ class Requests:
     def _remove(self, name: str) -> Iterator[Effect]:
         for request in [r for r in self._requests.values() if r.deployment == name]:
             yield from self._end(request)
-            yield Fail(request.number, f"{name!r} was undeployed while this request was held", "removed")
+            yield Fail(
+                request.number, f"{parent_of(name)!r} was undeployed while this request was held", "removed"
+            )
         known = self._deployments.pop(name, None)
         yield from (Forget(name, epoch) for epoch in (known.plans if known else ()))
 
@@ -355,8 +386,9 @@ class Requests:
                 if request.replays
                 else ""
             )
+            kind = "unplanned" if self._current(request.deployment) == NO_EPOCH else "deadline"
             yield from self._end(request)
-            yield Fail(request.number, f"the deadline passed while it {state}{last}", "deadline")
+            yield Fail(request.number, f"the deadline passed while it {state}{last}", kind)
 
     def _start_waiting(self, now: float) -> Iterator[Effect]:
         """Start what may start, oldest first."""
@@ -364,6 +396,8 @@ class Requests:
         for number in sorted(n for n, r in self._requests.items() if r.attempt is None):
             request = self._requests[number]
             known = self._deployments[request.deployment]
+            if known.current == NO_EPOCH:
+                continue
             if now >= request.not_before_s:
                 request.tried = None
             put_off = request.tried == known.current
@@ -381,11 +415,15 @@ class Requests:
                 room[request.deployment] += 1
 
     def _forget_plans(self) -> Iterator[Effect]:
+        """Plans that nothing runs on any more; and deployments that nobody waits for in vain."""
         in_use = {(r.deployment, r.attempt.epoch) for r in self._attempts.values() if r.attempt}
         for name, known in self._deployments.items():
             for epoch in [e for e in known.plans if e != known.current and (name, e) not in in_use]:
                 del known.plans[epoch]
                 yield Forget(name, epoch)
+        held = {request.deployment for request in self._requests.values()}
+        for name in [n for n, d in self._deployments.items() if d.current == NO_EPOCH and n not in held]:
+            del self._deployments[name]
 
     def _plan_of(self, request: _Request) -> _Plan | None:
         if request.attempt is None:

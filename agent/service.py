@@ -39,6 +39,7 @@ from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
 from edgepart.agent.probe import default_threads, probe_device
 from edgepart.agent.requester import Requester
+from edgepart.agent.routing import Router
 from edgepart.agent.sessions import Sessions
 from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.statefiles import StateFiles
@@ -145,12 +146,14 @@ class Agent:
         )
         now = asyncio.get_running_loop().time()
         core = Core(facts, now, term=files.term, deployments=files.deployments(), models=self._store.models())
+        router = Router(core, self._requester, lambda event: self._shell.post(event))
+        self._ending.callback(router.stop)
         self._face = Face(
             self._name,
             self.identity.fingerprint,
             core,
             self._plans,
-            self._requester,
+            router,
             self._store,
             lambda event: self._shell.post(event),
             lambda: self._http.url,

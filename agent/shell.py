@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from edgepart.agent import events
+from edgepart.agent.bindings import is_variant
 from edgepart.agent.blobs import Fetching
 from edgepart.agent.control import Standing
 from edgepart.agent.core import Core
@@ -136,6 +137,8 @@ class Shell:
                 doors.plans.load(effect)
             case events.SwitchTo():
                 doors.plans.switch(effect)
+            case events.SwitchOff(variant):
+                doors.plans.switch_off(variant)
             case events.DropPlan():
                 doors.plans.drop(effect)
             case events.StoreModel():
@@ -188,7 +191,7 @@ class Shell:
             log.warning("model %s is not stored here yet: %s", order.model[:12], error)
         self.post(events.ModelsStored(self._doors.store.models()))
 
-    # Plans: one at a time, urgent ones first; a newer order replaces an older one of the same deployment
+    # Plans: one at a time, urgent ones first, deployments before their variants; a newer order replaces an older one
 
     def _order(self, order: events.ComputePlan) -> None:
         self._orders[order.key.deployment, order.urgent] = order
@@ -200,7 +203,7 @@ class Shell:
 
     async def _plan_all(self) -> None:
         while self._orders:
-            key = min(self._orders, key=lambda k: (not k[1], k[0]))
+            key = min(self._orders, key=lambda k: (not k[1], is_variant(k[0]), k[0]))
             order = self._computing = self._orders.pop(key)
             try:
                 answer = await self._loop.run_in_executor(self._planning, self._doors.planwork.compute, order)

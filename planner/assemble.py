@@ -64,7 +64,7 @@ def assemble(
 
 def _info(graph: Graph, name: str) -> ValueInfo:
     known = graph.constants.get(name) or graph.tensors[name]
-    return ValueInfo(name, known.dtype, known.shape)
+    return ValueInfo(name, known.dtype, known.shape, graph.free.get(name, ()))
 
 
 def _transfer(graph: Graph, message: Message, number: int) -> Transfer:

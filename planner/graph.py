@@ -89,6 +89,9 @@ class Graph:
     ir_version: int
     notes: tuple[str, ...] = ()
     """What was assumed on the way in, for the user to read ("batch taken as 1")."""
+    free: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    """Inputs and outputs with dimensions that the model leaves free: for each axis the dimension's name, "" where it
+    has none, and None where the model fixes it. Equal names stand for equal extents."""
 
     @cached_property
     def producers(self) -> Mapping[str, Operator]:

@@ -156,6 +156,7 @@ class _Loader:
         for proto in source.initializer:
             self._add_constant(constant_of(proto, self.origin))
         inputs = [value for value in source.input if value.name not in self.constants]
+        self.free = {value.name: _free(value.type) for value in (*source.output, *inputs)}
         self._bind(inputs)
         self.declared = {
             value.name: self._with_symbols(value.type) for value in (*source.value_info, *source.output)
@@ -354,7 +355,22 @@ class _Loader:
             opset_imports=dict(self.imports),
             ir_version=self.model.ir_version,
             notes=tuple(self.notes),
+            free=self._free_of(inputs, outputs, tensors),
         )
+
+    def _free_of(
+        self, inputs: tuple[str, ...], outputs: tuple[str, ...], tensors: Mapping[str, Tensor]
+    ) -> dict[str, tuple[str | None, ...]]:
+        """Graph.free. An output whose shape the model does not declare may follow any free dimension of the inputs."""
+        found = {name: free for name in inputs if (free := self.free[name]) and free.count(None) < len(free)}
+        for name in outputs if found else ():
+            free = self.free[name]
+            known = tensors[name].shape if name in tensors else None
+            if free is None and known is not None and name not in inputs:
+                found[name] = ("",) * len(known)
+            elif free and known is not None and len(free) == len(known) and free.count(None) < len(free):
+                found[name] = free
+        return found
 
 
 def _imports(model: ModelProto, where: str) -> dict[str, int]:
@@ -413,6 +429,17 @@ def _name_first(node: NodeProto, taken: Collection[str]) -> None:
 def _symbol(dim: TensorShapeProto.Dimension) -> str:
     """Its name; "" where it has none, or one like "?" that is no name: two such need not be equal."""
     return dim.dim_param if any(map(str.isalnum, dim.dim_param)) else ""
+
+
+def _free(declared: TypeProto) -> tuple[str | None, ...] | None:
+    """By axis, the name of a free dimension ("" where it has none), None for a fixed one; None where no shape is
+    declared."""
+    if not declared.HasField("tensor_type") or not declared.tensor_type.HasField("shape"):
+        return None
+    return tuple(
+        None if dim.HasField("dim_value") and dim.dim_value >= 0 else _symbol(dim)
+        for dim in declared.tensor_type.shape.dim
+    )
 
 
 def _attribute(node: NodeProto, name: str) -> AttributeProto | None:

@@ -134,6 +134,17 @@ class ValueInfo:
     name: str
     dtype: str
     shape: tuple[int, ...] | None
+    """As the plan is bound to; None where it is not known before the run."""
+    free: tuple[str | None, ...] = ()
+    """By axis, the name of a dimension that the model leaves free ("" where it has none), and None where the model
+    fixes it; () where nothing is free. Equal names stand for equal extents, over all inputs."""
+
+    @property
+    def open_shape(self) -> tuple[int, ...] | None:
+        """`shape` with -1 for what is free."""
+        if self.shape is None or not self.free:
+            return self.shape
+        return tuple(e if name is None else -1 for e, name in zip(self.shape, self.free, strict=True))
 
 
 @dataclass(frozen=True)
@@ -245,6 +256,7 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     "tuple[str, ...]": (str,),
     "tuple[int, ...]": (int,),
     "tuple[int, ...] | None": (int,),
+    "tuple[str | None, ...]": (str, type(None)),
 }
 """By how a field is declared, what its value, or each item of it, may be."""
 
@@ -280,9 +292,11 @@ def _transfer(packed: Any) -> Transfer:
 
 
 def _value(packed: Any) -> ValueInfo:
-    return ValueInfo(
-        packed["name"], packed["dtype"], None if packed["shape"] is None else tuple(packed["shape"])
-    )
+    shape = None if packed["shape"] is None else tuple(packed["shape"])
+    info = ValueInfo(packed["name"], packed["dtype"], shape, tuple(packed["free"]))
+    if info.free and (shape is None or len(shape) != len(info.free)):
+        raise ValueError(f"{info.name!r} of shape {shape} has free dimensions {info.free}")
+    return info
 
 
 def _weight(packed: Any) -> WeightRef:

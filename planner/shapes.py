@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from math import prod
 
 from onnx import NodeProto, TensorProto, TypeProto, checker, defs, helper, numpy_helper, shape_inference
 
@@ -77,12 +78,28 @@ def infer(
         types = {**types, **{name: TypeProto() for name in node.input if name and name not in types}}
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
     try:
-        return shape_inference.infer_node_outputs(schema, node, dict(types), data, None, opsets, ir_version)
+        found: dict[str, TypeProto] = shape_inference.infer_node_outputs(
+            schema, node, dict(types), data, None, opsets, ir_version
+        )
+        _check_elements(node, types, found)
+        return found
     except (shape_inference.InferenceError, checker.ValidationError) as error:
         if node.op_type in _EXACT and "[ShapeInferenceError]" in str(error) and _all_known(node, types):
             message = str(error).strip().splitlines()[0]
             raise ModelError(f"{described(node)}: the shapes of its inputs do not fit: {message}") from error
         return {}
+
+
+def _check_elements(node: NodeProto, types: Types, found: Types) -> None:
+    """ModelError for a Reshape to a shape of another size, which inference lets pass."""
+    if node.op_type != "Reshape":
+        return
+    before, after = known_shape(types.get(node.input[0])), known_shape(found.get(node.output[0]))
+    if before is not None and after is not None and prod(before) != prod(after):
+        raise ModelError(
+            f"{described(node)}: the shapes of its inputs do not fit: {list(before)} has {prod(before)} elements, "
+            f"and {list(after)} has {prod(after)}"
+        )
 
 
 _EXACT = frozenset(

@@ -82,13 +82,19 @@ class _Present(Collector):
         )
         epochs = GaugeMetricFamily("edgepart_epoch_number", "Of the active plan", labels=["model", "term"])
         predicted = GaugeMetricFamily("edgepart_predicted_latency_seconds", "By the plan", labels=["model"])
+        bindings = GaugeMetricFamily(
+            "edgepart_bindings", "Shapes that plans serve here, the first included", labels=["model"]
+        )
         for card in self.node.models():
+            if card.bindings:
+                serve = sum(bound.epoch is not None for bound in card.bindings)
+                bindings.add_metric([card.name], float(serve))
             serving.add_metric([card.name], float(card.state == "serving"))
             if card.epoch is not None:
                 epochs.add_metric([card.name, str(card.epoch.term)], card.epoch.number)
             if card.predicted_latency_s is not None:
                 predicted.add_metric([card.name], card.predicted_latency_s)
-        yield from (serving, epochs, predicted)
+        yield from (serving, epochs, predicted, bindings)
 
 
 class Metrics:

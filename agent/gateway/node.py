@@ -19,6 +19,20 @@ done and total in a unit of the stage's own, total 0 where it is not known. Any 
 
 
 @dataclass(frozen=True)
+class Bound:
+    """One binding of a model's free dimensions that there is a plan for, or that requests wait for."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    """By input with free dimensions."""
+    state: str
+    """"serving", or "waiting for a plan"."""
+    epoch: Epoch | None = None
+    strategy: str = ""
+    devices: tuple[str, ...] = ()
+    predicted_latency_s: float | None = None
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """One deployment, as clients and people see it."""
 
@@ -37,6 +51,9 @@ class ModelCard:
     """Why the plan is what it is, in a sentence."""
     predicted_latency_s: float | None = None
     model_digest: str = ""
+    bindings: tuple[Bound, ...] = ()
+    """Where the model has free dimensions: the first one, then others that requests brought. What is above is of the
+    first."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from aiohttp import BodyPartReader, MultipartReader, web
 
 from edgepart.agent.gateway.bodies import Limits, TooLarge
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.messages import MOST_BINDINGS, DeployOptions
 from edgepart.planner.errors import RequestError, UsageError
 
 CHUNK_BYTES = 1 << 20
@@ -80,6 +80,9 @@ def read_options(text: str) -> DeployOptions:
     limit = document.get("memory_limit_bytes")
     if limit is not None and not (_is_count(limit) and limit):
         raise UsageError(f"options: memory_limit_bytes {limit!r} is no positive whole number")
+    bindings = document.get("bindings", DeployOptions().bindings)
+    if not _is_count(bindings) or bindings > MOST_BINDINGS:
+        raise UsageError(f"options: bindings {bindings!r} is no whole number from 0 to {MOST_BINDINGS}")
     strategy = document.get("strategy", "auto")
     if not isinstance(strategy, str) or not strategy:
         raise UsageError("options: strategy must be a name")
@@ -90,6 +93,7 @@ def read_options(text: str) -> DeployOptions:
         axis=axis,
         devices=_texts(document.get("devices", [])),
         memory_limit_bytes=limit,
+        bindings=bindings,
     )
 
 

@@ -26,6 +26,7 @@ from edgepart.agent.control import (
     Standing,
     Version,
     View,
+    Want,
 )
 from edgepart.agent.messages import DeployOptions, Epoch
 from edgepart.agent.wire import Decoder, encode, frame_to_message, kinds, message_to_frame
@@ -45,7 +46,8 @@ MESSAGES: list[ControlMessage] = [
         (Deployment("net", "m", 10**10, OPTIONS, VERSION), Deployment("o", "m", 0, OPTIONS, VERSION, True))
     ),
     Report("boot", (Holding("net", EPOCH, "ready", True),), ("m",), (("net", VERSION),)),
-    Prepare(2**50, "net", VERSION, EPOCH, b"\x00\xff", (("pi", "a"),), "m", ("a", "b"), 0.25),
+    Prepare(2**50, "net", VERSION, EPOCH, b"\x00\xff", (("pi", "a"),), "m", ("a", "b"), 0.25, {"x": (1, 3)}),
+    Want("net", VERSION, {"x": (2, 3), "scalar": ()}),
     Activate(2**50, "net", EPOCH),
     Retire(2**50, "net", EPOCH),
     FetchModel(2**50, "m", 10**10, ("a",)),

@@ -52,7 +52,7 @@ def member() -> Member:
 
 def prepare(number: int, term: int = TERM) -> Prepare:
     names = (("pi", "a"),)
-    return Prepare(term, "net", Version(1, "a"), Epoch(TERM, number), b"plan", names, "m", ("a",), 0.1)
+    return Prepare(term, "net", Version(1, "a"), Epoch(TERM, number), b"plan", names, "m", ("a",), 0.1, {})
 
 
 def activate(number: int, term: int = TERM) -> Activate:
