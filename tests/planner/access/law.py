@@ -71,7 +71,7 @@ def value_info(name: str, array: Array | None) -> onnx.ValueInfoProto:
     if array is None:
         return helper.make_empty_tensor_value_info(name)
     kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-    return helper.make_tensor_value_info(name, kind, None)
+    return helper.make_tensor_value_info(name, kind, array.shape)  # As segments do.
 
 
 def run(
@@ -113,7 +113,7 @@ def check_whole(case: Case) -> Checked:
     feeds = {name: array for name, array in given.items() if name not in constant}
     imports = {case.domain: case.version}
     imports.setdefault("", case.opset or case.version)
-    node = helper.make_node(case.op_type, names, outputs, domain=case.domain, **case.attributes)
+    node = helper.make_node(case.op_type, names, outputs, domain=case.domain, **proto_attributes(case.attributes))
     results = run([node], feeds, dict.fromkeys(outputs), imports, constant, case.reference)
     tensors = {
         name: Tensor(name, array.shape, element_type(array), array.itemsize)
@@ -226,7 +226,15 @@ def _node_proto(number: int, node: LocalNode, initializers: dict[str, Array]) ->
         else:
             inputs.append(_name(value, "in"))
     outputs = [_name(value, "out") for value in node.outputs]
-    return helper.make_node(node.op_type, inputs, outputs, domain=node.domain, **node.attributes)
+    return helper.make_node(node.op_type, inputs, outputs, domain=node.domain, **proto_attributes(node.attributes))
+
+
+def proto_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """As ONNX writes them: a tensor, which declarations see as an array, is a message."""
+    return {
+        name: numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
+        for name, value in attributes.items()
+    }
 
 
 def _name(value: int | str | Array | None, kind: str) -> str:

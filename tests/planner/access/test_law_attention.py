@@ -1,0 +1,73 @@
+"""The law of access maps for attention: batches, heads, rows, keys, values' columns, masks of every kind, and the past."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+
+from edgepart.planner.region import Array
+from tests.planner.access.law import Case, check_any_region, check_whole, declared, floats
+
+OPERATORS = frozenset({"Attention", "FlexAttention"})
+
+FEW = settings(max_examples=4, deadline=None)
+HALF = np.float16
+
+
+def _truths(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).integers(0, 3, shape) > 0
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Attention with anything that its schema allows and the runtime runs."""
+    flat, past = draw(st.booleans(), "flat"), draw(st.sampled_from([0, 0, 1, 3]), "past")
+    batch, keys, group = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    rows, length, size, value = (draw(st.integers(1, 5)) for _ in range(4))
+    kind = draw(st.sampled_from([np.float32, np.float32, HALF]), "type")
+    total, queries = past + length, keys * group
+    attributes: dict[str, Any] = {"is_causal": draw(st.integers(0, 1)), "softcap": draw(st.sampled_from([0.0, 2.0]))}
+    if draw(st.booleans()):
+        attributes["scale"] = 0.3
+    if flat:
+        attributes |= {"q_num_heads": queries, "kv_num_heads": keys}
+        shapes = [(batch, rows, queries * size), (batch, length, keys * size), (batch, length, keys * value)]
+    else:
+        shapes = [(batch, queries, rows, size), (batch, keys, length, size), (batch, keys, length, value)]
+    inputs: list[Array | None] = [floats(*shape, seed=n).astype(kind) for n, shape in enumerate(shapes)]
+    inputs.append(_mask(draw(st.sampled_from(["", "bool", "float"]), "mask"), draw, (batch, queries, rows, total), kind))
+    version = draw(st.sampled_from([23, 24]))
+    outputs = 1
+    if past:
+        inputs += [floats(batch, keys, past, n, seed=9).astype(kind) for n in (size, value)]
+        outputs = 3
+    elif version == 24 and draw(st.booleans()):
+        counts = draw(st.lists(st.integers(0, total), min_size=batch, max_size=batch))
+        inputs += [None, None, np.asarray(counts, np.int64)]
+    else:
+        outputs = draw(st.sampled_from([1, 1, 3]))
+    if outputs == 3 and draw(st.booleans()):
+        outputs, attributes["qk_matmul_output_mode"] = 4, draw(st.sampled_from([0, 1, 3]))
+    return Case("Attention", inputs, attributes, version=version, outputs=outputs)
+
+
+def _mask(kind: str, draw: st.DrawFn, full: tuple[int, ...], dtype: Any) -> Array | None:
+    if not kind:
+        return None
+    lead = [draw(st.sampled_from([1, extent])) for extent in full[:2]]
+    shape = (*lead[draw(st.integers(0, 2)) :], *full[2:])
+    return _truths(*shape) if kind == "bool" else floats(*shape, seed=5).astype(dtype)
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=cases(), data=st.data())
+def test_any_attention(case: Case, data: st.DataObject) -> None:
+    check_any_region(declared(case), data, tries=2)
