@@ -10,6 +10,7 @@ from onnx import ModelProto
 
 from benchmarks.models import converted, listening, recurrent, transformers, vision
 from benchmarks.models.converted import Convert
+from benchmarks.models.exported import EXPORTS, exported, has_torch
 from benchmarks.models.inputs import sample_inputs
 from benchmarks.models.light import LIGHT, PLAIN, light_models, seeded_light_model
 from benchmarks.models.model import Inputs, Model, kept
@@ -97,6 +98,12 @@ def architecture(name: str) -> Model:
     return Model(name, path, shapes, partial(_inputs, path, shapes))
 
 
+def torch_export(name: str) -> Model:
+    """UsageError where torch is not installed, and the model was not made before."""
+    path = kept(name, f"{name}.onnx", partial(exported, name))
+    return Model(name, path, {}, partial(_inputs, path, {}))
+
+
 def _inputs(path: Path, shapes: Shapes, seed: int) -> Inputs:
     return sample_inputs(load_graph(path, shapes=shapes), seed)
 
@@ -114,6 +121,7 @@ ZOO: Mapping[str, Callable[[], Model]] = {
     **{f"light_{name}": partial(_named, light_models, f"light_{name}") for name in PLAIN},
     **{f"seeded_light_{name}": partial(seeded_light_model, name) for name in LIGHT},
     **{name: partial(architecture, name) for name in ARCHITECTURES},
+    **({name: partial(torch_export, name) for name in EXPORTS} if has_torch() else {}),
 }
 """Full size."""
 
@@ -125,6 +133,8 @@ def zoo_model(name: str) -> Model:
     """One by name; UsageError where there is none."""
     if name in SMALL:
         return architecture(name)
+    if name in EXPORTS:
+        return torch_export(name)
     if name not in ZOO:
-        raise UsageError(f"no model {name!r}; there are {', '.join([*ZOO, *SMALL])}")
+        raise UsageError(f"no model {name!r}; there are {', '.join([*ZOO, *EXPORTS, *SMALL])}")
     return ZOO[name]()
