@@ -2,7 +2,7 @@
 product that creates or runs ONNX Runtime sessions.
 
 Weights are not in a segment's model: each is one OrtValue over the memory-mapped blob, made once per digest
-and shared by every session of every epoch. Equal segments share one session. Both are let go with the last
+and shape, and shared by every session of every epoch. Equal segments share one session. Both are let go with the last
 program that uses them.
 """
 
@@ -129,6 +129,10 @@ class PreparedProgram:
         return self.loaded[segment].run(inputs)
 
 
+_Key = tuple[str, str, tuple[int, ...]]
+"""What one value is shared by: the same bytes may be weights of several shapes (zeros, mostly)."""
+
+
 class Sessions:
     """Makes, shares and lets go of sessions. Thread-safe; preparations happen one after the other."""
 
@@ -142,7 +146,7 @@ class Sessions:
         self._warmed = warmed
         self._read_weight = weights
         self._loaded: dict[str, LoadedSegment] = {}
-        self._weights: dict[str, tuple[Any, int]] = {}
+        self._weights: dict[_Key, tuple[Any, int]] = {}
         self._lock = Lock()
 
     def prepare(self, program: Program) -> PreparedProgram:
@@ -196,19 +200,19 @@ class Sessions:
 
     def _hold_weights(self, segment: Segment) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        fresh = {ref.digest: ref for ref in segment.weights if ref.digest not in self._weights}
-        made = {digest: _weight_value(ref, self._read_weight(ref)) for digest, ref in fresh.items()}
+        fresh = {_key(ref): ref for ref in segment.weights if _key(ref) not in self._weights}
+        made = {key: _weight_value(ref, self._read_weight(ref)) for key, ref in fresh.items()}
         for ref in segment.weights:
-            value, users = self._weights.get(ref.digest, (made.get(ref.digest), 0))
-            self._weights[ref.digest] = (value, users + 1)
+            value, users = self._weights.get(_key(ref), (made.get(_key(ref)), 0))
+            self._weights[_key(ref)] = (value, users + 1)
             values[ref.name] = value
         return values
 
     def _drop_weights(self, segment: Segment) -> None:
         for ref in segment.weights:
-            value, users = self._weights.pop(ref.digest)
+            value, users = self._weights.pop(_key(ref))
             if users > 1:
-                self._weights[ref.digest] = (value, users - 1)
+                self._weights[_key(ref)] = (value, users - 1)
 
 
 def describe(segment: Segment) -> str:
@@ -297,13 +301,17 @@ def warm_up(loaded: LoadedSegment) -> None:
 
 def as_ort_value(value: Value) -> Any:
     """An OrtValue over the array's own memory, which must outlive it. Also for types that numpy lacks."""
-    array = np.ascontiguousarray(value)
+    array = np.asarray(value, order="C")
     if is_native(array.dtype):
         return ort.OrtValue.ortvalue_from_numpy(array)
     if is_sub_byte(array.dtype):
         raise TypeError(f"ONNX Runtime's Python front takes no {array.dtype} arrays")
     raw = array.view(np.dtype(f"u{array.dtype.itemsize}"))
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, onnx_number(array.dtype))
+
+
+def _key(ref: WeightRef) -> _Key:
+    return ref.digest, ref.dtype, ref.shape
 
 
 def _weight_value(ref: WeightRef, blob: Array) -> Any:

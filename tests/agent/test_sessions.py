@@ -91,6 +91,18 @@ def test_bfloat16_weights_are_shared() -> None:
     assert y.tolist() == [1, 2, 3, 4]
 
 
+def test_weights_of_equal_bytes_keep_their_own_shapes() -> None:
+    """Zeros, mostly: one blob, several weights."""
+    weights = {"w": np.zeros((4, 2), np.float32), "v": np.zeros((2, 4), np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t"]), helper.make_node("MatMul", ["t", "v"], ["y"])]
+    refs = [handmade.weight_ref(name, array) for name, array in weights.items()]
+    assert refs[0].digest == refs[1].digest
+    (y,) = prepared_run(
+        handmade.segment(nodes, ports("x"), ports("y"), refs), [np.ones(4, np.float32)], weights
+    )
+    assert y.tolist() == [0, 0, 0, 0]
+
+
 def test_sub_byte_weights_have_to_be_inside_the_segment() -> None:
     ref = WeightRef("w", "d" * 64, "w", Region.full((4,)), "uint4", (4,), 2)
     made = handmade.segment([helper.make_node("Identity", ["x"], ["y"])], ports("x"), ports("y"), [ref])
