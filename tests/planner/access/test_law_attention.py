@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
-from onnx.backend.test.case.node import collect_testcases
 
 from edgepart.planner.region import Array
-from tests.planner.access.law import Case, check_any_region, check_whole, declared, floats
+from tests.planner.access.law import Case, check_any_region, declared, floats
+from tests.planner.access.node_cases import node_cases
 
 OPERATORS = frozenset({"Attention", "FlexAttention"})
 
@@ -34,7 +31,10 @@ def cases(draw: st.DrawFn) -> Case:
     rows, length, size, value = (draw(st.integers(1, 5)) for _ in range(4))
     kind = draw(st.sampled_from([np.float32, np.float32, HALF]), "type")
     total, queries = past + length, keys * group
-    attributes: dict[str, Any] = {"is_causal": draw(st.integers(0, 1)), "softcap": draw(st.sampled_from([0.0, 2.0]))}
+    attributes: dict[str, Any] = {
+        "is_causal": draw(st.integers(0, 1)),
+        "softcap": draw(st.sampled_from([0.0, 2.0])),
+    }
     if draw(st.booleans()):
         attributes["scale"] = 0.3
     if flat:
@@ -43,7 +43,9 @@ def cases(draw: st.DrawFn) -> Case:
     else:
         shapes = [(batch, queries, rows, size), (batch, keys, length, size), (batch, keys, length, value)]
     inputs: list[Array | None] = [floats(*shape, seed=n).astype(kind) for n, shape in enumerate(shapes)]
-    inputs.append(_mask(draw(st.sampled_from(["", "bool", "float"]), "mask"), draw, (batch, queries, rows, total), kind))
+    inputs.append(
+        _mask(draw(st.sampled_from(["", "bool", "float"]), "mask"), draw, (batch, queries, rows, total), kind)
+    )
     version = draw(st.sampled_from([23, 24]))
     outputs = 1
     if past:
@@ -71,3 +73,39 @@ def _mask(kind: str, draw: st.DrawFn, full: tuple[int, ...], dtype: Any) -> Arra
 @given(case=cases(), data=st.data())
 def test_any_attention(case: Case, data: st.DataObject) -> None:
     check_any_region(declared(case), data, tries=2)
+
+
+CASES = {
+    name: case
+    for name, case in node_cases("Attention").items()
+    if case.version < 25 and "padded_kv" not in name and "bf16" not in name
+}
+"""The onnx project's own that the runtime can run."""
+
+
+def test_the_cases_are_there() -> None:
+    assert len(CASES) > 60
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+@settings(max_examples=1, deadline=None)
+@given(data=st.data())
+def test_a_case_of_onnx(name: str, data: st.DataObject) -> None:
+    check_any_region(declared(CASES[name]), data, tries=2)
+
+
+BY_DEFINITION = [
+    *(Case("Attention", [floats(2, 4, 3, 4), floats(2, 2, 5, 4), floats(2, 2, 5, 3)],
+           {"is_causal": causal, "left_window_size": 1, "right_window_size": right}, version=25, reference=True)
+      for causal, right in ((1, -1), (0, 1))),
+    Case("FlexAttention", [floats(2, 4, 3, 4), floats(2, 2, 5, 4), floats(2, 2, 5, 3)], {"scale": 0.3}, version=1,
+         domain="ai.onnx.preview", opset=26, reference=True),
+]  # fmt: skip
+"""Operators that the runtime lacks, by ONNX's reference."""
+
+
+@pytest.mark.parametrize("number", range(len(BY_DEFINITION)))
+@FEW
+@given(data=st.data())
+def test_what_the_runtime_lacks(number: int, data: st.DataObject) -> None:
+    check_any_region(declared(BY_DEFINITION[number]), data)
