@@ -419,7 +419,7 @@ def _forget_unread(node: NodeProto, needed: Collection[str]) -> None:
 
 def _name_first(node: NodeProto, taken: Collection[str]) -> None:
     """Gives a recurrent network that is only asked for its last state a name for all its states."""
-    if node.op_type in ("RNN", "GRU", "LSTM") and node.output and not node.output[0]:
+    if node.op_type in ("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM") and node.output and not node.output[0]:
         name = f"{node.op_type}.{next(filter(None, node.output))}"
         while name in taken:
             name += "'"

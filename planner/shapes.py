@@ -193,6 +193,18 @@ _LIKE_STANDARD: Mapping[str, tuple[str, tuple[int, ...], frozenset[str]]] = {
 """com.microsoft operator: the standard one with the same shapes, which of its inputs that one gets, and the
 attributes that it does not have."""
 
+_AS_STANDARD = {
+    "CausalConvWithState": "CausalConvWithState",
+    "DynamicQuantizeLSTM": "LSTM",
+    "LinearAttention": "LinearAttention",
+}
+"""com.microsoft operator: the standard one that has its first inputs, and all of its outputs."""
+
+_EIGHT_BITS = (TensorProto.INT8, TensorProto.UINT8)
+
+_PLAIN = {"channels_last": 0, "dilation": 1, "ndim": 1, "state_window": 0}
+"""Attributes that those have beside the standard ones', and with which they write what these write."""
+
 _TO_FLOAT = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul"})
 
 
@@ -204,6 +216,8 @@ def _contrib(
     ir_version: int,
 ) -> dict[str, TypeProto]:
     """Types that some operators of ONNX Runtime's own domain (or from there, in "") are known to give."""
+    if node.op_type in _AS_STANDARD:
+        return _as_standard(node, types, ir_version)
     first = types.get(next(iter(node.input), ""))
     outputs = [name for name in node.output if name]
     if first is None or not outputs or outputs[0] != node.output[0]:
@@ -234,6 +248,31 @@ def _contrib(
     )
     elem_type = TensorProto.FLOAT if node.op_type in _TO_FLOAT else first.tensor_type.elem_type
     return {} if shape is None else {outputs[0]: _with_shape(elem_type, shape)}
+
+
+def _as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[str, TypeProto]:
+    """Of all outputs at once; quantised weights stand for weights of the type of input 0."""
+    schema = defs.get_schema(_AS_STANDARD[node.op_type])
+    if any(a.i != _PLAIN.get(a.name) for a in node.attribute if a.name not in schema.attributes):
+        return {}
+    twin = helper.make_node(schema.name, node.input[: len(schema.inputs)], node.output)
+    twin.attribute.extend(a for a in node.attribute if a.name in schema.attributes)
+    stand_ins = {
+        name: types[name] for name in filter(None, twin.input) if known_shape(types.get(name)) is not None
+    }
+    if len(stand_ins) < len(set(filter(None, twin.input))):
+        return {}
+    elem_type = types[node.input[0]].tensor_type.elem_type
+    for name, of in stand_ins.items():
+        if of.tensor_type.elem_type in _EIGHT_BITS:
+            stand_ins[name] = _with_shape(elem_type, known_shape(of) or ())
+    opset = [helper.make_opsetid("", schema.since_version)]
+    try:
+        return dict(
+            shape_inference.infer_node_outputs(schema, twin, stand_ins, None, None, opset, ir_version)
+        )
+    except (shape_inference.InferenceError, checker.ValidationError):
+        return {}  # The runtime says what is wrong with it.
 
 
 def _turned(node: NodeProto, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.planner.access import access_of, accesses
+from edgepart.planner.graph import Graph
 from edgepart.planner.model import load_graph
 from edgepart.planner.region import Region
 from tests.planner.access.law import Case, check_any_region, check_law, check_whole, declared, floats
@@ -180,6 +181,41 @@ def test_directions_of_a_quantised_network(data: st.DataObject) -> None:
 
 def test_a_quantised_network_of_one_direction_is_whole() -> None:
     assert check_whole(_quantised("forward")).access.opaque is not None
+
+
+def _loaded(case: Case) -> Graph:
+    """The graph of a model of that operator alone, the shapes of whose outputs are not declared."""
+    names = ["" if array is None else f"in_{n}" for n, array in enumerate(case.inputs)]
+    outputs = [f"out_{n}" for n in range(case.outputs)]
+    node = helper.make_node(case.op_type, names, outputs, domain=case.domain, **case.attributes)
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in zip(names, case.inputs, strict=True)
+        if array is not None
+    ]
+    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(case.domain, case.version)]
+    model = helper.make_model(
+        helper.make_graph([node], "one", inputs, made), opset_imports=opsets, ir_version=8
+    )
+    return load_graph(model.SerializeToString())
+
+
+@pytest.mark.parametrize("case", ["quantised", "attention", "causal"])
+def test_shapes_of_operators_of_onnx_runtime_are_those_of_the_standard_ones(case: str) -> None:
+    own = {"domain": "com.microsoft", "version": 1}
+    cases = {
+        "quantised": _quantised("bidirectional"),
+        "attention": replace(_attention("gated_delta", 4, 2, gate=16, rate=1), **own),  # type: ignore[arg-type]
+        "causal": _causal(9, 3, given="bias past", domain="com.microsoft", ndim=1),
+    }
+    checked, graph = declared(replace(cases[case], reference=False, opset=17)), _loaded(cases[case])
+    assert [graph.shape_of(name) for name in graph.outputs] == [array.shape for array in checked.results]
+
+
+def test_shapes_are_not_guessed_where_attributes_change_them() -> None:
+    graph = _loaded(_causal(9, 3, domain="com.microsoft", dilation=2))
+    assert [graph.shape_of(name) for name in graph.outputs] == [None, None]
 
 
 @pytest.mark.parametrize("version", [10, 28])
