@@ -9,11 +9,12 @@ from edgepart.planner.access.derived import Derived, Whole
 from edgepart.planner.access.language import Axis
 
 
-def _inner(extent: int) -> tuple[Axis, ...]:
+def inner_axis(extent: int) -> tuple[Axis, ...]:
+    """What products are summed over; none where there is nothing to cut."""
     return (Axis("inner", 0, extent, reducer="sum"),) if extent > 1 else ()
 
 
-def _product_reads(a: Shape, b: Shape, output: Shape) -> tuple[AxisReads, AxisReads]:
+def product_reads(a: Shape, b: Shape, output: Shape) -> tuple[AxisReads, AxisReads]:
     """numpy.matmul: the last two axes are matrices, those before are broadcast; one axis is a vector."""
     rank = len(output)
     rows = None if len(a) == 1 else rank - 1 - (len(b) > 1)
@@ -30,53 +31,62 @@ def _product_reads(a: Shape, b: Shape, output: Shape) -> tuple[AxisReads, AxisRe
 
 def matmul(bound: Bound) -> Derived:
     a, b = bound.shape(0), bound.shape(1)
-    left, right = _product_reads(a, b, bound.output)
-    return Aligned(bound, [left, right], family="gemm", work=2.0 * a[-1], reduced=_inner(a[-1]))
+    left, right = product_reads(a, b, bound.output)
+    return Aligned(bound, [left, right], family="gemm", work=2.0 * a[-1], reduced=inner_axis(a[-1]))
 
 
 def matmul_integer(bound: Bound) -> Derived:
     """A, B, A's zero points (one for each row or one), B's (one for each column or one)."""
     a, b, output = bound.shape(0), bound.shape(1), bound.output
-    left, right = _product_reads(a, b, output)
+    left, right = product_reads(a, b, output)
     zeros = [
-        _per_row(bound.inputs[index], a, output)
-        if index == 2
-        else _per_column(bound.inputs[index], b, output)
+        per_row(bound.inputs[index], a, output) if index == 2 else per_column(bound.inputs[index], b, output)
         for index in range(2, len(bound.inputs))
     ]
-    if not all(_understood(zero, bound.inputs[n + 2]) for n, zero in enumerate(zeros)):
+    if not all(understood(zero, bound.inputs[n + 2]) for n, zero in enumerate(zeros)):
         return Whole(bound, "its zero points are not one for each row or column")
-    return Aligned(bound, [left, right, *zeros], family="gemm", work=2.0 * a[-1], reduced=_inner(a[-1]))
+    return Aligned(bound, [left, right, *zeros], family="gemm", work=2.0 * a[-1], reduced=inner_axis(a[-1]))
 
 
 def qlinear_matmul(bound: Bound) -> Derived:
     """a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
     a, b, output = bound.shape(0), bound.shape(3), bound.output
-    left, right = _product_reads(a, b, output)
-    rows = [_per_row(bound.inputs[index], a, output) for index in (1, 2)]
-    columns = [_per_column(bound.inputs[index], b, output) for index in (4, 5)]
+    left, right = product_reads(a, b, output)
+    rows = [per_row(bound.inputs[index], a, output) for index in (1, 2)]
+    columns = [per_column(bound.inputs[index], b, output) for index in (4, 5)]
     rest: list[AxisReads | None] = [vector(bound.inputs[index], 0, 0) for index in (6, 7)]
     reads = [left, *rows, right, *columns, *rest]
-    if not all(_understood(read, shape) for read, shape in zip(reads, bound.inputs, strict=True)):
+    if not all(understood(read, shape) for read, shape in zip(reads, bound.inputs, strict=True)):
         return Whole(bound, "its scales are not one for each row or column")
     return Aligned(bound, reads, family="gemm", work=2.0 * a[-1])
 
 
-def _per_row(shape: Shape | None, a: Shape, output: Shape) -> AxisReads | None:
+def per_row(shape: Shape | None, a: Shape, output: Shape) -> AxisReads | None:
+    """How a value for each row of the left matrix, or one for all, is read."""
     return vector(shape, len(output) - 2, a[-2]) if len(a) > 1 else vector(shape, 0, 0)
 
 
-def _per_column(shape: Shape | None, b: Shape, output: Shape) -> AxisReads | None:
+def per_column(shape: Shape | None, b: Shape, output: Shape) -> AxisReads | None:
+    """How a value for each column of the right matrix, or one for all, is read."""
     return vector(shape, len(output) - 1, b[-1]) if len(b) > 1 else vector(shape, 0, 0)
 
 
-def _understood(read: AxisReads | None, shape: Shape | None) -> bool:
+def understood(read: AxisReads | None, shape: Shape | None) -> bool:
     """Whether a scale is one value, or runs along the result: anything else would be guessed at."""
     return read is None or shape is None or len(shape) > 1 or any(read) or all(e == 1 for e in shape)
 
 
 def gemm(bound: Bound) -> Derived:
     """alpha * A' B' + beta * C."""
+    return _gemm(bound, summed=True)
+
+
+def fused_gemm(bound: Bound) -> Derived:
+    """com.microsoft: Gemm and an activation, before which the sum must be whole."""
+    return _gemm(bound, summed=False)
+
+
+def _gemm(bound: Bound, summed: bool) -> Derived:
     across_a, across_b = bool(bound.attribute("transA", 0)), bool(bound.attribute("transB", 0))
     left: AxisReads = [Inner(), Along(0)] if across_a else [Along(0), Inner()]
     right: AxisReads = [Along(1), Inner()] if across_b else [Inner(), Along(1)]
@@ -87,25 +97,25 @@ def gemm(bound: Bound) -> Derived:
         [left, right, *addend],
         family="gemm",
         work=2.0 * inner,
-        reduced=_inner(inner),
+        reduced=inner_axis(inner) if summed else (),
         part_attributes=lambda part: {"beta": 0.0} if part.start else {},
     )
 
 
 def fused_matmul(bound: Bound) -> Derived:
-    """com.microsoft: MatMul of perhaps transposed matrices."""
+    """com.microsoft: MatMul of perhaps transposed matrices; TransposeMatMul is its former name."""
     if any(bound.attribute(name) for name in ("transBatchA", "transBatchB")):
         return Whole(bound, "it transposes batches")
     a, b = bound.shape(0), bound.shape(1)
     if len(a) < 2 or len(b) < 2:
         return Whole(bound, "it multiplies a vector")
     inner = a[-2] if bound.attribute("transA") else a[-1]
-    left, right = (list(read) for read in _product_reads(a, b, bound.output))
+    left, right = (list(read) for read in product_reads(a, b, bound.output))
     if bound.attribute("transA"):
         left[-2:] = left[:-3:-1]
     if bound.attribute("transB"):
         right[-2:] = right[:-3:-1]
-    return Aligned(bound, [left, right], family="gemm", work=2.0 * inner, reduced=_inner(inner))
+    return Aligned(bound, [left, right], family="gemm", work=2.0 * inner, reduced=inner_axis(inner))
 
 
 DECLARATIONS = {
@@ -114,4 +124,9 @@ DECLARATIONS = {
     "MatMulInteger": matmul_integer,
     "QLinearMatMul": qlinear_matmul,
 }
-MICROSOFT = {"FusedMatMul": fused_matmul}
+MICROSOFT = {
+    "FusedGemm": fused_gemm,
+    "FusedMatMul": fused_matmul,
+    "MatMulInteger16": matmul,
+    "TransposeMatMul": fused_matmul,
+}

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from edgepart.planner.access import (
+    attention,
+    attention_microsoft,
+    blocks,
     contraction,
     control,
     convolution,
     einsum,
     elementwise,
+    estimators,
+    features,
     generators,
     imaging,
     losses,
@@ -18,13 +23,17 @@ from edgepart.planner.access import (
     normalisation,
     pooling,
     quantisation,
+    quantised,
     recurrent,
     reduction,
     resize,
+    sampling,
     scattering,
     selection,
     spectrum,
     strings,
+    training,
+    trees,
     view,
 )
 from edgepart.planner.access.bound import Bound, Shape, bind
@@ -35,11 +44,16 @@ from edgepart.planner.graph import Graph, Operator
 Declaration = Callable[[Bound], Derived]
 
 _FAMILIES = (
+    attention,
+    attention_microsoft,
+    blocks,
     contraction,
     control,
     convolution,
     einsum,
     elementwise,
+    estimators,
+    features,
     generators,
     imaging,
     losses,
@@ -48,13 +62,17 @@ _FAMILIES = (
     normalisation,
     pooling,
     quantisation,
+    quantised,
     recurrent,
     reduction,
     resize,
+    sampling,
     scattering,
     selection,
     spectrum,
     strings,
+    training,
+    trees,
     view,
 )
 
