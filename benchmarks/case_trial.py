@@ -48,6 +48,8 @@ NEWEST_IR, NEWEST_OPSET = 13, 26
 """What ONNX Runtime 1.31 takes. Cases that onnx stamps with later ones, though their operator is older, are given these
 stamps: the runtime refuses the file for its stamp alone."""
 
+TWO_STEPS_FLOAT16 = 2.0**-9
+
 AS_GIVEN, CONSTANT = "as given", "constants"
 """Forms: with every input an input, as the case has it; and with all but the first as constants of the model, as
 exporters write axes, shapes and weights."""
@@ -64,6 +66,10 @@ class Try:
     """Why the answer is wrong, or there is none; "" where all is right."""
     split: bool = False
     """Whether more than one device computed a part along `axis`."""
+    rough: bool = False
+    """Whether a float16 output is two steps from what the case expects, over its tolerance."""
+    note: str = ""
+    """Why it was not split, where that is known before."""
 
 
 @dataclass(frozen=True)
@@ -123,15 +129,15 @@ def trial(name: str, devices: Sequence[int] = (2, 3)) -> Trial:
         if form != AS_GIVEN and _alone(source, fed, case, expected):
             continue
         try:
-            graph = load_graph(source.SerializeToString())
+            graph = load_graph(source.SerializeToString(), shapes=_shapes(source, fed))
             found = [axis for axis in declared_axes(graph) if axis not in {seen for _, seen in wanted}]
         except FAULTS as error:
             tries += [Try(form, count, None, f"{type(error).__name__}: {error}") for count in devices]
             continue
+        opaque = {graph.by_name[n].op_type: why for n, why in Rehearsal(graph).opaque.items()}
         if form != AS_GIVEN and not found:
             continue
         wanted += [(form, axis) for axis in found]
-        opaque = {graph.by_name[n].op_type: why for n, why in Rehearsal(graph).opaque.items()}
         tries += _tries(form, graph, found, fed, (case, expected), devices)
     return Trial(name, operators, "", restamped, tuple(wanted), opaque, tuple(tries))
 
@@ -162,6 +168,24 @@ def forms(model: ModelProto, inputs: Mapping[str, Any]) -> Iterator[tuple[str, M
         yield CONSTANT, made
 
 
+def _why_not(rehearsal: Rehearsal, axis: str) -> str:
+    """Why the model cannot be divided along an axis that some of its operators declare."""
+    coarse = rehearsal.study.coarse
+    having = [
+        op for op in rehearsal.graph.operators if axis in {a.name for a in coarse.accesses[op.name].axes()}
+    ]
+    types = ", ".join(dict.fromkeys(op.op_type for op in having))
+    if all(coarse.is_pulled(op) for op in having):
+        return f"only {types} has it, which moves no data of its own: its readers' devices make it"
+    return f"the layers of {types} have other axes only"
+
+
+def _shapes(model: ModelProto, inputs: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Of the inputs that are tensors: cases with free dimensions bind them."""
+    tensors = (value.name for value in model.graph.input if value.type.HasField("tensor_type"))
+    return {name: inputs[name].shape for name in tensors if name in inputs}
+
+
 def declared_axes(graph: Graph) -> tuple[str, ...]:
     """Names of the axes that an operator of the graph can be cut in two along."""
     accesses = Rehearsal(graph).study.coarse.accesses
@@ -183,11 +207,14 @@ def _alone(model: ModelProto, inputs: Mapping[str, Any], case: Any, expected: Se
     return compared(case, expected, found)
 
 
-def compared(case: Any, expected: Sequence[Any], found: Sequence[Any]) -> str:
+def compared(case: Any, expected: Sequence[Any], found: Sequence[Any], *, rough: bool = False) -> str:
     """What is wrong with an answer, by the case's own tolerances and the onnx package's own comparison; "" if
-    nothing."""
+    nothing. `rough` lets float16 differ by two steps, as that comparison does with bfloat16: sums of parts round
+    otherwise than the sum of the whole, and the cases' tolerance is less than one step."""
+    halves = any(isinstance(array, np.ndarray) and array.dtype == np.float16 for array in expected)
+    rtol = max(case.rtol, TWO_STEPS_FLOAT16) if rough and halves else case.rtol
     try:
-        Runner.assert_similar_outputs(expected, found, case.rtol, case.atol, case.name)
+        Runner.assert_similar_outputs(expected, found, rtol, case.atol, case.name)
     except (AssertionError, TypeError, AttributeError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return f"differs: {'; '.join(lines[:4])}"
@@ -204,12 +231,18 @@ def _tries(
 ) -> Iterator[Try]:
     for count in devices:
         rehearsal = Rehearsal(graph, SHARES[count], level=LEVEL)
-        for axis in axes or (None,):
+        there = [axis for axis in axes if axis in rehearsal.axes]
+        yield from (
+            Try(form, count, axis, note=_why_not(rehearsal, axis)) for axis in axes if axis not in there
+        )
+        for axis in there or (None,):
             try:
                 divided = rehearsal.divide(axis)
                 found = divided.run(inputs)
             except FAULTS as error:
                 yield Try(form, count, axis, f"{type(error).__name__}: {error}")
                 continue
-            fault = compared(*answer, [found[name] for name in graph.outputs])
-            yield Try(form, count, axis, fault, axis in divided.split.values())
+            outputs = [found[name] for name in graph.outputs]
+            fault = compared(*answer, outputs)
+            rough = bool(fault) and not compared(*answer, outputs, rough=True)
+            yield Try(form, count, axis, "" if rough else fault, axis in divided.split.values(), rough)

@@ -270,8 +270,10 @@ class _Builder:
 
     def finish(self, outputs: Sequence[Value]) -> ModelProto:
         infos = [value_info(self.graph, self.held[name][region], name, region) for name, region in outputs]
-        if any(next(nested_graphs(node), None) is not None for node in self.nodes):
-            # The runtime infers every branch from these shapes, and refuses one that it would never take.
+        holding = {node.op_type for node in self.nodes if next(nested_graphs(node), None) is not None}
+        if holding and "Scan" not in holding:
+            # The runtime infers every branch from these shapes, and refuses one that it would never take. A Scan
+            # does not run without them.
             for info in (*self.inputs, *infos):
                 if info.type.HasField("tensor_type"):
                     info.type.tensor_type.ClearField("shape")
@@ -319,10 +321,12 @@ def span_is_cut(one: Span, extent: int) -> bool:
     return sum(interval.size for interval in one) != extent
 
 
+_ELEMENT_TYPES: Mapping[str, int] = dict(TensorProto.DataType.items())
+
+
 def _element_type(dtype: str) -> int:
     """The number of an ONNX element type; 0 (undefined) for what is no tensor."""
-    name = dtype.upper()
-    return int(TensorProto.DataType.Value(name)) if name in TensorProto.DataType.keys() else 0  # noqa: SIM118
+    return _ELEMENT_TYPES.get(dtype.upper(), 0)
 
 
 def value_info(graph: Graph, called: str, name: str, region: Region) -> ValueInfoProto:

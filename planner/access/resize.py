@@ -129,6 +129,8 @@ def resize(bound: Bound) -> Derived:
     sized = bound.has(3) and bound.shape(3) != (0,)
     if factors is None and not sized:
         return Whole(bound, "its scales are known only at run time")
+    if _mode(bound) == "tf_crop_and_resize":
+        return Whole(bound, "it crops to a region of interest, which every element is counted from")
     scales = []
     for axis, (extent, output) in enumerate(zip(bound.shape(0), bound.output, strict=True)):
         factor = None if factors is None else factors[axis]

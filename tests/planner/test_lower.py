@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepart.agent.inprocess import InProcess
+from edgepart.agent.reference import alone
 from edgepart.planner.access import accesses
 from edgepart.planner.cluster import Cluster, Device
 from edgepart.planner.errors import InternalError
@@ -24,7 +26,6 @@ from edgepart.planner.plan import GATEWAY, Plan
 from edgepart.planner.plan_rules import check
 from edgepart.planner.region import Array, Region, span
 from edgepart.planner.stages import NoCost
-from tests.planner.inprocess import run_model, run_plan, weights_of
 from tests.planner.random_plans import NAMES, inputs_of, models, problem_of, rows, strategies_for
 
 QUICK = settings(
@@ -60,7 +61,7 @@ def test_any_layouts_of_any_model_give_the_answer_of_one_session(data: st.DataOb
     optimised = data.draw(st.booleans())
     plan = plan_of(graph, strategy, cost=cost, optimised=optimised)
     inputs = inputs_of(graph)
-    assert_same(run_plan(plan, weights_of(graph), inputs), run_model(model, inputs))
+    assert_same(InProcess(plan, graph).run(inputs), alone(model, inputs))
 
 
 @QUICK

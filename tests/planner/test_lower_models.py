@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from benchmarks.models import light, sample_inputs
 
+from edgepart.agent.inprocess import InProcess
+from edgepart.agent.reference import alone
 from edgepart.planner.layout import Sync
 from edgepart.planner.lower import make_plan
 from edgepart.planner.model import load_graph
 from edgepart.planner.plan_rules import check
-from tests.planner.inprocess import run_model, run_plan, weights_of
 from tests.planner.random_plans import NAMES, problem_of, rows
 
 
@@ -30,7 +31,7 @@ def test_a_network_over_three_devices(name: str, axis: str, sync: Sync) -> None:
     plan = check(make_plan(problem_of(graph), strategy, model_digest="m"), graph)
     assert set(plan.programs) == set(NAMES)
     inputs = dict(sample_inputs(graph))
-    found = run_plan(plan, weights_of(graph), inputs)
-    for output, value in run_model(str(path), inputs).items():
+    found = InProcess(plan, graph).run(inputs)
+    for output, value in alone(path, inputs).items():
         assert np.ptp(value) > 0
         np.testing.assert_allclose(found[output], value, rtol=0, atol=1e-4 * np.abs(value).max())

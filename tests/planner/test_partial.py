@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgepart.agent.inprocess import InProcess
+from edgepart.agent.reference import alone
 from edgepart.planner.cluster import Cluster, Device
 from edgepart.planner.division import Choice, Divide, Reduce, Whole
 from edgepart.planner.errors import InternalError, UsageError
@@ -21,7 +23,6 @@ from edgepart.planner.plan import Plan
 from edgepart.planner.plan_rules import check
 from edgepart.planner.region import Interval
 from edgepart.planner.study import Study
-from tests.planner.inprocess import run_model, run_plan, weights_of
 from tests.planner.random_plans import inputs_of
 from tests.planner.small_models import residual
 from tests.planner.small_transformers import attention, mlp, shuffled
@@ -42,7 +43,7 @@ def planned(study: Study, strategy: Strategy) -> Plan:
 
 def assert_same(study: Study, model: bytes, plan: Plan) -> None:
     inputs = inputs_of(study.graph)
-    whole, parts = run_model(model, inputs), run_plan(plan, weights_of(study.graph), inputs)
+    whole, parts = alone(model, inputs), InProcess(plan, study.graph).run(inputs)
     for name, value in whole.items():
         assert np.abs(parts[name] - value).max() <= 1e-4 * np.abs(value).max(), name
 

@@ -11,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepart.agent.inprocess import InProcess
+from edgepart.agent.reference import alone
+from edgepart.agent.sessions import load_segment
 from edgepart.planner.access import accesses
 from edgepart.planner.draft import Blueprint, Draft, share_of
 from edgepart.planner.errors import InternalError
@@ -22,7 +25,6 @@ from edgepart.planner.plan import Segment
 from edgepart.planner.plan_rules import check
 from edgepart.planner.region import Array, Region, span
 from edgepart.planner.segment import build, ports, tensor_of
-from tests.planner.inprocess import run_model, run_plan, run_segment, weights_of
 from tests.planner.random_plans import NAMES, problem_of
 
 
@@ -50,7 +52,7 @@ def on(graph: Graph, places: dict[str, str]) -> Strategy:
 def assert_answers(model: bytes, places: dict[str, str], inputs: dict[str, Array]) -> Any:
     graph = load_graph(model)
     plan = check(make_plan(problem_of(graph), on(graph, places), model_digest="m"), graph)
-    found, expected = run_plan(plan, weights_of(graph), inputs), run_model(model, inputs)
+    found, expected = InProcess(plan, graph).run(inputs), alone(model, inputs)
     for name, value in expected.items():
         assert found[name].dtype == value.dtype
         np.testing.assert_array_equal(found[name], value)
@@ -82,7 +84,7 @@ def test_a_crop_is_cut_inside_the_segment(region: Region, opset: int) -> None:
     gives = ports(graph, [("y", region)])
     segment = Segment("", model, takes, gives, (), (), 0, 0, 0)
     x = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
-    (y,) = run_segment(segment, weights_of(graph), {"x": x})
+    (y,) = load_segment(segment, {}, 1).run([x])
     np.testing.assert_array_equal(y, region.crop(np.maximum(-x, 0)))
 
 
@@ -141,8 +143,8 @@ def test_one_input_read_twice_and_in_two_sizes() -> None:
     plan = check(make_plan(problem_of(graph), Strategy("s", halves), model_digest="m"), graph)
     assert [str(p.piece.region) for p in plan.programs["ada"].segments[0].inputs] == ["0:3x0:3"]
     x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
-    expected = run_model(model, {"x": x})["y"]
-    np.testing.assert_array_equal(run_plan(plan, weights_of(graph), {"x": x})["y"], expected)
+    expected = alone(model, {"x": x})["y"]
+    np.testing.assert_array_equal(InProcess(plan, graph).run({"x": x})["y"], expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32, np.int64, np.uint8, np.bool_])
@@ -251,8 +253,8 @@ def test_what_no_window_looks_at_is_not_cut_off(
     segments = [onnx.load_from_string(s.model) for s in plan.programs["ada"].segments]
     assert "Slice" not in {node.op_type for segment in segments for node in segment.graph.node}
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    expected = run_model(model, {"x": x})["y"]
-    np.testing.assert_array_equal(run_plan(plan, weights_of(graph), {"x": x})["y"], expected)
+    expected = alone(model, {"x": x})["y"]
+    np.testing.assert_array_equal(InProcess(plan, graph).run({"x": x})["y"], expected)
 
 
 def _without_shape(model: bytes) -> onnx.ModelProto:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from benchmarks.models import light, sample_inputs
 
+from edgepart.agent.inprocess import InProcess
+from edgepart.agent.reference import alone
 from edgepart.planner.cluster import Cluster, Device, Link
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.graph import Graph
@@ -19,7 +21,6 @@ from edgepart.planner.search import choose, compare
 from edgepart.planner.strategies import MODULES, plan, strategies
 from edgepart.planner.strategies.auto import budget, teams
 from edgepart.planner.study import WORTH, Study
-from tests.planner.inprocess import run_model, run_plan, weights_of
 from tests.planner.small_models import quantised, residual
 
 FAST_LINK = Link(bytes_per_s=1.17e8, latency_s=1e-4)
@@ -41,11 +42,13 @@ def squeezenet() -> tuple[Path, Graph]:
     return path, load_graph(path)
 
 
-def assert_same_answer(model: bytes | str, graph: Graph, name: str, axis: str | None, among: Cluster) -> None:
+def assert_same_answer(
+    model: bytes | Path, graph: Graph, name: str, axis: str | None, among: Cluster
+) -> None:
     problem = Problem(graph, among, "d0", axis=axis, search_budget_s=1.0)
     made, _, _ = choose(problem, name, "m")
     inputs = sample_inputs(graph, 3)
-    whole, parts = run_model(model, inputs), run_plan(made, weights_of(graph), inputs)
+    whole, parts = alone(model, inputs), InProcess(made, graph).run(inputs)
     assert set(parts) == set(whole)
     for output, value in whole.items():
         assert np.abs(parts[output] - value).max() <= 1e-4 * np.abs(value).max(), output
@@ -63,7 +66,7 @@ def test_squeezenet_gives_the_same_answer(
     squeezenet: tuple[Path, Graph], name: str, axis: str | None
 ) -> None:
     path, graph = squeezenet
-    assert_same_answer(str(path), graph, name, axis, UNEQUAL)
+    assert_same_answer(path, graph, name, axis, UNEQUAL)
 
 
 @pytest.mark.parametrize(
