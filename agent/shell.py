@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 DIALLERS = 8
 """Addresses that are tried at once."""
+GRACE_S = 2.0
+"""How long a plan that nobody waits for may hold up one for a new shape: about what a new planning process takes to
+start."""
 
 
 class Links(Protocol):
@@ -196,10 +199,17 @@ class Shell:
     def _order(self, order: events.ComputePlan) -> None:
         self._orders[order.key.deployment, order.urgent] = order
         if order.urgent and self._computing is not None and not self._computing.urgent:
-            self._spawn(asyncio.to_thread(self._doors.planwork.abort, self._computing))
+            grace_s = GRACE_S if is_variant(order.key.deployment) else 0.0
+            self._spawn(self._abort(self._computing, grace_s))
         if self._planner is None or self._planner.done():
             self._planner = self._loop.create_task(self._plan_all(), name="plan")
             self._planner.add_done_callback(self._ended)
+
+    async def _abort(self, order: events.ComputePlan, grace_s: float) -> None:
+        """For something more urgent, where it is still under way then."""
+        await asyncio.sleep(grace_s)
+        if self._computing is order:
+            await asyncio.to_thread(self._doors.planwork.abort, order)
 
     async def _plan_all(self) -> None:
         while self._orders:

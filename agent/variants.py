@@ -39,6 +39,11 @@ class VariantTiming:
     """So long each serves before it can be given up for another: its requests have to be started. Where all places are
     taken, or what was wanted had no plan, the next one is begun after a rest as long as making the last one took: with
     a new shape in every request at most half of the time goes into plans."""
+    most_rest_s: float = 10.0
+    """Of that rest: what took long may only have waited for its turn, or for a device."""
+    hold_s: float = 10.0
+    """A variant's first plan, made in haste, is compared with a thorough one after so long. Longer spares work for shapes
+    that do not last; shorter: those that last are sooner served well."""
     refused_s: float = 30.0
     """What the cluster as it is could not plan is tried again after so long; what the model cannot do, never."""
 
@@ -80,8 +85,8 @@ class Variants:
     ) -> None:
         """`held`: orders of variants that serve on this device already; they go on."""
         self._parent = parent
-        self._planning = planning
         self._timing = timing or VariantTiming()
+        self._planning = replace(planning, hold_s=max(planning.hold_s, self._timing.hold_s))
         self._wishes: dict[str, _Wish] = {}
         self._refused: OrderedDict[str, _Refusal] = OrderedDict()
         self._rested_at = -math.inf
@@ -89,7 +94,8 @@ class Variants:
         self.kept: dict[str, Variant] = {}
         for order in held:
             if order.version == parent.version and len(self.kept) < parent.options.bindings:
-                cutover = Cutover(self._entry(order.shapes), order, planning)
+                entry = replace(self._entry(order.shapes), name=order.deployment)  # its shapes are the user's, too
+                cutover = Cutover(entry, order, self._planning)
                 self.kept[order.deployment] = Variant(cutover, now, now, now)
 
     def _entry(self, shapes: Shapes) -> Deployment:
@@ -144,12 +150,12 @@ class Variants:
             if variant.served_at == math.inf:
                 variant.served_at = now
                 full = len(self.kept) >= self._parent.options.bindings
-                self._rested_at = 2 * now - variant.made_at if full else -math.inf
+                self._rested_at = now + self._rest_s(variant, now) if full else -math.inf
             return effects
         if (why := self._hopeless(variant, now)) is None:
             return effects
         del self.kept[name]
-        self._rested_at = 2 * now - variant.made_at
+        self._rested_at = now + self._rest_s(variant, now)
         standing = _refused(variant.cutover.deployment, world.term, *why)
         final = issubclass(getattr(errors, why[1]), errors.UserError | errors.InternalError)
         until = math.inf if final else now + self._timing.refused_s
@@ -157,6 +163,9 @@ class Variants:
         if len(self._refused) > MAX_REFUSED:
             self._refused.popitem(last=False)
         return effects + [Send(node, standing) for node in world.nodes]
+
+    def _rest_s(self, variant: Variant, now: float) -> float:
+        return min(now - variant.made_at, self._timing.most_rest_s)
 
     def _hopeless(self, variant: Variant, now: float) -> tuple[str, str] | None:
         """Why the others should not wait for this one any longer: error and kind."""

@@ -88,6 +88,16 @@ def models(state: State = None, agent: Agent = None, as_json: Json = False) -> N
         for side in ("inputs", "outputs"):
             for value in card[side]:
                 say(f"  {side[:-1]:6} {value['name']}  {value['dtype']} {shape(value['shape'])}")
+        for bound in card.get("bindings") or ():
+            say(f"  {_bound(bound)}", prose=True)
+
+
+def _bound(bound: Mapping[str, Any]) -> str:
+    shapes = " ".join(f"{name}={','.join(map(str, extents))}" for name, extents in bound["shapes"].items())
+    if bound["epoch"] is None:
+        return f"shapes {shapes}: {bound['state']}"
+    where = ", ".join(bound["devices"]) or "the gateways alone"
+    return f"shapes {shapes}: {where}, predicted {seconds(bound['predicted_latency_s'])}"
 
 
 def ask(target: Target, path: str) -> Any:

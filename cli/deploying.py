@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from edgepart.agent.messages import MOST_BINDINGS, DeployOptions
 from edgepart.agent.options import parse_bytes, parse_shapes
 from edgepart.cli.options import Agent, Json, State, Target, target_of
 from edgepart.cli.output import note, print_json, progress, say, seconds
@@ -33,7 +34,7 @@ def deploy(
         list[str] | None,
         typer.Option(
             metavar="NAME=D0,D1,...",
-            help="Binds an input's free dimensions, such as x=1,3,224,224. Repeatable.",
+            help="The first shape of an input with free dimensions, such as x=1,3,224,224. Repeatable.",
         ),
     ] = None,
     objective: Annotated[str, typer.Option(help="latency of one request, or throughput.")] = "latency",
@@ -47,6 +48,14 @@ def deploy(
     memory_limit: Annotated[
         str | None, typer.Option(metavar="BYTES", help="On each device: 2G.", show_default="what each has")
     ] = None,
+    bindings: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=MOST_BINDINGS,
+            help="How many other shapes than the first have plans at a time, where the model leaves dimensions free.",
+        ),
+    ] = DeployOptions().bindings,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it serves.")] = True,
     state: State = None,
     agent: Agent = None,
@@ -64,6 +73,7 @@ def deploy(
         "memory_limit_bytes": None
         if memory_limit is None
         else parse_bytes(memory_limit, option="--memory-limit"),
+        "bindings": bindings,
     }
     note(f"reading {model}")
     result = asyncio.run(_deploy(target, called, files_of(model), options, wait))
@@ -129,7 +139,6 @@ async def _deploy(
     target: Target, name: str, files: Mapping[str, Path], options: Mapping[str, Any], wait: bool
 ) -> dict[str, Any]:
     from edgepart.agent.gateway.names import check_name
-    from edgepart.agent.messages import DeployOptions
     from edgepart.cli.client import Client
 
     check_name(name)

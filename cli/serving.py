@@ -188,8 +188,12 @@ async def _bench(
     async with Client(target) as client:
         await client.learn()
         metadata = await client.get(f"/v2/models/{name}")
-        inputs = read_inputs(given, metadata) if given else random_inputs(metadata, seed)
         cards = {card["name"]: card for card in (await client.get("/api/models"))["models"]}
+        inputs = (
+            read_inputs(given, metadata)
+            if given
+            else random_inputs(_bound(metadata, cards.get(name, {})), seed)
+        )
         run = Run(name, number, concurrency, cards.get(name, {}).get("predicted_latency_s"))
         first = await client.infer(name, inputs, None, timeout_s)  # warms up; not counted
         todo = iter(range(number))
@@ -198,6 +202,13 @@ async def _bench(
         await asyncio.gather(*workers)
         run.ended = time.perf_counter()
     return run
+
+
+def _bound(metadata: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
+    """With the shapes that the deployment was bound to first in place of open ones."""
+    first: Mapping[str, Any] = next((bound["shapes"] for bound in card.get("bindings") or ()), {})
+    inputs = [entry | {"shape": first.get(entry["name"], entry["shape"])} for entry in metadata["inputs"]]
+    return {**metadata, "inputs": inputs}
 
 
 async def _work(

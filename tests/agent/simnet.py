@@ -15,9 +15,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from edgepart.agent.control import Deployment, Standing
+from edgepart.agent.bindings import Shapes, variant_name
+from edgepart.agent.control import REFUSED, Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.events import (
+    BindingWanted,
     CardReady,
     ComputePlan,
     Connect,
@@ -44,6 +46,7 @@ from edgepart.agent.events import (
     Send,
     StandingChanged,
     StoreModel,
+    SwitchOff,
     SwitchTo,
 )
 from edgepart.agent.membership import Facts
@@ -98,6 +101,8 @@ class SimNet:
         self.log: list[str] = []
         self.standings: dict[str, Standing] = {}
         self.acknowledged: dict[str, Deployment] = {}
+        self.refused: list[tuple[str, Standing]] = []
+        """Node that was told, and what."""
         self.computed = 0
         self.load_error: Callable[[str], str] = lambda node: ""
         self.plan_error: Callable[[ComputePlan], tuple[str, bool]] = lambda order: ("", False)
@@ -279,6 +284,8 @@ class SimNet:
                     raise Broken(f"{box.node}: {name} {box.active.get(name)} -> {epoch}")
                 box.active[name] = epoch
                 self.note(box, f"switches to {sorted(self.devices(box, name))}")
+            case SwitchOff(name):
+                del box.active[name]
             case DropPlan(name, epoch):
                 box.plans.pop((name, epoch), None)
                 if box.active.get(name) == epoch:
@@ -325,6 +332,9 @@ class SimNet:
         self._later(box, self.random.uniform(0.05, 0.5), result)
 
     def _stand(self, box: Box, standing: Standing) -> None:
+        if standing.state == REFUSED:
+            self.refused.append((box.node, standing))
+            return
         self.standings[standing.deployment] = standing
         if standing.acknowledged:
             entry = next((d for d in box.disk.deployments if d.version == standing.version), None)
@@ -394,6 +404,26 @@ class SimNet:
         box.disk.models.add(MODEL)
         self.give(box, ModelsStored(tuple(box.disk.models)))
         self.give(box, DeployRequested(name, MODEL, model_bytes, options or DeployOptions()))
+
+    def want(self, node: str, shapes: Shapes, seconds: float = 1e9, *, name: str = "net") -> str:
+        """A gateway holds requests of these shapes for so long, and says so each second. The variant's name now."""
+        box = self.boxes[node]
+        order = self.core(node).follower.active(name)
+        version = order.version if order else self.core(node).deployments.versions()[0][1]
+        end, life = self.now + seconds, box.life
+
+        def repeat() -> None:
+            if self.now < end and box.life == life and box.core is not None:
+                served = box.core.follower.active(name)
+                self.give(box, BindingWanted(name, served.version if served else version, shapes))
+                self.at(self.now + 1.0, repeat)
+
+        repeat()
+        return variant_name(name, version, shapes)
+
+    def variants(self, node: str, name: str = "net") -> set[str]:
+        """Those with a plan that serves there."""
+        return {found for found in self.boxes[node].active if found.startswith(f"{name}@")}
 
     def core(self, node: str) -> Core:
         core = self.boxes[node].core
