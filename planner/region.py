@@ -29,6 +29,11 @@ class Interval:
         if self.stop <= self.start:
             raise ValueError(f"empty interval [{self.start}, {self.stop})")
 
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Interval) and self.start == other.start and self.stop == other.stop
+
     @property
     def size(self) -> int:
         return self.stop - self.start
@@ -48,7 +53,7 @@ def span(*bounds: tuple[int, int] | Interval) -> Span:
         only = bounds[0]
         if isinstance(only, Interval):
             return (only,)
-        return (Interval(*only),) if only[0] < only[1] else ()
+        return _between(*only)
     pairs = sorted((b.start, b.stop) if isinstance(b, Interval) else b for b in bounds)
     joined: list[list[int]] = []
     for start, stop in pairs:
@@ -61,6 +66,12 @@ def span(*bounds: tuple[int, int] | Interval) -> Span:
     return tuple(Interval(start, stop) for start, stop in joined)
 
 
+@lru_cache(maxsize=1 << 16)
+def _between(start: int, stop: int) -> Span:
+    """One interval, or nothing. The same few come back without end, and the same object is equal at a glance."""
+    return (Interval(start, stop),) if start < stop else ()
+
+
 def span_size(one: Span) -> int:
     if len(one) == 1:
         return one[0].stop - one[0].start
@@ -71,9 +82,17 @@ def span_intersect(one: Span, two: Span) -> Span:
     if one == two:
         return one
     if len(one) == len(two) == 1:  # Nearly always; planning spends its time here.
-        start, stop = max(one[0].start, two[0].start), min(one[0].stop, two[0].stop)
-        return (Interval(start, stop),) if start < stop else ()
+        return _between(max(one[0].start, two[0].start), min(one[0].stop, two[0].stop))
     return span(*((max(a.start, b.start), min(a.stop, b.stop)) for a in one for b in two))
+
+
+def span_contains(one: Span, two: Span) -> bool:
+    """Whether every index of `two` is in `one`."""
+    if one is two or not two:
+        return True
+    if len(one) == len(two) == 1:
+        return one[0].start <= two[0].start and two[0].stop <= one[0].stop
+    return span_intersect(one, two) == two
 
 
 def span_subtract(one: Span, two: Span) -> Span:
@@ -102,6 +121,9 @@ class Region:
     (a sequence, a string tensor whose shape depends on data): it can be had or not, never cut."""
 
     spans: tuple[Span, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Region) and self.spans == other.spans)
 
     def __hash__(self) -> int:
         return self._hash
@@ -157,17 +179,25 @@ class Region:
 
     def intersect(self, other: Region) -> Region:
         self._same_rank(other)
-        return Region(tuple(map(span_intersect, self.spans, other.spans)))
+        if self is other:
+            return self
+        spans = tuple(map(span_intersect, self.spans, other.spans))
+        return self if spans == self.spans else Region(spans)
 
     def contains(self, other: Region) -> bool:
-        return self == other or other.is_empty or self.intersect(other) == other
+        if self is other or other.is_empty:
+            return True
+        self._same_rank(other)
+        return all(map(span_contains, self.spans, other.spans))
 
     def subtract(self, other: Region) -> tuple[Region, ...]:
         """What of `self` is not in `other`, as disjoint regions (each may have several intervals on an
         axis)."""
+        if self is other or other.contains(self):
+            return ()
         common = self.intersect(other)
         if common.is_empty:
-            return () if self.is_empty else (self,)
+            return (self,)
         left: list[Region] = []
         rest = self
         for axis, keep in enumerate(common.spans):
@@ -256,7 +286,7 @@ class Region:
         return array
 
     def _same_rank(self, other: Region) -> None:
-        if self.rank != other.rank:
+        if len(self.spans) != len(other.spans):
             raise ValueError(f"rank {self.rank} against rank {other.rank}: {self} and {other}")
 
     def __str__(self) -> str:
