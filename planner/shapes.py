@@ -11,6 +11,7 @@ from math import prod
 
 from onnx import NodeProto, TensorProto, TypeProto, checker, defs, helper, numpy_helper, shape_inference
 
+from edgepart.planner import packed_shapes
 from edgepart.planner.errors import ModelError
 from edgepart.planner.graph import Constant, Tensor
 from edgepart.planner.subgraphs import described
@@ -175,15 +176,28 @@ _LIKE_FIRST_INPUT = _WITHOUT_INFERENCE | frozenset(
         "GroupNorm",
         "SkipGroupNorm",
         "BiasAdd",
+        "BiasDropout",
+        "BiasSoftmax",
     ]
 )
 """Operators, most of com.microsoft, whose output 0 has the type of input 0."""
 
 _LIKE_STANDARD: Mapping[str, tuple[str, tuple[int, ...], frozenset[str]]] = {
     "FusedConv": ("Conv", (0, 1), frozenset({"activation", "activation_params"})),
-    "FusedGemm": ("Gemm", (0, 1), frozenset({"activation", "activation_alpha", "activation_beta"})),
+    "FusedGemm": (
+        "Gemm",
+        (0, 1),
+        frozenset({"activation", "activation_alpha", "activation_beta", "activation_gamma"}),
+    ),
     "FusedMatMul": ("MatMul", (0, 1), frozenset({"alpha", "transA", "transB", "transBatchA", "transBatchB"})),
+    "TransposeMatMul": ("MatMul", (0, 1), frozenset({"alpha", "transA", "transB", "transBatchA", "transBatchB"})),
+    "MatMulInteger16": ("MatMul", (0, 1), frozenset()),
+    "NhwcFusedConv": ("Conv", (0, 1), frozenset({"activation", "activation_params"})),
+    "NhwcMaxPool": ("MaxPool", (0,), frozenset()),
     "QLinearAdd": ("Add", (0, 3), frozenset()),
+    "QLinearAveragePool": ("AveragePool", (0,), frozenset({"channels_last"})),
+    "QLinearConv": ("Conv", (0, 3), frozenset({"channels_last"})),
+    "QLinearGlobalAveragePool": ("GlobalAveragePool", (0,), frozenset({"channels_last"})),
     "QLinearMul": ("Mul", (0, 3), frozenset()),
     "QGemm": ("Gemm", (0, 3), frozenset()),
     "MatMulIntegerToFloat": ("MatMul", (0, 1), frozenset()),
@@ -205,7 +219,7 @@ _EIGHT_BITS = (TensorProto.INT8, TensorProto.UINT8)
 _PLAIN = {"channels_last": 0, "dilation": 1, "ndim": 1, "state_window": 0}
 """Attributes that those have beside the standard ones', and with which they write what these write."""
 
-_TO_FLOAT = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul"})
+_TO_FLOAT = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QGemm"})
 
 
 def _contrib(
@@ -229,7 +243,8 @@ def _contrib(
         kind = types.get(node.input[2 if node.op_type == "QuantizeLinear" and len(node.input) > 2 else 1])
         return {} if kind is None else {outputs[0]: _with_shape(kind.tensor_type.elem_type, shape)}
     if node.op_type not in _LIKE_STANDARD:
-        return {}
+        found = packed_shapes.written(node, *_given(node, types))
+        return {} if found is None else {outputs[0]: _with_shape(*found)}
     op_type, inputs, dropped = _LIKE_STANDARD[node.op_type]
     if len(node.input) <= max(inputs):
         return {}
@@ -246,8 +261,29 @@ def _contrib(
     shape = known_shape(
         infer(twin, stand_ins, constants={}, imports=imports, ir_version=ir_version).get(outputs[0])
     )
-    elem_type = TensorProto.FLOAT if node.op_type in _TO_FLOAT else first.tensor_type.elem_type
-    return {} if shape is None else {outputs[0]: _with_shape(elem_type, shape)}
+    if shape is None:
+        return {}
+    if _channels_last(node):
+        shape = (shape[0], *shape[2:], shape[1])
+    return {outputs[0]: _with_shape(_written_type(node, first.tensor_type.elem_type), shape)}
+
+
+def _given(node: NodeProto, types: Types) -> tuple[list[tuple[int, ...] | None], list[int]]:
+    """Shapes and element types of a node's inputs; None and 0 where not known."""
+    found = [types.get(name) for name in node.input]
+    return [known_shape(of) for of in found], [0 if of is None else of.tensor_type.elem_type for of in found]
+
+
+def _written_type(node: NodeProto, first: int) -> int:
+    if node.op_type == "MatMulInteger16":
+        return TensorProto.INT32
+    rounded = node.op_type == "QGemm" and len(node.input) > 7 and bool(node.input[7])
+    to_float = node.op_type in _TO_FLOAT and not rounded
+    return TensorProto.FLOAT if to_float else first
+
+
+def _channels_last(node: NodeProto) -> bool:
+    return node.op_type.startswith("Nhwc") or any(a.name == "channels_last" and a.i for a in node.attribute)
 
 
 def _as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[str, TypeProto]:
@@ -276,8 +312,11 @@ def _as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[str, Ty
 
 
 def _turned(node: NodeProto, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """What a FusedMatMul multiplies, of an input that it reads transposed; of other operators the shape itself."""
-    if node.op_type != "FusedMatMul" or len(shape) < 2:
+    """What a FusedMatMul multiplies, of an input that it reads transposed, and channels before space; of other
+    operators the shape itself."""
+    if index == 0 and len(shape) > 2 and _channels_last(node):
+        return (shape[0], shape[-1], *shape[1:-1])
+    if node.op_type not in ("FusedMatMul", "TransposeMatMul") or len(shape) < 2:
         return shape
     side = "AB"[index]
     given = {one.name for one in node.attribute if one.i}
