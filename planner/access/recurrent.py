@@ -35,7 +35,7 @@ def quantised_lstm(bound: Bound) -> Derived:
 def _layers(bound: Bound, batch: Runs | None) -> Derived:
     batch_first = bool(bound.attribute("layout", 0))
     sequences, weights = bound.shape(0), bound.shape(1)
-    directions = Runs("direction") if _two_ways(bound) else None
+    directions = _DIRECTION if _two_ways(bound) else None
     weight: Tracks = [directions, None, None]
     state: Tracks = [batch, directions, None] if batch_first else [directions, batch, None]
     steps: Tracks = [batch, None, None] if batch_first else [None, batch, None]
@@ -76,6 +76,8 @@ def _direction(bound: Bound, parts: Parts) -> Mapping[str, Any]:
 def reverse_sequence(bound: Bound) -> Derived:
     """The first elements along time, as many as `sequence_lens` says of each of the batch, turned round."""
     time, batch = int(bound.attribute("time_axis", 0)), int(bound.attribute("batch_axis", 1))
+    if {time, batch} != {0, 1}:
+        return Whole(bound, "its time and its batch are not its first two axes")
     reads = [broadcast(bound.inputs[0], bound.output), [Along(batch)]]
     return Aligned(bound, reads, whole=(time,), family="move", work=0.0)
 
@@ -86,10 +88,10 @@ def linear_attention(bound: Bound) -> Derived:
     makes all heads."""
     if bound.attribute("state_window"):
         return Whole(bound, "it keeps the states of several positions")
-    heads, queries = int(bound.attribute("kv_num_heads")), int(bound.attribute("q_num_heads"))
-    batch, _, size = bound.shape(2)
-    if queries % heads:
+    heads, queries = int(bound.attribute("kv_num_heads", 0)), int(bound.attribute("q_num_heads", 0))
+    if heads < 1 or queries < heads or queries % heads:
         return Whole(bound, "its query heads share no keys evenly")
+    batch, _, size = bound.shape(2)
     keys, values = bound.shape(1)[2] // heads, size // heads
     group = queries // heads
     state: Tracks = [_BATCH, _HEAD, None, None]

@@ -340,6 +340,13 @@ def test_cases_of_the_onnx_project(op_type: str, data: st.DataObject) -> None:
 
 UNUSUAL = [
     (_attention("linear", 4, 1), {"state_window": 2}),
+    (_attention("linear", 4, 1), {"kv_num_heads": 0}),
+    (
+        Case(
+            "ReverseSequence", [floats(4, 4), np.asarray([1, 2, 3, 4])], {"time_axis": 0, "batch_axis": 1}, 10
+        ),
+        {"batch_axis": 5},
+    ),
     (_causal(8, 3), {"channels_last": 1}),
     (_causal(8, 3), {"ndim": 2}),
 ]
