@@ -190,7 +190,11 @@ _LIKE_STANDARD: Mapping[str, tuple[str, tuple[int, ...], frozenset[str]]] = {
         frozenset({"activation", "activation_alpha", "activation_beta", "activation_gamma"}),
     ),
     "FusedMatMul": ("MatMul", (0, 1), frozenset({"alpha", "transA", "transB", "transBatchA", "transBatchB"})),
-    "TransposeMatMul": ("MatMul", (0, 1), frozenset({"alpha", "transA", "transB", "transBatchA", "transBatchB"})),
+    "TransposeMatMul": (
+        "MatMul",
+        (0, 1),
+        frozenset({"alpha", "transA", "transB", "transBatchA", "transBatchB"}),
+    ),
     "MatMulInteger16": ("MatMul", (0, 1), frozenset()),
     "NhwcFusedConv": ("Conv", (0, 1), frozenset({"activation", "activation_params"})),
     "NhwcMaxPool": ("MaxPool", (0,), frozenset()),
