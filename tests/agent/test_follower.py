@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgepart.agent.control import (
@@ -16,7 +18,7 @@ from edgepart.agent.control import (
     Version,
 )
 from edgepart.agent.deployments import DeploymentMap
-from edgepart.agent.events import DropPlan, LoadPlan, PlanLoaded, StoreModel, SwitchTo
+from edgepart.agent.events import DropPlan, LoadPlan, PlanLoaded, StoreModel, SwitchOff, SwitchTo
 from edgepart.agent.follower import Follower, Order
 from edgepart.agent.messages import DeployOptions, Epoch
 
@@ -34,11 +36,11 @@ class Member:
     def obey(self, order: Order, now: float = 0.0) -> list[object]:
         return list(self.follower.obey(order, TERM, self.deployments, now))
 
-    def serve(self, number: int, now: float = 0.0) -> list[object]:
+    def serve(self, number: int, now: float = 0.0, name: str = "net") -> list[object]:
         """Prepare, load and activate."""
-        self.obey(prepare(number), now)
-        self.follower.loaded(PlanLoaded("net", Epoch(TERM, number)))
-        return self.obey(activate(number), now)
+        self.obey(replace(prepare(number), deployment=name), now)
+        self.follower.loaded(PlanLoaded(name, Epoch(TERM, number)))
+        return self.obey(replace(activate(number), deployment=name), now)
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
@@ -109,6 +111,38 @@ def test_retire_drops_what_does_not_serve(member: Member) -> None:
     assert member.obey(Retire(TERM, "net", Epoch(TERM, 1))) == []
     member.follower.loaded(PlanLoaded("net", Epoch(TERM, 2)))  # too late
     assert len(member.holdings) == 1
+
+
+def test_a_variant_that_serves_can_be_retired_and_lingers(member: Member) -> None:
+    member.serve(1)
+    assert member.serve(2, name="net@x") == [SwitchTo("net@x", Epoch(TERM, 2))]
+    assert [order.deployment for order in member.follower.variants()] == ["net@x"]
+    retire = Retire(TERM, "net@x", Epoch(TERM, 2))
+    assert member.obey(retire, now=10.0) == [SwitchOff("net@x")]
+    assert member.follower.variants() == []
+    assert member.obey(retire, now=20.0) == []  # again is no harm, and no delay
+    assert member.follower.wake(40.0) == [DropPlan("net@x", Epoch(TERM, 2))]
+    member.serve(3, now=50.0, name="net@x")  # made again
+    assert member.obey(retire, now=50.0) == []
+    assert [order.epoch.number for order in member.follower.variants()] == [3]
+
+
+def test_one_that_is_made_again_before_it_went_stays(member: Member) -> None:
+    member.serve(1, name="net@x")
+    member.obey(Retire(TERM, "net@x", Epoch(TERM, 1)), now=10.0)
+    assert member.obey(replace(activate(1), deployment="net@x"), now=11.0) == [
+        SwitchTo("net@x", Epoch(TERM, 1))
+    ]
+    assert member.follower.wake(100.0) == []
+
+
+def test_a_variant_that_only_loads_is_dropped_at_once_and_goes_with_its_deployment(member: Member) -> None:
+    member.obey(replace(prepare(1), deployment="net@x"))
+    assert member.obey(Retire(TERM, "net@x", Epoch(TERM, 1))) == [DropPlan("net@x", Epoch(TERM, 1))]
+    member.serve(2, name="net@x")
+    member.deployments.delete("a", "net")
+    assert member.follower.deployments_changed(member.deployments) == [DropPlan("net@x", Epoch(TERM, 2))]
+    assert member.obey(replace(prepare(3), deployment="net@y")) == []
 
 
 def test_what_was_undeployed_is_dropped_and_not_prepared_again(member: Member) -> None:

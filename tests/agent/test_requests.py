@@ -27,6 +27,7 @@ from edgepart.agent.requests import (
     Requests,
     Start,
     Submitted,
+    Suspended,
     Window,
     Withdrawn,
 )
@@ -53,6 +54,33 @@ def test_a_request_starts_and_is_answered_when_all_outputs_are_there() -> None:
     assert tell(requests, OutputArrived(0, 8)) == [Answer(1, 0, "m", E1, 0)]
     assert tell(requests, OutputArrived(0, 8), AttemptFailed(0, False, "late")) == []
     assert requests.wake_at() == inf
+
+
+def test_a_patient_request_waits_for_the_first_plan_and_a_suspended_one_for_the_next() -> None:
+    requests = Requests(Window(waiting=2))
+    assert tell(requests, Submitted(1, "m", 10, patient=True)) == []
+    assert tell(requests, Submitted(2, "m", 5)) == []  # the others wait with it
+    (refused,) = tell(requests, Submitted(3, "m", 10, patient=True))
+    assert isinstance(refused, Refuse) and "2 requests wait" in refused.error
+    (failed,) = requests.wake(5.0)
+    assert isinstance(failed, Fail) and failed.kind == "unplanned"
+    assert tell(requests, active(), now=6.0) == [Start(1, 0, "m", E1)]
+    assert tell(requests, Suspended("m"), Submitted(4, "m", 20), now=7.0) == []
+    assert requests.counts() == {"m": (1, 1)}
+    effects = tell(requests, OutputArrived(0, 7), OutputArrived(0, 8), now=8.0)
+    assert effects == [Answer(1, 0, "m", E1, 0), Forget("m", E1)]  # what ran goes on to its end
+    assert tell(requests, active(E2), now=9.0) == [Start(4, 1, "m", E2)]
+
+
+def test_what_nobody_waits_for_is_forgotten() -> None:
+    requests = Requests()
+    tell(requests, Submitted(1, "m@1", 10, patient=True), Withdrawn(1))
+    assert requests.counts() == {}
+    tell(requests, active(), Suspended("m"))
+    assert requests.counts() == {}
+    assert tell(requests, Suspended("never")) == []
+    (refused,) = tell(requests, Submitted(2, "m@1", 10))
+    assert isinstance(refused, Refuse) and "no plan of 'm' is active" in refused.error
 
 
 def test_without_a_plan_or_a_place_nothing_is_accepted() -> None:
@@ -220,11 +248,15 @@ class Stories(RuleBasedStateMachine):
     def send(self, event: Event) -> list[int]:
         return self.see(self.requests.handle(event, self.now))
 
-    @rule(target=attempts, name=st.sampled_from("mn"), patience=st.floats(0.1, 20))
-    def submit(self, name: str, patience: float) -> object:
+    @rule(target=attempts, name=st.sampled_from("mn"), patience=st.floats(0.1, 20), patient=st.booleans())
+    def submit(self, name: str, patience: float, patient: bool) -> object:
         self.count += 1
         self.open[self.count] = self.now + patience
-        return multiple(*self.send(Submitted(self.count, name, self.now + patience)))
+        return multiple(*self.send(Submitted(self.count, name, self.now + patience, patient)))
+
+    @rule(target=attempts, name=st.sampled_from("mn"))
+    def suspend(self, name: str) -> object:
+        return multiple(*self.send(Suspended(name)))
 
     @rule(
         target=attempts,

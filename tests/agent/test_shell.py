@@ -130,13 +130,15 @@ ALL: list[events.Effect] = [
     events.Send("b", Goodbye(1)),
     events.LoadPlan("net", Version(1, "a"), Epoch(1, 1), b"", (), MODEL, ()),
     events.SwitchTo("net", Epoch(1, 1)),
+    events.SwitchOff("net@1"),
     events.DropPlan("net", Epoch(1, 1)),
     events.StandingChanged(Standing(1, "net", Version(1, "a"), "serving", "", True, NO_EPOCH, (), "", "")),
     events.LeaderChanged("", 7),
     events.PersistIncarnation(3),
 ]
 DOORS = [
-    "keep", "keep_deployments", "undeployed", "members", "control", "load", "switch", "drop", "standing", "keep",
+    "keep", "keep_deployments", "undeployed", "members", "control", "load", "switch", "switch_off", "drop",
+    "standing", "keep",
 ]  # fmt: skip
 
 
@@ -238,18 +240,20 @@ def test_urgent_plans_come_first_and_newer_orders_replace_older_ones() -> None:
             plan_for("a"),
             plan_for("b"),
             plan_for("b", quick=True),
+            plan_for("a@1", urgent=True),
             plan_for("c", urgent=True),
             plan_for("c", urgent=True, quick=True),
         ]
         fakes.plan.set()
         shell.post(events.LeaveRequested())
         await script.next()
-        for name in "cab":
+        for name in ("c", "a@1", "a", "b"):
             assert (await script.next()).key.deployment == name
 
     fakes = run(work)
     assert [call for call in fakes.told if call[0] == "compute"] == [
         ("compute", "c", True, True),
+        ("compute", "a@1", True, False),
         ("compute", "a", False, False),
         ("compute", "b", False, True),
     ]
@@ -272,6 +276,31 @@ def test_what_is_urgent_sets_aside_what_is_not() -> None:
 
     fakes = run(work)
     assert [call[1] for call in fakes.told if call[0] == "compute"] == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(("grace_s", "order"), [(0.0, ["a", "a@1", "a"]), (60.0, ["a", "a@1"])])
+def test_a_plan_for_a_new_shape_gives_one_in_the_background_some_time(
+    monkeypatch: pytest.MonkeyPatch, grace_s: float, order: list[str]
+) -> None:
+    monkeypatch.setattr("edgepart.agent.shell.GRACE_S", grace_s)
+
+    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+        script.effects = [plan_for("a")]
+        shell.post(events.LeaveRequested())
+        await script.next()
+        await asyncio.to_thread(fakes.planning.acquire, timeout=10)
+        script.effects = [plan_for("a@1", urgent=True)]
+        shell.post(events.LeaveRequested())
+        await script.next()
+        if grace_s:
+            fakes.plan.set()
+        await asyncio.to_thread(fakes.planning.acquire, timeout=10)
+        fakes.plan.set()
+        for _ in range(2):
+            await script.next()
+
+    fakes = run(work)
+    assert [call[1] for call in fakes.told if call[0] == "compute"] == order
 
 
 def test_a_planning_process_that_dies_is_an_answer_too() -> None:
