@@ -27,7 +27,8 @@ def linear_regressor(bound: Bound) -> Derived:
     apart = (
         targets == bound.output[-1] and not coefficients.size % targets and intercepts.size in (0, targets)
     )
-    if not apart or bound.text("post_transform", "NONE").startswith("SOFTMAX"):
+    # A softmax is over all targets; and of one target alone, ONNX Runtime changes nothing afterwards.
+    if not apart or bound.text("post_transform", "NONE") != "NONE":
         return Aligned(bound, [rows(bound)], whole=(1,), family="gemm", work=work, names=ROWS)
     table = coefficients.reshape(targets, -1)
 

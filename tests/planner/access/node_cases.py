@@ -23,6 +23,11 @@ def _all() -> tuple[Any, ...]:
         return tuple(collect_testcases(None))
 
 
+def _value(attribute: onnx.AttributeProto) -> Any:
+    found = onnx.helper.get_attribute_value(attribute)
+    return onnx.numpy_helper.to_array(found) if isinstance(found, onnx.TensorProto) else found
+
+
 def node_cases(op_type: str, domain: str = "") -> dict[str, Case]:
     """By name, the cases whose model is one node of that operator. Shapes, axes and the like are constants, as
     declarations want them; the input 0 never is."""
@@ -37,7 +42,7 @@ def node_cases(op_type: str, domain: str = "") -> dict[str, Case]:
         found[one.name] = Case(
             op_type,
             arrays,
-            {a.name: onnx.helper.get_attribute_value(a) for a in nodes[0].attribute},
+            {a.name: _value(a) for a in nodes[0].attribute},
             version=min(next(o.version for o in one.model.opset_import if o.domain == domain), LATEST),
             domain=domain,
             constants=frozenset(integers),
