@@ -4,7 +4,7 @@ read whole, or, in parts, reduced. Pure."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from edgepart.planner.access.aligned import Along
@@ -13,46 +13,23 @@ from edgepart.planner.access.bound import Bound, Shape, is_floating
 from edgepart.planner.access.cut import integers
 from edgepart.planner.access.derived import Derived, Reads, Whole, local_node
 from edgepart.planner.access.frontier import Frontier, input_dtype, masked
+from edgepart.planner.access.heads import (
+    BATCH,
+    FEATURE,
+    HEAD,
+    KEY,
+    ROW,
+    Heads,
+    loops_of,
+    past_followed,
+    scores_followed,
+)
 from edgepart.planner.access.language import Addend, Axis, Local, LocalNode, Reduction
-from edgepart.planner.access.loops import Followed, Job, Loop, Loops, Piece, Written
+from edgepart.planner.access.loops import Followed, Job, Loops, Piece, Written
 from edgepart.planner.region import Interval, Region, span, span_size
-
-BATCH, HEAD, ROW, KEY, FEATURE = range(5)
-"""Loops of attention. HEAD runs over the heads of keys: each goes with a group of query heads."""
 
 Q, K, V, MASK, PAST_K, PAST_V, VALID = range(7)
 Y, PRESENT_K, PRESENT_V, SCORES = range(4)
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """The extents of an attention operator."""
-
-    flat: bool
-    """Whether queries, keys and values are [batch, sequence, heads * size], not [batch, heads, sequence, size]."""
-    batch: int
-    queries: int
-    """Heads of queries; a multiple of `keys`."""
-    keys: int
-    """Heads of keys and of values."""
-    size: int
-    """Of a head of queries and keys."""
-    value_size: int
-    rows: int
-    past: int
-    """Keys of the past, before those that this operator is given."""
-    total: int
-    """Keys, those of the past included."""
-
-    @property
-    def group(self) -> int:
-        return self.queries // self.keys
-
-    def work(self, space: Region) -> float:
-        """FLOPs: a product of queries and keys, one with values, and about five operations for each exponential."""
-        batch, heads, rows, keys, features = space.shape
-        inner = 2 * self.size + 2 * (self.value_size if self.flat else features) + 5
-        return float(batch * heads * self.group * rows * keys * inner)
 
 
 def heads_of(bound: Bound) -> Heads | str:
@@ -105,7 +82,8 @@ class Attended(Loops):
         )
         self.writable = not self.windowed and _writable(bound, heads)
         in_parts = self.writable or not (self.frontier.causal or self.windowed)
-        given = [*_followed(heads), mask_followed(bound, heads), *past_followed(heads), [Along(BATCH)]]
+        mask = bound.shape(MASK) if bound.has(MASK) else None
+        given = [*_followed(heads), scores_followed(mask, heads), *past_followed(heads), [Along(BATCH)]]
         super().__init__(
             bound,
             loops_of(heads),
@@ -243,16 +221,6 @@ def _writable(bound: Bound, heads: Heads) -> bool:
     return (dtype == "bool" or is_floating(dtype)) and last in (1, heads.total)
 
 
-def loops_of(heads: Heads) -> tuple[Loop, ...]:
-    return (
-        Loop("batch", heads.batch),
-        Loop("head", heads.keys),
-        Loop("sequence", heads.rows),
-        Loop("key", heads.total, shared=False),
-        Loop("feature", 1 if heads.flat else heads.value_size),
-    )
-
-
 def _followed(heads: Heads) -> list[Followed | None]:
     """How queries, keys and values follow the loops."""
     past, size, value = heads.past, heads.size, heads.value_size
@@ -263,21 +231,6 @@ def _followed(heads: Heads) -> list[Followed | None]:
     query = [Along(BATCH), Along(HEAD, heads.group), Along(ROW), None]
     key = [Along(BATCH), Along(HEAD), Piece(KEY, past), None]
     return [query, key, [*key[:-1], Along(FEATURE)]]
-
-
-def past_followed(heads: Heads) -> tuple[Followed, Followed]:
-    """How past keys and values, [batch, heads, past, size], follow the loops."""
-    key: Followed = [Along(BATCH), Along(HEAD), Piece(KEY), None]
-    return key, [*key[:-1], None if heads.flat else Along(FEATURE)]
-
-
-def mask_followed(bound: Bound, heads: Heads) -> Followed | None:
-    """How what is broadcast to [batch, heads, rows, keys] follows the loops."""
-    if not bound.has(MASK):
-        return None
-    shape = bound.shape(MASK)
-    full: Followed = [Along(BATCH), Along(HEAD, heads.group), Along(ROW), Piece(KEY)]
-    return [None if extent == 1 else one for extent, one in zip(shape, full[4 - len(shape) :], strict=True)]
 
 
 def _written(bound: Bound, heads: Heads, rows: bool) -> Mapping[int, Written]:

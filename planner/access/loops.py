@@ -92,6 +92,9 @@ class Job:
 class Loops(Derived):
     """See the module's docstring. `job_nodes` are the operator on a part of its loops."""
 
+    apart = True
+    """Whether outputs that want different parts of the loops are made by nodes of their own, not by one for all."""
+
     def __init__(
         self,
         bound: Bound,
@@ -185,8 +188,8 @@ class Loops(Derived):
         for index, region in outputs.items():
             wanted = self._spans(index, region)
             for spans, members in groups:
-                if all(a is None or b is None or a == b for a, b in zip(spans, wanted, strict=True)):
-                    spans[:] = [b if a is None else a for a, b in zip(spans, wanted, strict=True)]
+                if not self.apart or all(map(_agree, spans, wanted)):
+                    spans[:] = [_joined(a, b) for a, b in zip(spans, wanted, strict=True)]
                     members.append(index)
                     break
             else:
@@ -233,6 +236,16 @@ class Loops(Derived):
         for node in self.job_nodes(job):
             targets = tuple(f"{name}.{o}" if isinstance(o, str) else o for o in node.outputs)
             yield replace(node, inputs=tuple(map(renamed, node.inputs)), outputs=targets)
+
+
+def _agree(one: Span | None, two: Span | None) -> bool:
+    return one is None or two is None or one == two
+
+
+def _joined(one: Span | None, two: Span | None) -> Span | None:
+    if one is None or two is None:
+        return two if one is None else one
+    return span(*one, *two)
 
 
 def _place(written: Written, loop: int) -> tuple[int, int] | None:
