@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from edgepart.planner.access import (
     attention,
     attention_microsoft,
+    attention_projected,
     blocks,
     contraction,
     control,
@@ -46,6 +47,7 @@ Declaration = Callable[[Bound], Derived]
 _FAMILIES = (
     attention,
     attention_microsoft,
+    attention_projected,
     blocks,
     contraction,
     control,
