@@ -11,7 +11,7 @@ from math import prod
 
 from onnx import NodeProto, TensorProto, TypeProto, checker, defs, helper, numpy_helper, shape_inference
 
-from edgepart.planner import packed_shapes
+from edgepart.planner import packed_shapes, table_shapes
 from edgepart.planner.errors import ModelError
 from edgepart.planner.graph import Constant, Tensor
 from edgepart.planner.subgraphs import described
@@ -83,6 +83,8 @@ def infer(
             schema, node, dict(types), data, None, opsets, ir_version
         )
         _check_elements(node, types, found)
+        if node.domain == table_shapes.DOMAIN:
+            return table_shapes.completed(node, found, known_shape(types.get(next(iter(node.input), ""))))
         return found
     except (shape_inference.InferenceError, checker.ValidationError) as error:
         if node.op_type in _EXACT and "[ShapeInferenceError]" in str(error) and _all_known(node, types):
