@@ -15,7 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ SHARES: Mapping[int, tuple[float, ...]] = {
 """Of unequal devices, by how many there are."""
 
 AUTO = "auto"
+SEARCH_S = 10.0
 SLOW_FLOPS = 2e9
 """Of all devices together under `auto`: slow enough for most models to be worth dividing."""
 
@@ -76,8 +77,8 @@ class Trial:
         return f"{'WRONG ' if self.wrong else ''}{self.difference:.0e} {self.split} on {self.used}"
 
 
-def trials(model: Model, counts: Sequence[int]) -> Iterator[Trial]:
-    """`auto` and every axis, on each number of devices."""
+def trials(model: Model, counts: Sequence[int], search_s: float = SEARCH_S) -> Iterator[Trial]:
+    """`auto` and every axis, on each number of devices; `search_s` is what `auto` may spend."""
     graph = load_graph(model.path, shapes=model.shapes)
     inputs = model.inputs(0)
     expected = alone(model.path, inputs)
@@ -85,21 +86,24 @@ def trials(model: Model, counts: Sequence[int]) -> Iterator[Trial]:
     for count in counts:
         rehearsal = Rehearsal(graph, SHARES[count])
         for axis in (AUTO, *rehearsal.axes):
-            yield _trial(model.name, rehearsal, axis, inputs, expected, allowed)
+            began = time.monotonic()
+            made = _trial(model.name, rehearsal, axis, search_s, inputs, expected, allowed)
+            yield replace(made, seconds=time.monotonic() - began)
 
 
 def _trial(
     name: str,
     rehearsal: Rehearsal,
     axis: str,
+    search_s: float,
     inputs: Mapping[str, Any],
     expected: Mapping[str, Any],
     allowed: float | None,
 ) -> Trial:
-    began, count = time.monotonic(), len(rehearsal.shares)
+    count = len(rehearsal.shares)
     try:
         if axis == AUTO:
-            devices, split, used = _auto(rehearsal.graph, count)
+            devices, split, used = _auto(rehearsal.graph, count, search_s)
         else:
             made = rehearsal.divide(axis)
             devices, split, used = made.devices, len(made.split), made.devices_used
@@ -110,14 +114,15 @@ def _trial(
     if axis != AUTO and not split:
         wrong.append(f"nothing was split along {axis}, an axis that it has")
     difference = largest_difference(got, expected)
-    return Trial(name, count, axis, difference, allowed, used, split, tuple(wrong), time.monotonic() - began)
+    return Trial(name, count, axis, difference, allowed, used, split, tuple(wrong))
 
 
-def _auto(graph: Graph, count: int) -> tuple[InProcess, int, int]:
+def _auto(graph: Graph, count: int, search_s: float) -> tuple[InProcess, int, int]:
     """What `auto` plans, ready to run; operators really split; devices used."""
     shares = SHARES[count]
     devices = (Device(f"device{n}", f"kind{n}", SLOW_FLOPS * s, 1e9 * s, 1e12) for n, s in enumerate(shares))
-    problem = Problem(graph, Cluster(tuple(devices), default_link=Link(1e9, 1e-5, 1e-6)), "device0")
+    cluster = Cluster(tuple(devices), default_link=Link(1e9, 1e-5, 1e-6))
+    problem = Problem(graph, cluster, "device0", search_budget_s=search_s)
     study = Study(problem)
     strategy = strategies.plan(problem, AUTO, study)
     accesses = study.coarse.accesses
