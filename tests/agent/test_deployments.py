@@ -24,6 +24,7 @@ options = st.builds(
     axis=st.sampled_from([None, "height"]),
     devices=st.sampled_from([(), ("pi",)]),
     memory_limit_bytes=st.sampled_from([None, 10**9]),
+    bindings=st.sampled_from([0, 8]),
 )
 entries = st.builds(
     Deployment,
@@ -105,6 +106,7 @@ GOOD: dict[str, Any] = to_json(
         (("deployments", 0, "deleted"), 0, "deleted: expected bool"),
         (("deployments", 0, "options", "shapes", "x"), [1.5], r"shapes\['x'\]: expected int"),
         (("deployments", 0, "options", "axis"), 3, "axis: expected str"),
+        (("deployments", 0, "options", "bindings"), "8", "bindings: expected int"),
     ],
 )
 def test_a_damaged_file_is_refused_with_the_place(path: tuple[Any, ...], value: object, where: str) -> None:
@@ -115,6 +117,13 @@ def test_a_damaged_file_is_refused_with_the_place(path: tuple[Any, ...], value: 
     inner[path[-1]] = value
     with pytest.raises(UsageError, match=where):
         from_json(document)
+
+
+def test_a_file_from_before_there_were_bindings_can_be_read() -> None:
+    document = copy.deepcopy(GOOD)
+    del document["deployments"][0]["options"]["bindings"]
+    (entry,) = from_json(document)
+    assert entry.options == DeployOptions(shapes={"x": (1,)})
 
 
 def test_the_file_must_be_an_object() -> None:

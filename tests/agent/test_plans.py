@@ -36,6 +36,9 @@ class Gateway:
     ) -> None:
         self.told.append(("activate", name, epoch))
 
+    def suspend(self, name: str) -> None:
+        self.told.append(("suspend", name))
+
     def remove(self, name: str) -> None:
         self.told.append(("remove", name))
 
@@ -303,3 +306,21 @@ def test_what_is_undeployed_serves_no_more() -> None:
         assert bench.plans.active("m") is None
 
     assert run(work).gateway.told[1:] == [("remove", "m")] * 2
+
+
+def test_variants_are_plans_of_their_own_and_go_with_their_deployment() -> None:
+    async def work(bench: Bench) -> None:
+        for name in ("m", "m@1", "m@2"):
+            bench.plans.load(order(deployment=name))
+            await bench.answer()
+            bench.plans.switch(SwitchTo(name, EPOCH))
+        assert [epoch for epoch, _ in bench.plans.variants("m")] == [EPOCH, EPOCH]
+        bench.plans.switch_off("m@1")
+        assert bench.plans.active("m@1") is None and len(bench.plans.variants("m")) == 1
+        bench.plans.drop(DropPlan("m@1", EPOCH))
+        bench.plans.undeployed("m")
+        assert bench.plans.variants("m") == []
+
+    bench = run(work)
+    assert bench.gateway.told[3:] == [("suspend", "m@1"), ("remove", "m")]
+    assert bench.sessions.held == (2, 2)  # what they share is held once, and is still there
