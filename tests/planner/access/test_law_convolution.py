@@ -72,7 +72,10 @@ def test_conv(geometry: Geometry, data: st.DataObject) -> None:
     w = floats(groups * made, read, *geometry.kernel, seed=1)
     bias = [floats(groups * made, seed=2)] if data.draw(st.booleans(), "bias") else []
     version = data.draw(st.sampled_from([7, 9, 11, 22]), "version")
-    case = Case("Conv", [x, w, *bias], {**geometry.attributes, "group": groups}, version=version)
+    attributes = {**geometry.attributes, "group": groups}
+    if data.draw(st.booleans(), "kernel_shape"):
+        attributes["kernel_shape"] = geometry.kernel
+    case = Case("Conv", [x, w, *bias], attributes, version=version)
     check_any_region(declared(case), data)
 
 
@@ -121,6 +124,39 @@ def test_lp_pool(geometry: Geometry, p: int, data: st.DataObject) -> None:
     check_any_region(
         declared(Case("LpPool", [floats(1, 3, *geometry.extents)], attributes, version=11)), data
     )
+
+
+CORNERS = [
+    Case("Conv", [floats(1, 2, 9, 8), floats(3, 2, 3, 2, seed=1)],
+         {"kernel_shape": [3, 2], "dilations": [2, 3], "strides": [2, 2], "pads": [0, 3, 2, 1]}),
+    Case("Conv", [floats(2, 1, 1), floats(1, 1, 1, seed=1)], {"pads": [2, 1], "strides": [3]}),
+    Case("ConvTranspose", [floats(1, 2, 4, 3), floats(2, 3, 3, 2, seed=1)],
+         {"kernel_shape": [3, 2], "dilations": [2, 1], "strides": [3, 2], "pads": [1, 0, 2, 1]}),
+    Case("ConvInteger", [np.full((1, 4, 5, 5), 9, np.uint8), np.full((6, 2, 2, 2), 3, np.uint8)],
+         {"group": 2, "kernel_shape": [2, 2], "pads": [1, 0, 0, 1]}),
+    Case("QLinearConv",
+         [np.full((1, 2, 5, 5), 9, np.uint8), *(np.asarray(v) for v in (np.float32(0.1), np.uint8(3))),
+          np.full((2, 2, 2, 2), 3, np.int8), *(np.asarray(v) for v in (np.float32(0.1), np.int8(0))),
+          *(np.asarray(v) for v in (np.float32(0.2), np.uint8(9)))],
+         {"kernel_shape": [2, 2], "strides": [2, 1]}, version=13),
+    Case("AveragePool", [floats(1, 2, 9, 8)],
+         {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [1, 0, 2, 1], "count_include_pad": 1}, version=19),
+    Case("AveragePool", [floats(1, 2, 9)], {"kernel_shape": [2], "strides": [3], "ceil_mode": 1}, version=22),
+    Case("LpPool", [floats(1, 2, 9, 8)], {"kernel_shape": [3, 2], "dilations": [2, 3], "p": 3}, version=18),
+    Case("LpPool", [floats(1, 2, 8, 7)], {"kernel_shape": [3, 2], "strides": [2, 2], "ceil_mode": 1}, version=22),
+    Case("LpPool", [floats(1, 2, 8, 7)], {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": "SAME_LOWER"}),
+    Case("MaxPool", [floats(1, 2, 8, 7)], {"kernel_shape": [3, 2], "strides": [2, 2], "storage_order": 1}),
+    Case("GlobalLpPool", [floats(2, 3, 4, 5)], {"p": 1}),
+    Case("GlobalLpPool", [floats(2, 3, 4, 5)], {"p": 3}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(CORNERS)), ids=lambda n: f"{CORNERS[n].op_type}-{n}")
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_corners(number: int, data: st.DataObject) -> None:
+    """Dilation with stride, uneven pads, one element, and what the drawn windows leave as it is."""
+    check_any_region(declared(CORNERS[number]), data)
 
 
 @pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])

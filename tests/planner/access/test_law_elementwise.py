@@ -106,6 +106,34 @@ BINARY: dict[str, tuple[int, dict[str, Any], Callable[..., Array]]] = {
 SHAPES = st.sampled_from([(), (5,), (1,), (4, 1), (3, 1, 1), (1, 3, 4, 1), SHAPE, (2, 1, 1, 5)])
 
 
+def _infinities(*shape: int) -> Array:
+    return np.asarray(np.floor(floats(*shape)) / 0.0 if shape else -np.inf, np.float32)
+
+
+MORE: list[tuple[str, int, dict[str, Any], Callable[..., Array]]] = [
+    *(
+        (name, version, {}, make)
+        for name, (version, given, make) in UNARY.items()
+        if given and name != "Cast"
+    ),
+    ("Cast", 13, {"to": 7}, floats),
+    ("Cast", 9, {"to": 1}, _truths),
+    *(("IsInf", 10, {f"detect_{sign}": 0}, _infinities) for sign in ("negative", "positive")),
+]
+"""The same with defaults, and with other values."""
+
+
+@pytest.mark.parametrize("number", range(len(MORE)), ids=lambda n: f"{MORE[n][0]}-{n}")
+@FEW
+@given(data=st.data())
+def test_unary_with_other_attributes(number: int, data: st.DataObject) -> None:
+    op_type, version, attributes, make = MORE[number]
+    shape = data.draw(st.sampled_from([(), (6,), (4, 5), SHAPE]), "shape")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        x = make(*shape)
+    check_any_region(declared(Case(op_type, [x], attributes, version=version)), data, tries=1)
+
+
 @pytest.mark.parametrize("op_type", [*UNARY, *PLAIN])
 @FEW
 @given(data=st.data())
@@ -126,6 +154,8 @@ def test_broadcasting(op_type: str, data: st.DataObject) -> None:
         inputs.append(make(*data.draw(SHAPES, "third"), seed=2))
     check_any_region(declared(Case(op_type, inputs, attributes, version=version)), data, tries=2)
 
+
+KINDS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
 MIXED: list[Case] = [
     Case("Where", [_truths(3, 1, 1), floats(*SHAPE), floats(5, seed=1)]),
@@ -221,7 +251,28 @@ MIXED: list[Case] = [
            constants=frozenset({1})) for axis in (-1, 1, 2)),
     Case("BitCast", [floats(*SHAPE)], {"to": 6}, version=26),
     Case("BitCast", [_eight(*SHAPE)], {"to": 3}, version=26),
+    Case("ArgMax", [floats(*SHAPE)], {"axis": -2, "select_last_index": 1}),
+    Case("ArgMin", [floats(*SHAPE)], {"axis": 0, "keepdims": 0}, version=11),
+    Case("TopK", [floats(*SHAPE), ints(3)], {"axis": -1, "largest": 0, "sorted": 1}, outputs=2),
+    Case("TopK", [floats(*SHAPE), ints(3)], {"axis": 1, "sorted": 0}, outputs=2),
+    Case("TopK", [floats(3, 7), ints(2)], version=10, outputs=2),
+    Case("CumSum", [floats(*SHAPE), np.asarray(-1, np.int64)], {"exclusive": 1}, constants=frozenset({1})),
+    Case("CumSum", [floats(*SHAPE), np.asarray(0, np.int32)], {"exclusive": 1, "reverse": 1}, constants=frozenset({1})),
+    *(Case(f"Reduce{kind}", [floats(*SHAPE, low=0.1)], {"axes": [-1, 0], "keepdims": 0}, version=11) for kind in KINDS),
+    *(Case(f"Reduce{kind}", [floats(*SHAPE, low=0.1), ints(-2)], {"keepdims": 0}, version=18, constants=frozenset({1}))
+      for kind in KINDS),
+    *(Case(f"Reduce{kind}", [floats(*SHAPE, low=0.1)], {"noop_with_empty_axes": noop}, version=18)
+      for kind in KINDS for noop in (0, 1)),
+    Case("BatchNormalization", [floats(*SHAPE), floats(3), floats(3), floats(3), floats(3, low=0.5)],
+         {"epsilon": 0.1}, version=7),
+    Case("LRN", [floats(1, 5, 3, 3)], {"size": 3, "beta": 0.5, "bias": 2.0}, version=13),
+    Case("BitShift", [_whole_numbers(4, 5, kind=np.uint8), _whole_numbers(5, kind=np.uint8)], {"direction": "RIGHT"}),
+    Case("Mod", [floats(*SHAPE), floats(5, low=0.5)], {"fmod": 1}),
     # Quantisation
+    Case("QuantizeLinear", [floats(4, 6), floats(4, low=0.1), None], {"axis": -2, "output_dtype": 3}, version=21),
+    Case("QuantizeLinear", [floats(4, 6), floats(4, 3, low=0.1), np.zeros((4, 3), np.int8)],
+         {"axis": -1, "block_size": 2}, version=21),
+    Case("QuantizeLinear", [floats(4, 6), floats(6, low=0.1), np.zeros(6, np.uint8)], {"axis": 1}, version=13),
     Case("QuantizeLinear", [floats(*SHAPE), np.asarray(0.02, np.float32), np.asarray(5, np.uint8)], version=10),
     Case("QuantizeLinear", [floats(*SHAPE), np.linspace(0.1, 0.3, 3, dtype=np.float32), np.zeros(3, np.int8)],
          {"axis": 1}),

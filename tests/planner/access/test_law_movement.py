@@ -59,6 +59,16 @@ CASES: list[Case] = [
     Case("DepthToSpace", [floats(1, 8, 3, 4)], {"blocksize": 2}),
     Case("DepthToSpace", [floats(1, 8, 3, 4)], {"blocksize": 2, "mode": "CRD"}),
     Case("SpaceToDepth", [floats(1, 2, 6, 4)], {"blocksize": 2}),
+    Case("GatherElements", [floats(4, 5), np.asarray([[0, 4], [2, -1], [1, 1], [3, 3]])], {"axis": -1}),
+    Case("GatherElements", [floats(4, 5), np.asarray([[0, 3, 1]])]),
+    Case("DepthToSpace", [floats(2, 9, 2, 3)], {"blocksize": 3}, version=9),
+    Case("SpaceToDepth", [floats(2, 1, 6, 9)], {"blocksize": 3}, version=9),
+    Case("Reshape", [floats(2, 6, 4), ints(0, -1)], {"allowzero": 0}, version=14, constants=SECOND),
+    Case("Reshape", [floats(2, 6, 4), ints(4, -1)], {"allowzero": 1}, version=14, constants=SECOND),
+    Case("Transpose", [floats(3)]),
+    Case("Transpose", [np.asarray(1.5, np.float32)]),
+    Case("Unsqueeze", [np.asarray(1.5, np.float32), ints(0)], version=13, constants=SECOND),
+    Case("Expand", [np.asarray(1.5, np.float32), ints(2, 3)], constants=SECOND),
     Case("Upsample", [floats(1, 3, 4, 5)], {"scales": [1.0, 1.0, 2.0, 3.0]}, version=7),
     Case("Upsample", [floats(1, 3, 4, 5), np.asarray([1, 1, 2, 2], np.float32)], {"mode": "linear"}, version=9,
          constants=SECOND),
@@ -183,6 +193,32 @@ def resizes(draw: st.DrawFn) -> Case:
 @given(resizes(), st.data())
 def test_resize(case: Case, data: st.DataObject) -> None:
     check_any_region(declared(case), data)
+
+
+RESIZED = [
+    ({"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}, (1, 1, 2, 2)),
+    ({"mode": "cubic", "exclude_outside": 1, "coordinate_transformation_mode": "asymmetric"}, (1, 1, 2, 4)),
+    ({"mode": "linear", "antialias": 1}, (1, 1, 0.5, 0.5)),
+    ({"mode": "linear", "axes": [2, 3]}, (2, 3)),
+    ({"mode": "nearest", "axes": [-1]}, (2,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(RESIZED)))
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_resize_with_rare_attributes(number: int, data: st.DataObject) -> None:
+    attributes, scales = RESIZED[number]
+    inputs = [floats(1, 2, 8, 6), None, np.asarray(scales, np.float32)]
+    check_any_region(declared(Case("Resize", inputs, attributes, version=19, constants=frozenset({2}))), data)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.sampled_from(["not_larger", "not_smaller"]), st.data())
+def test_resize_that_keeps_proportions(policy: str, data: st.DataObject) -> None:
+    attributes = {"mode": "linear", "keep_aspect_ratio_policy": policy, "axes": [2, 3]}
+    inputs = [floats(1, 2, 8, 6), None, None, ints(12, 12)]
+    check_any_region(declared(Case("Resize", inputs, attributes, version=19, constants=frozenset({3}))), data)
 
 
 def test_rows_of_an_upsampling_read_the_rows_they_come_from() -> None:
