@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from benchmarks.models import LIGHT, Inputs, light, main, real_models, sample_inputs
+from benchmarks.models import LIGHT, SMALL, ZOO, Inputs, light, main, real_models, sample_inputs, zoo_model
+from benchmarks.models.exported import EXPORTS, PACKAGES
+from benchmarks.models.real import REAL as NAMES
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from edgepart.planner.errors import UsageError
@@ -90,6 +92,63 @@ def test_real_models_load_with_every_shape_right_and_the_same_answer(name: str) 
 def test_real_models_answer_differently_to_different_inputs(name: str) -> None:
     first, second = (run(REAL[name].path, REAL[name].inputs(seed))[0] for seed in (0, 1))
     assert float(np.abs(first - second).max()) > 1e-3 * float(np.abs(first).max())
+
+
+OPERATORS = {
+    "bert_base_small": {"LayerNormalization", "Erf", "Softmax", "Gather"},
+    "bert_float16_small": {"LayerNormalization"},
+    "bert_fused_small": {"Attention", "SkipLayerNormalization", "BiasGelu"},
+    "bert_int8_dynamic_small": {"DynamicQuantizeLinear", "MatMulInteger"},
+    "bert_optimised_small": {"SkipLayerNormalization", "FusedMatMul", "Gelu"},
+    "film_3d_small": {"Conv", "BatchNormalization", "MaxPool"},
+    "gpt_past_4bit_small": {"MatMulNBits"},
+    "gpt_past_small": {"Concat", "Softmax", "Split"},
+    "llama_attention_small": {"Attention", "RotaryEmbedding", "RMSNormalization"},
+    "loop_decoder_small": {"Loop", "Scan"},
+    "lstm_lm_small": {"LSTM"},
+    "mobilenet_v2_float16_small": {"Conv", "Clip"},
+    "mobilenet_v2_small": {"Conv", "Clip", "ReduceMean"},
+    "resnet50_dyn_small": {"Conv"},
+    "resnet50_optimised_small": {"FusedConv"},
+    "resnet50_qdq_int8_small": {"QuantizeLinear", "DequantizeLinear"},
+    "resnet50_small": {"Conv", "Relu", "Add"},
+    "shufflenet_v2_small": {"Conv", "Split", "Transpose"},
+    "sound_1d_small": {"Conv", "InstanceNormalization"},
+    "unet_256_small": {"Conv", "ConvTranspose", "Concat"},
+    "vit_b16_small": {"Conv", "Gelu", "Softmax"},
+}
+"""What each is there for."""
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_models_are_of_their_kind_and_depend_on_their_input(name: str) -> None:
+    model = zoo_model(name)
+    graph = load_graph(model.path, shapes=model.shapes)
+    assert list(broken_rules(graph)) == []
+    assert {op.op_type for op in graph.operators} >= OPERATORS[name]
+    (first, *_), (second, *_) = (run(model.path, model.inputs(seed)) for seed in (0, 1))
+    first, second = first.astype(np.float32), second.astype(np.float32)
+    assert np.isfinite(first).all()
+    assert float(np.abs(first - second).max()) > 0.05 * float(np.abs(first).max())
+
+
+def test_the_zoo_names_every_model_once() -> None:
+    assert tuple(model.name for model in real_models()) == NAMES
+    assert {*NAMES, "ort_mul_1", "light_resnet50", "seeded_light_vgg19", "bert_base", "vit_b16"} <= set(ZOO)
+    assert not set(SMALL) & set(ZOO)
+    with pytest.raises(UsageError, match="no model 'resnet51'; there are ppocrv4_det"):
+        zoo_model("resnet51")
+    for name in ("ort_mul_1", "ort_logreg_iris", "light_squeezenet"):
+        model = ZOO[name]()
+        assert model.name == name
+        assert run(model.path, model.inputs(0))
+
+
+def test_what_torch_exports_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for name in EXPORTS:
+        with pytest.raises(UsageError, match=rf"{name} needs {', '.join(PACKAGES)}: pip install 'edgepart"):
+            zoo_model(name)
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet", "inception_v2"])

@@ -1,0 +1,222 @@
+"""Uses of operators: one operator with shapes, attributes and constant inputs, and what its declaration makes of it.
+
+What an operator can be split along depends on how it is used, so the table in docs/operators.md is made from uses: the
+onnx project's node cases, and what the law tests of this project try where those say less (benchmarks/uses.json,
+written by `python -m benchmarks.uses`, which runs them).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from onnx import ModelProto, numpy_helper
+
+from edgepart.planner import access
+from edgepart.planner.access.bound import numpy_dtype
+from edgepart.planner.access.language import Access
+from edgepart.planner.errors import EdgepartError
+from edgepart.planner.graph import Constant, Graph, Operator, Tensor
+from edgepart.planner.model import load_graph
+from edgepart.planner.region import Array
+
+KEPT = Path(__file__).with_name("uses.json")
+LAWS = Path(__file__).parents[1] / "tests" / "planner" / "access"
+SMALL = 64
+"""Elements of a constant that are written into uses.json; a bigger one counts as zeros."""
+MOST = 8
+"""Uses kept of one operator."""
+
+GENERAL = ("the shape of ", "without elements")
+"""Parts of reasons that hold of any operator."""
+
+Key = tuple[str, str]
+"""Domain ("" is ai.onnx) and operator type."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the declaration makes of one use."""
+
+    key: Key
+    axes: tuple[tuple[str, str | None], ...]
+    """Names, with the reducer of a reduced one."""
+    reason: str | None
+    """Why it cannot be split, where it cannot."""
+
+
+def found(operator: Operator, made: Access) -> Found:
+    axes = tuple((axis.name, axis.reducer) for axis in made.axes())
+    return Found(
+        ("" if operator.domain == "ai.onnx" else operator.domain, operator.op_type), axes, made.opaque
+    )
+
+
+def all_found() -> list[Found]:
+    """Over every use there is, each different one once."""
+    return list(dict.fromkeys([*node_cases(), *kept_uses()]))
+
+
+def node_cases() -> Iterator[Found]:
+    """Of every operator in the onnx project's node cases, as they are, and with small inputs as constants, as most
+    models have them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from onnx.backend.test.case.node import collect_testcases
+
+        cases = collect_testcases(None)
+    for case in cases:
+        if case.model is None or not case.data_sets or "_expanded" in case.name:
+            continue
+        for model in (case.model, _with_constants(case.model, case.data_sets[0][0])):
+            try:
+                graph = load_graph(model.SerializeToString())
+            except EdgepartError:  # not a use that can be planned: the cases' own run says which and why
+                continue
+            made = (found(operator, access.access_of(operator, graph)) for operator in graph.operators)
+            yield from filter(_tells, made)
+
+
+def _tells(one: Found) -> bool:
+    """Whether a use says anything of its operator: no operator can be split that has no known shape, or no elements."""
+    return one.reason is None or not any(part in one.reason for part in GENERAL)
+
+
+def _with_constants(model: ModelProto, values: Sequence[Any]) -> ModelProto:
+    made = ModelProto()
+    made.CopyFrom(model)
+    for value, given in list(zip(made.graph.input, values, strict=False))[1:]:
+        if (
+            isinstance(given, np.ndarray)
+            and given.ndim < 2
+            and given.size <= SMALL
+            and given.dtype.kind in "iub"
+        ):
+            made.graph.initializer.append(numpy_helper.from_array(given, value.name))
+            made.graph.input.remove(value)
+    made.ir_version = max(made.ir_version, 4)
+    return made
+
+
+def kept_uses() -> Iterator[Found]:
+    """Those in uses.json."""
+    for entry in json.loads(KEPT.read_text()):
+        operator, graph = _revived(entry)
+        yield found(operator, access.access_of(operator, graph))
+
+
+def _written(operator: Operator, graph: Graph) -> dict[str, Any] | None:
+    """A use as JSON; None for one that cannot be written down."""
+    tensors = {
+        name: [graph.tensors[name].shape, graph.tensors[name].dtype]
+        for name in (*operator.inputs, *operator.outputs)
+        if name in graph.tensors
+    }
+    constants: dict[str, Any] = {}
+    for name in operator.inputs:
+        if name in graph.constants:
+            one = graph.constants[name]
+            plain = one.region.size <= SMALL and np.dtype(numpy_dtype(one.dtype)).kind in "iubf"
+            constants[name] = [one.shape, one.dtype, one.load().reshape(-1).tolist() if plain else None]
+    entry = {
+        "op_type": operator.op_type,
+        "domain": operator.domain,
+        "version": operator.version,
+        "imports": dict(graph.opset_imports),
+        "inputs": operator.inputs,
+        "outputs": operator.outputs,
+        "attributes": {k: v.decode() if isinstance(v, bytes) else v for k, v in operator.attributes.items()},
+        "tensors": tensors,
+        "constants": constants,
+    }
+    try:
+        written: dict[str, Any] = json.loads(json.dumps(entry, allow_nan=False))
+    except (TypeError, ValueError):
+        return None
+    return written
+
+
+def _revived(entry: Mapping[str, Any]) -> tuple[Operator, Graph]:
+    tensors = {
+        name: Tensor(name, None if shape is None else tuple(shape), dtype, 4)
+        for name, (shape, dtype) in entry["tensors"].items()
+    }
+    constants = {name: _constant(name, *value) for name, value in entry["constants"].items()}
+    operator = Operator(
+        "it",
+        entry["op_type"],
+        entry["domain"],
+        entry["version"],
+        tuple(entry["inputs"]),
+        tuple(entry["outputs"]),
+        entry["attributes"],
+    )
+    given = tuple(name for name in operator.inputs if name in tensors)
+    outputs = tuple(filter(None, operator.outputs))
+    graph = Graph("use", given, outputs, tensors, constants, (operator,), entry["imports"], 8)
+    return operator, graph
+
+
+def _constant(name: str, shape: list[int], dtype: str, values: list[Any] | None) -> Constant:
+    kind = np.dtype(numpy_dtype(dtype))
+    array: Array = np.zeros(shape, kind) if values is None else np.asarray(values, kind).reshape(shape)
+    return Constant(name, tuple(shape), dtype, array.nbytes, lambda: array)
+
+
+@contextmanager
+def _recorded(into: dict[Found, dict[str, Any]]) -> Iterator[None]:
+    """Everything that declarations are asked inside."""
+    true = access.access_of
+
+    def recording(operator: Operator, graph: Graph) -> Access:
+        made = true(operator, graph)
+        key = found(operator, made)
+        if key not in into and (entry := _written(operator, graph)) is not None:
+            into[key] = entry
+        return made
+
+    with patch.object(access, "access_of", recording):
+        yield
+
+
+def main() -> int:
+    """Runs the law tests, and keeps the uses in them that show what the node cases do not."""
+    import pytest
+
+    seen: dict[Found, dict[str, Any]] = {}
+    with _recorded(seen):
+        files = map(str, sorted(LAWS.glob("test_law_*.py")))
+        settled = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=ci"]  # the same examples every time
+        status = pytest.main([*settled, *files])
+    shown: dict[Key, set[Any]] = {}
+    for one in node_cases():
+        shown.setdefault(one.key, set()).update({*one.axes, one.reason})
+    kept: dict[Key, list[dict[str, Any]]] = {}
+    for one, entry in seen.items():
+        known, mine = shown.setdefault(one.key, set()), kept.setdefault(one.key, [])
+        operator, graph = _revived(entry)
+        fresh = {*one.axes, one.reason} - known
+        if (
+            fresh
+            and _tells(one)
+            and len(mine) < MOST
+            and found(operator, access.access_of(operator, graph)) == one
+        ):
+            known |= fresh
+            mine.append(entry)
+    lines = [json.dumps(entry, sort_keys=True) for key in sorted(kept) for entry in kept[key]]
+    KEPT.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+    print(f"{len(lines)} uses of {sum(map(bool, kept.values()))} operators in {KEPT}")
+    return int(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
