@@ -5,7 +5,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # RapidOCR asks for opencv-python, which wants a desktop's libGL; its headless twin runs anywhere.
 HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --force-reinstall opencv-python-headless
 
-.PHONY: demo test lint types tests bench answers clean
+.PHONY: demo test lint types tests bench answers docs cases clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -40,8 +40,15 @@ tests: .venv/.dev
 bench: .venv/.dev  ## the README's numbers; takes about six minutes on a machine that does nothing else
 	$(BIN)/python -m benchmarks.overhead --markdown
 
-answers: .venv/.dev  ## every model under every strategy answers what one session does; takes about ten minutes
+answers: .venv/.dev  ## every model under every strategy, and along every axis, answers what one session does; takes an hour
 	$(BIN)/python -m benchmarks.answers
+	$(BIN)/python -m benchmarks.every_axis
+
+docs: .venv/.dev  ## docs/operators.md: what can be split along what; the first time it makes every model, in some minutes
+	$(BIN)/python -m benchmarks.operators
+
+cases: .venv/.dev  ## the ONNX project's node cases, each divided along every axis it has; takes about three minutes
+	$(BIN)/python -m benchmarks.node_cases
 
 clean:
 	rm -rf .venv build dist results .mypy_cache .pytest_cache .ruff_cache .hypothesis
