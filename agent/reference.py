@@ -11,7 +11,7 @@ from typing import Any
 import onnxruntime as ort
 
 from edgepart.agent.sameness import TOLERANCE, Values, differences, largest_difference
-from edgepart.agent.sessions import load_model
+from edgepart.agent.sessions import LoadedModel, load_model
 from edgepart.planner.graph import Graph
 
 QUANTISED = (
@@ -30,7 +30,10 @@ def alone(model: Path | bytes, inputs: Values, *, level: Any = None) -> dict[str
     """One session's outputs by name; `level` is another of ONNX Runtime's optimisation levels than the default.
 
     ModelError, RequestError where ONNX Runtime does not take the model or the inputs."""
-    session = load_model(model, level=level)
+    return _run(load_model(model, level=level), inputs)
+
+
+def _run(session: LoadedModel, inputs: Values) -> dict[str, Any]:
     found = session.run([inputs[name] for name in session.input_names])
     return dict(zip(session.output_names, found, strict=True))
 
@@ -57,7 +60,7 @@ class Reference:
     tolerance: float | None
     """Of a quantised model, its noise floor; None where the outputs' types say it (sameness.tolerance_of)."""
     random: tuple[str, ...] = ()
-    """Outputs that differ from one session to the next: nothing can be compared with them."""
+    """Outputs that differ from one run to the next: nothing can be compared with them."""
 
     def differences(self, got: Values) -> list[str]:
         """What is not the same answer; nothing where all is."""
@@ -69,8 +72,11 @@ class Reference:
 
 
 def reference_of(model: Path | bytes, graph: Graph, inputs: Values) -> Reference:
-    """`graph` is the model's. Two sessions run, to find out what is random; four of a quantised model."""
-    first, second = alone(model, inputs), alone(model, inputs)
+    """`graph` is the model's. One session runs twice, to find out what is random; three of a quantised model.
+
+    ModelError, RequestError where ONNX Runtime does not take the model or the inputs."""
+    session = load_model(model)
+    first, second = _run(session, inputs), _run(session, inputs)
     random = tuple(name for name in first if differences({name: second[name]}, {name: first[name]}))
     outputs = {name: value for name, value in first.items() if name not in random}
     tolerance = noise_floor(model, inputs, outputs) if is_quantised(graph) else None

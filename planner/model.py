@@ -40,6 +40,7 @@ from edgepart.planner.subgraphs import (
 )
 from edgepart.planner.weights import (
     Origin,
+    constant,
     constant_of,
     embed_external,
     external_path,
@@ -258,6 +259,8 @@ class _Loader:
         if (branch := self._branch(node)) is not None:
             self._visit_branch(node, branch)
             return
+        if node.op_type == "Range" and not node.domain:
+            self._make_scalars(node)
         version = self.imports.get(node.domain, 1)
         read = {name: self.types[name] for name in (*node.input, *captured_names(node)) if name in self.types}
         try:
@@ -269,11 +272,23 @@ class _Loader:
         known = {name: of for name, of in merged.items() if of is not None}
         folded = fold(node, known, read, self.constants, version)
         if folded is not None:
-            for constant in folded.values():
-                self._add_constant(constant)
+            for made in folded.values():
+                self._add_constant(made)
             return
         self.types |= {name: known.get(name, TypeProto()) for name in node.output if name}
         self.operators.append(self._operator(node, version))
+
+    def _make_scalars(self, node: NodeProto) -> None:
+        """Gives a node scalars for constants of one element that it reads: from an operator the runtime takes a vector
+        of one element for a Range's bound, as a constant it refuses that."""
+        for place, name in enumerate(node.input):
+            known = self.constants.get(name)
+            if known is None or known.shape == () or known.region.size != 1:
+                continue
+            scalar = f"{name}:scalar"
+            if scalar not in self.constants:
+                self._add_constant(constant(scalar, known.load().reshape(()), known.dtype))
+            node.input[place] = scalar
 
     def _branch(self, node: NodeProto) -> onnx.GraphProto | None:
         """The branch that an If with a constant condition always takes."""
