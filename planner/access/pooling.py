@@ -90,8 +90,11 @@ def relocated(source: str, target: int, read: Region, shape: Shape, columns: boo
 
 
 def pool(bound: Bound) -> Derived:
-    if bound.integers("kernel_shape") is None:
+    kernel = bound.integers("kernel_shape")
+    if kernel is None:
         return Whole(bound, "it has no kernel_shape")
+    if len(kernel) != len(bound.shape(0)) - 2:
+        return Whole(bound, "its kernel_shape does not fit its input")
     if bound.wants(1) and bound.opset < 10:
         return Whole(bound, "it gives indices in an opset that has no remainders to move them by")
     return Pool(bound)

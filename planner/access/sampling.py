@@ -140,6 +140,10 @@ def deform_conv(bound: Bound) -> Derived:
     if not len(x) == len(w) == len(bound.shape(2)) == rank > 2:
         return Whole(bound, _MISFIT)
     groups, parts = int(bound.attribute("group", 1)), int(bound.attribute("offset_group", 1))
+    counts = {len(bound.integers(name) or x[2:]) for name in ("kernel_shape", "strides", "dilations")}
+    padded = len(bound.integers("pads") or x[2:] * 2)
+    if groups < 1 or w[0] % groups or x[1] != w[1] * groups or counts != {rank - 2} or padded != 2 * rank - 4:
+        return Whole(bound, _MISFIT)
     each = w[0] // groups
     channels = Channels(groups, each if groups > 1 else 1, w[1], bound.integers("kernel_shape") or w[2:])
     if groups > 1 and parts > 1:  # Which channels an offset is of would change with the part.

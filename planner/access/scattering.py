@@ -181,6 +181,8 @@ def gather_nd(bound: Bound) -> Derived:
     if not 0 <= batches < min(len(data), len(indices)) or batches + named > len(data):
         return Whole(bound, _MISFIT)
     after = len(indices) - 1 - (batches + named)
+    if len(bound.output) != len(data) + after:
+        return Whole(bound, _MISFIT)
     reads: list[AxisReads] = [
         [
             Along(n) if n < batches else None if n < batches + named else Along(n + after)

@@ -39,7 +39,8 @@ def regressor(bound: Bound) -> Derived:
     leaves = np.asarray(bound.attribute("target_treeids", ()))
     trees = np.unique(nodes)
     how = _REDUCERS.get(bound.text("aggregate_function", "SUM"))
-    if bound.text("post_transform", "NONE") != "NONE" or not _scored(bound, np.isin(trees, leaves)):
+    plain = bound.text("post_transform", "NONE") == "NONE" and _listed_alike(bound)
+    if not plain or not _scored(bound, np.isin(trees, leaves)):
         how = None
 
     def some(part: Interval) -> dict[str, Any]:
@@ -53,6 +54,17 @@ def regressor(bound: Bound) -> Derived:
         }
 
     return _forest(bound, len(trees), how, some)
+
+
+def _listed_alike(bound: Bound) -> bool:
+    """Whether all that is said of nodes, and of leaves, is said of each."""
+    given = [
+        (name, len(value)) for name, value in bound.operator.attributes.items() if name.startswith(_LISTS)
+    ]
+    return all(len({count for name, count in given if count and name.startswith(of)}) == 1 for of in _LISTS)
+
+
+_LISTS = ("nodes_", "target_")
 
 
 def _scored(bound: Bound, with_scores: Array) -> bool:

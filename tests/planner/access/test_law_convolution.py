@@ -260,11 +260,3 @@ def test_channels_of_a_group_read_that_group_only() -> None:
     assert x is not None and x.spans[1] == span((0, 2), (4, 6))
     assert w is not None and w.spans[0] == span((1, 2), (6, 9))
     assert b == Region((span((1, 2), (6, 9)),))
-
-
-def test_max_pool_that_gives_indices_is_opaque() -> None:
-    case = Case("MaxPool", [floats(1, 1, 6, 6)], {"kernel_shape": [2, 2]}, outputs=2)
-    checked = check_whole(case)
-    assert checked.access.opaque is not None and checked.access.axes() == ()
-    check_law(checked, {0: Region.full(checked.results[0].shape)})
-    check_law(checked, {1: Region.full(checked.results[1].shape)})

@@ -115,6 +115,17 @@ def test_deform_conv(data: st.DataObject) -> None:
     check_any_region(checked, data)
 
 
+@pytest.mark.parametrize(
+    "changed", [{"group": 0}, {"group": 3}, {"strides": [1]}, {"pads": [1]}, {"kernel_shape": [3]}]
+)
+def test_attributes_that_do_not_fit(changed: dict[str, Any]) -> None:
+    inputs = [floats(1, 4, 5, 5), floats(2, 4, 3, 3), floats(1, 18, 3, 3)]
+    graph = check_whole(Case("DeformConv", inputs, version=19)).graph
+    (operator,) = graph.operators
+    access = access_of(replace(operator, attributes=changed), graph)
+    assert access.opaque is not None and "fit" in access.opaque
+
+
 POOLED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 8, 7), {"kernel_shape": [2, 2], "strides": [2, 2]}),
     ((2, 3, 8, 7), {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1], "storage_order": 1}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from edgepart.planner.access import access_of
 from edgepart.planner.region import Interval, Region
 from tests.planner.access.law import (
     Case,
@@ -103,6 +105,14 @@ def test_a_part_holds_its_own_trees_only() -> None:
 @pytest.mark.parametrize("changed", [{"post_transform": "LOGISTIC"}, {"base_values": [10.0, 20.0]}])
 def test_what_is_not_the_sum_of_its_trees_is_not_parted(changed: dict[str, Any]) -> None:
     access = declared(_case({**STUMPS, "n_targets": TARGETS, **changed})).access
+    assert [axis.name for axis in access.axes()] == ["batch"]
+
+
+def test_lists_of_other_lengths_are_not_parted() -> None:
+    checked = declared(_case({**STUMPS, "n_targets": TARGETS}))
+    (operator,) = checked.graph.operators
+    shorter = {**operator.attributes, "nodes_values": STUMPS["nodes_values"][:-1]}
+    access = access_of(replace(operator, attributes=shorter), checked.graph)
     assert [axis.name for axis in access.axes()] == ["batch"]
 
 
