@@ -117,6 +117,7 @@ MORE: list[tuple[str, int, dict[str, Any], Callable[..., Array]]] = [
         if given and name != "Cast"
     ),
     ("Cast", 13, {"to": 7}, floats),
+    ("Selu", 6, {"gamma": 2.0}, floats),
     ("Cast", 9, {"to": 1}, _truths),
     *(("IsInf", 10, {f"detect_{sign}": 0}, _infinities) for sign in ("negative", "positive")),
 ]
@@ -278,6 +279,8 @@ MIXED: list[Case] = [
          {"axis": 1}),
     Case("DequantizeLinear", [_whole_numbers(4, 6, kind=np.int8), np.linspace(0.1, 0.3, 4, dtype=np.float32)],
          {"axis": 0}, version=13),
+    Case("DequantizeLinear", [_whole_numbers(4, 6, kind=np.int8), np.asarray(0.5, np.float16)], {"output_dtype": 10},
+         version=23),
     Case("DequantizeLinear", [_whole_numbers(7, kind=np.int32), np.asarray([0.1], np.float32)], version=13),
     Case("DequantizeLinear", [_whole_numbers(4, 6, kind=np.int8), floats(2, 6, low=0.1)],
          {"axis": 0, "block_size": 2}, version=21),
