@@ -11,7 +11,7 @@ from math import prod
 
 from onnx import NodeProto, TensorProto, TypeProto, checker, defs, helper, numpy_helper, shape_inference
 
-from edgepart.planner import packed_shapes, table_shapes
+from edgepart.planner import attention_shapes, packed_shapes, table_shapes
 from edgepart.planner.errors import ModelError
 from edgepart.planner.graph import Constant, Tensor
 from edgepart.planner.subgraphs import described
@@ -242,6 +242,9 @@ def _contrib(
     outputs = [name for name in node.output if name]
     if first is None or not outputs or outputs[0] != node.output[0]:
         return {}
+    made = attention_shapes.written(node, *_given(node, types), _total_keys(node, constants))
+    if made:
+        return {name: _with_shape(*one) for name, one in zip(node.output, made, strict=False) if name}
     if node.op_type in _LIKE_FIRST_INPUT:
         return {outputs[0]: first}
     shape = known_shape(first)
@@ -272,6 +275,12 @@ def _contrib(
     if _channels_last(node):
         shape = (shape[0], *shape[2:], shape[1])
     return {outputs[0]: _with_shape(_written_type(node, first.tensor_type.elem_type), shape)}
+
+
+def _total_keys(node: NodeProto, constants: Mapping[str, Constant]) -> int | None:
+    """What a GroupQueryAttention is told, as a constant, of how many keys there are."""
+    name = node.input[6] if node.op_type == "GroupQueryAttention" and len(node.input) > 6 else ""
+    return int(constants[name].load().reshape(-1)[0]) if name in constants else None
 
 
 def _given(node: NodeProto, types: Types) -> tuple[list[tuple[int, ...] | None], list[int]]:

@@ -52,7 +52,7 @@ _UNARY = """
 """
 _BROADCASTING = """
     Add And BitShift BitwiseAnd BitwiseOr BitwiseXor Div Equal Greater GreaterOrEqual Less LessOrEqual Max
-    Mean Min Mod Mul Or PRelu Pow Sub Sum Where Xor
+    Mean Min Mod Mul Or PRelu Pow Sub Sum SwiGLU Where Xor
 """
 _MICROSOFT = """
     BiasGelu FastGelu Gelu QLinearAdd QLinearLeakyRelu QLinearMul QLinearSigmoid QuickGelu

@@ -129,7 +129,7 @@ class Loops(Derived):
         return self._axes
 
     def widen(self, outputs: Outputs) -> Outputs:
-        made = {index: self._made(job, index) for job in self._jobs(outputs) for index in job.outputs}
+        made = {index: self.made(job, index) for job in self._jobs(outputs) for index in job.outputs}
         return {index: made[index] for index in outputs}
 
     def reads(self, computed: Outputs) -> Reads:
@@ -213,7 +213,8 @@ class Loops(Derived):
             found[loop] = span((0, self.loops[loop].extent))
         return found
 
-    def _made(self, job: Job, index: int) -> Region:
+    def made(self, job: Job, index: int) -> Region:
+        """The region of an output that a job makes."""
         shape = self.bound.outputs[index]
         assert shape is not None
         return _region(self._outputs[index].axes, job.space, shape)

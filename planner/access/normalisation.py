@@ -128,7 +128,7 @@ def _epsilon(bound: Bound) -> float:
 
 
 def skip_layer_norm(bound: Bound) -> Derived:
-    """com.microsoft: a sum, then LayerNormalization over the last axis; the sum may be output 3."""
+    """com.microsoft: a sum, then LayerNormalization (or RMSNormalization) over the last axis; the sum may be output 3."""
     if bound.wants(1) or bound.wants(2):
         return Whole(bound, "it gives the mean or the deviation, as training does")
     reads = [broadcast(shape, bound.output) for shape in bound.inputs]
@@ -221,6 +221,10 @@ DECLARATIONS = {
     "LpNormalization": lp_norm,
     "MeanVarianceNormalization": mean_variance_norm,
     "RMSNormalization": layer_norm,
+    "SimplifiedLayerNormalization": layer_norm,
     "Softmax": softmax,
 }
-MICROSOFT = {"SkipLayerNormalization": skip_layer_norm}
+MICROSOFT = {
+    "SkipLayerNormalization": skip_layer_norm,
+    "SkipSimplifiedLayerNormalization": skip_layer_norm,
+}

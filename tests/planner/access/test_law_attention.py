@@ -36,10 +36,14 @@ def cases(draw: st.DrawFn) -> Case:
         "softcap": draw(st.sampled_from([0.0, 2.0])),
     }
     if draw(st.booleans()):
-        attributes["scale"] = 0.3
+        attributes |= {"scale": 0.3, "softmax_precision": 1}
     if flat:
         attributes |= {"q_num_heads": queries, "kv_num_heads": keys}
-        shapes = [(batch, rows, queries * size), (batch, length, keys * size), (batch, length, keys * value)]
+        shapes: list[tuple[int, ...]] = [
+            (batch, rows, queries * size),
+            (batch, length, keys * size),
+            (batch, length, keys * value),
+        ]
     else:
         shapes = [(batch, queries, rows, size), (batch, keys, length, size), (batch, keys, length, value)]
     inputs: list[Array | None] = [floats(*shape, seed=n).astype(kind) for n, shape in enumerate(shapes)]
@@ -57,7 +61,7 @@ def cases(draw: st.DrawFn) -> Case:
     else:
         outputs = draw(st.sampled_from([1, 1, 3]))
     if outputs == 3 and draw(st.booleans()):
-        outputs, attributes["qk_matmul_output_mode"] = 4, draw(st.sampled_from([0, 1, 3]))
+        outputs, attributes["qk_matmul_output_mode"] = 4, draw(st.integers(0, 3))
     return Case("Attention", inputs, attributes, version=version, outputs=outputs)
 
 

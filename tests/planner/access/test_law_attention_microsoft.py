@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.region import Array
-from tests.planner.access.law import Case, check_any_region, check_whole, declared, floats
+from tests.planner.access.law import Case, check_any_region, declared, floats
 
 OPERATORS = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention", "QAttention"})
 
@@ -29,7 +28,9 @@ def _padding(draw: st.DrawFn, batch: int, rows: int, total: int, kinds: str) -> 
         case "e":
             return np.asarray(draw(st.lists(st.integers(1, total), min_size=batch, max_size=batch)), np.int32)
         case "s":
-            return np.asarray([total] * batch + [draw(st.integers(0, total - 1)) for _ in range(batch)], np.int32)
+            return np.asarray(
+                [total] * batch + [draw(st.integers(0, total - 1)) for _ in range(batch)], np.int32
+            )
         case "k":
             return (np.random.default_rng(7).integers(0, 3, (batch, total)) > 0).astype(np.int32)
         case "r":
@@ -59,7 +60,12 @@ def multi_head(draw: st.DrawFn) -> Case:
         keys = [floats(batch, length, heads * n, seed=n) for n in (size, value)]
     bias = floats(heads * (2 * size + value), seed=3) if draw(st.booleans()) else None
     total = past + length
-    inputs = [floats(batch, rows, heads * size), *keys, bias, _padding(draw, batch, rows, total, "--ekr")]
+    inputs: list[Array | None] = [
+        floats(batch, rows, heads * size),
+        *keys,
+        bias,
+        _padding(draw, batch, rows, total, "--ekr"),
+    ]
     inputs.append(_added(draw, batch, heads, rows, total))
     if past:
         inputs += [floats(batch, heads, past, size, seed=n) for n in (5, 6)]
@@ -70,7 +76,8 @@ def multi_head(draw: st.DrawFn) -> Case:
 @st.composite
 def projected(draw: st.DrawFn) -> Case:
     batch, heads, rows, size = (draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 5)), 4)
-    past, attributes = draw(st.sampled_from([0, 0, 3])), {"num_heads": heads, "unidirectional": draw(st.integers(0, 1))}
+    past = draw(st.sampled_from([0, 0, 3]), "past")
+    attributes: dict[str, Any] = {"num_heads": heads, "unidirectional": draw(st.integers(0, 1))}
     value = size
     if not past and draw(st.booleans()):
         value = 2
@@ -78,22 +85,25 @@ def projected(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         attributes |= {"scale": 0.3, "mask_filter_value": -5.0}
     columns, total = heads * (2 * size + value), past + rows
-    inputs = [floats(batch, rows, 5), floats(5, columns, seed=1), floats(columns, seed=2)]
+    inputs: list[Array | None] = [floats(batch, rows, 5), floats(5, columns, seed=1), floats(columns, seed=2)]
     inputs.append(_padding(draw, batch, rows, total, "--eskr"))
     inputs.append(floats(2, batch, heads, past, size, seed=3) if past else None)
     inputs.append(None if past else _added(draw, batch, heads, rows, total))
-    return _case("Attention", inputs, attributes, 2 if past else draw(st.sampled_from([1, 1, 1 + (value == size)])))
+    return _case(
+        "Attention", inputs, attributes, 2 if past else draw(st.sampled_from([1, 1, 1 + (value == size)]))
+    )
 
 
 @st.composite
 def quantised(draw: st.DrawFn) -> Case:
     batch, heads, rows, size = (draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 5)), 4)
-    past, attributes = draw(st.sampled_from([0, 0, 3])), {"num_heads": heads, "unidirectional": draw(st.integers(0, 1))}
+    past = draw(st.sampled_from([0, 0, 3]), "past")
+    attributes: dict[str, Any] = {"num_heads": heads, "unidirectional": draw(st.integers(0, 1))}
     columns, total, random = 3 * heads * size, past + rows, np.random.default_rng(4)
     each = draw(st.booleans(), "each column")
     scales = floats(columns, low=0.01, high=0.02) if each else np.asarray(0.01, np.float32)
     zeros = np.zeros(columns, np.int8) if each else np.asarray(3, np.int8)
-    inputs = [
+    inputs: list[Array | None] = [
         random.integers(0, 255, (batch, rows, 5)).astype(np.uint8),
         random.integers(-99, 99, (5, columns)).astype(np.int8),
         floats(columns),
@@ -115,7 +125,11 @@ def group_query(draw: st.DrawFn) -> Case:
     queries, total = keys * group, past + rows
     lengths = draw(st.lists(st.integers(max(total - 2, 1), total), min_size=batch, max_size=batch))
     lengths[0] = total
-    attributes: dict[str, Any] = {"num_heads": queries, "kv_num_heads": keys, "softcap": draw(st.sampled_from([0.0, 2.0]))}
+    attributes: dict[str, Any] = {
+        "num_heads": queries,
+        "kv_num_heads": keys,
+        "softcap": draw(st.sampled_from([0.0, 2.0])),
+    }
     shapes = [(batch, rows, queries * size), (batch, rows, keys * size), (batch, rows, keys * size)]
     inputs: list[Array | None] = [floats(*shape, seed=n) for n, shape in enumerate(shapes)]
     if draw(st.booleans(), "packed"):

@@ -1,0 +1,57 @@
+"""EmbedLayerNormalization and its quantised form: the sum of a word's, a position's and a segment's embedding, normalised.
+Rows and batches are shared out; the table of words is read whole. Pure."""
+
+from __future__ import annotations
+
+from edgepart.planner.access.aligned import Along
+from edgepart.planner.access.bound import Bound
+from edgepart.planner.access.derived import Derived, local_node
+from edgepart.planner.access.language import Local
+from edgepart.planner.access.loops import Followed, Job, Loop, Loops, Written
+
+BATCH, ROW = range(2)
+_IDS, _SEGMENTS, _POSITIONS, _MASK, _PLACES = 0, 1, 3, 7, 8
+
+
+def embed(bound: Bound) -> Derived:
+    """input_ids, segment_ids, word, position and segment embeddings, gamma, beta, mask, position_ids."""
+    return Embedded(bound, bound.shape(_PLACES) if bound.has(_PLACES) else None)
+
+
+def embed_quantised(bound: Bound) -> Derived:
+    """The same up to the mask, then scales and zero points of the tables."""
+    return Embedded(bound, None)
+
+
+class Embedded(Loops):
+    """The local node is the operator. Output 1 counts each batch's mask, output 2 is the sum without its norm."""
+
+    def __init__(self, bound: Bound, places: tuple[int, ...] | None) -> None:
+        """`places`: the shape of position_ids; without them, row n has position n."""
+        inputs: list[Followed | None] = [None if one is None else [None] * len(one) for one in bound.inputs]
+        for index in (_IDS, _SEGMENTS, _MASK):
+            if bound.has(index):
+                inputs[index] = [Along(BATCH), Along(ROW)]
+        if places is None:
+            inputs[_POSITIONS] = [Along(ROW), None]
+        else:
+            inputs[_PLACES] = [None if places[0] == 1 else Along(BATCH), Along(ROW)]
+        rows = Written([Along(BATCH), Along(ROW), None])
+        outputs = {0: rows, 1: Written([Along(BATCH)], (ROW,)), 2: rows}
+        batch, length, _ = bound.output
+        super().__init__(
+            bound,
+            (Loop("batch", batch), Loop("sequence", length)),
+            inputs,
+            {index: one for index, one in outputs.items() if bound.wants(index)},
+            family="reduce",
+        )
+
+    def job_nodes(self, job: Job) -> Local:
+        return (local_node(self.bound, job.outputs),)
+
+    def job_work(self, job: Job) -> float:
+        return 10.0 * job.space.size * self.bound.output[2]
+
+
+MICROSOFT = {"EmbedLayerNormalization": embed, "QEmbedLayerNormalization": embed_quantised}

@@ -1,0 +1,130 @@
+"""Shapes that attention, embeddings and norms of ONNX Runtime's own domain write. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from onnx import NodeProto, TensorProto, helper
+
+Shape = tuple[int, ...]
+Written = tuple[int, Shape]
+"""Element type and shape of one output."""
+
+
+class _Node:
+    """A node's attributes, and what is known of its inputs."""
+
+    def __init__(
+        self, node: NodeProto, shapes: Sequence[Shape | None], kinds: Sequence[int], total: int | None
+    ) -> None:
+        self.given: Mapping[str, Any] = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        self.names, self.shapes, self.kinds, self.total = node.input, shapes, kinds, total
+
+    def has(self, index: int) -> bool:
+        return index < len(self.names) and bool(self.names[index])
+
+    def shape(self, index: int) -> Shape:
+        """KeyError where it is not known."""
+        found = self.shapes[index] if self.has(index) else None
+        if found is None:
+            raise KeyError(index)
+        return found
+
+
+def written(
+    node: NodeProto, shapes: Sequence[Shape | None], kinds: Sequence[int], total: int | None
+) -> tuple[Written, ...]:
+    """Per output (the last ones may be missing) what is written, from the inputs' shapes and element types (0 where not
+    known); () where there is no rule, or not enough is known. `total`: the number of keys that a GroupQueryAttention is
+    told of, where that is a constant."""
+    if node.op_type not in _RULES:
+        return ()
+    try:
+        return _RULES[node.op_type](_Node(node, shapes, kinds, total))
+    except (
+        IndexError,
+        KeyError,
+        TypeError,
+        ValueError,
+        ZeroDivisionError,
+    ):  # The runtime says what it lacks.
+        return ()
+
+
+def _projected(node: _Node) -> tuple[Written, ...]:
+    return _with_past(node, node.kinds[0], past=4)
+
+
+def _projected_quantised(node: _Node) -> tuple[Written, ...]:
+    return _with_past(node, node.kinds[3], past=8)
+
+
+def _with_past(node: _Node, kind: int, past: int) -> tuple[Written, ...]:
+    """Present keys and values, in one tensor, are those of the past and one for each row."""
+    (batch, rows, _), columns = node.shape(0), node.shape(1)[1]
+    sizes, heads = node.given.get("qkv_hidden_sizes") or [columns // 3] * 3, int(node.given["num_heads"])
+    output = (kind, (batch, rows, sizes[2]))
+    if node.given.get("past_present_share_buffer"):
+        return (output, (kind, node.shape(past)))
+    before = node.shape(past)[3] if node.has(past) else 0
+    return output, (kind, (2, batch, heads, before + rows, sizes[0] // heads))
+
+
+def _multi_head(node: _Node) -> tuple[Written, ...]:
+    query, heads, kind = node.shape(0), int(node.given["num_heads"]), node.kinds[0]
+    if not (node.has(1) and node.has(2)) or len(query) != 3 or node.has(8):
+        raise KeyError("packed, or in buffers")
+    key, value = node.shape(1), node.shape(2)
+    length, hidden = (value[2], value[1] * value[3]) if len(value) == 4 else (value[1], value[2])
+    total = length + (node.shape(6)[2] if node.has(6) else 0)
+    size = key[3] if len(key) == 4 else key[2] // heads
+    batch, rows, _ = query
+    return (
+        (kind, (batch, rows, hidden)),
+        (kind, (batch, heads, total, size)),
+        (kind, (batch, heads, total, hidden // heads)),
+        (kind, (batch, heads, rows, total)),
+    )
+
+
+def _group_query(node: _Node) -> tuple[Written, ...]:
+    """Present keys and values take the length of the past's buffer, or the total that the operator is told of."""
+    (batch, rows, hidden), kind = node.shape(0), node.kinds[0]
+    queries, keys = int(node.given["num_heads"]), int(node.given["kv_num_heads"])
+    size = hidden // (queries if node.has(1) else queries + 2 * keys)
+    output = (kind, (batch, rows, queries * size))
+    if node.has(3) and node.total is None:
+        return (output,)
+    total = max(node.total or rows, node.shape(3)[2] if node.has(3) else 0)
+    present = (kind, (batch, keys, total, size))
+    return output, present, present
+
+
+def _embedded(node: _Node) -> tuple[Written, ...]:
+    batch, rows = node.shape(0)
+    rows_of = (node.kinds[2], (batch, rows, node.shape(2)[1]))
+    return rows_of, (TensorProto.INT32, (batch,)), rows_of
+
+
+def _embedded_quantised(node: _Node) -> tuple[Written, ...]:
+    batch, rows = node.shape(0)
+    return (node.kinds[8], (batch, rows, node.shape(2)[1])), (TensorProto.INT32, (batch,))
+
+
+def _skipped(node: _Node) -> tuple[Written, ...]:
+    """The mean and the deviation of each row, as they are kept for training, and the sum."""
+    like, each = (node.kinds[0], node.shape(0)), (TensorProto.FLOAT, (*node.shape(0)[:-1], 1))
+    return like, each, each, like
+
+
+_RULES: Mapping[str, Callable[[_Node], tuple[Written, ...]]] = {
+    "Attention": _projected,
+    "EmbedLayerNormalization": _embedded,
+    "GroupQueryAttention": _group_query,
+    "MultiHeadAttention": _multi_head,
+    "QAttention": _projected_quantised,
+    "QEmbedLayerNormalization": _embedded_quantised,
+    "SkipLayerNormalization": _skipped,
+    "SkipSimplifiedLayerNormalization": _skipped,
+}
