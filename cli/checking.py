@@ -166,6 +166,7 @@ def _nodes(rehearsal: Rehearsal, ways: list[Way]) -> Iterator[tuple[str, dict[st
                 "domain": op.domain,
                 "split": list(dict.fromkeys(way.split[op.name] for way in mine)),
                 "difference": _worst(way.difference for way in mine),
+                "axes": [axis.name for axis in accesses[op.name].axes()],
                 "opaque": rehearsal.opaque.get(op.name),
                 "flops": accesses[op.name].flops(full),
             },
@@ -180,9 +181,12 @@ def _operators(nodes: Mapping[str, Any], flops: float) -> dict[str, dict[str, An
         one = found.setdefault(
             called, {"nodes": 0, "split": 0, "axes": {}, "difference": None, "flops_share": 0.0, "opaque": {}}
         )
+        one.setdefault("whole", "no axis of it can be cut")
         one["nodes"] += 1
         one["split"] += bool(node["split"])
         one["difference"] = _worst((one["difference"], node["difference"]))
+        if node["axes"]:
+            one["whole"] = "the devices that read it need all of it"
         one["flops_share"] += node["flops"] / flops if flops else 0.0
         for axis in node["split"]:
             one["axes"][axis] = one["axes"].get(axis, 0) + 1
@@ -245,7 +249,7 @@ def _along(one: Mapping[str, Any]) -> str:
     reasons = [
         f"whole: {reason}" + (f" ({n})" if n < one["nodes"] else "") for reason, n in one["opaque"].items()
     ]
-    return "; ".join([*([", ".join(axes)] if axes else []), *reasons]) or "whole: too small to share"
+    return "; ".join([*([", ".join(axes)] if axes else []), *reasons]) or f"whole: {one['whole']}"
 
 
 def _conclude(document: Mapping[str, Any]) -> None:
