@@ -16,8 +16,6 @@ from tests.planner.access.law import Case, check_any_region, check_whole, declar
 from tests.planner.access.node_cases import node_cases
 
 OPERATORS = frozenset({"Einsum"})
-DRAWN_ATTRIBUTES = {"Einsum": ["equation"]}
-
 LETTERS = "abcdij"
 
 
@@ -32,14 +30,14 @@ def einsums(draw: st.DrawFn) -> Case:
     for n in range(count):
         letters = draw(st.lists(st.sampled_from(LETTERS), max_size=3, unique=n > 0))
         shape = [extents[letter] for letter in letters]
-        if letters and draw(st.integers(0, 5)) == 0:
-            once = [k for k, letter in enumerate(letters) if letters.count(letter) == 1]
-            shape[draw(st.sampled_from(once or [0]))] = 1 if once else shape[0]
+        once = [k for k, letter in enumerate(letters) if letters.count(letter) == 1]
+        if once and draw(st.integers(0, 5)) == 0:
+            shape[draw(st.sampled_from(once))] = 1
         term = "".join(letters)
         if dots:
             at = draw(st.integers(0, len(letters)))
             term = term[:at] + "..." + term[at:]
-            shape[at:at] = [draw(st.sampled_from([1, 3, 3])), 2][2 - dots :] if dots == 2 else [3]
+            shape[at:at] = [draw(st.sampled_from([1, 3, 3])), 2][:dots]
         terms.append(term)
         inputs.append(floats(*shape, seed=n))
     text = (", " if draw(st.booleans()) else ",").join(terms)

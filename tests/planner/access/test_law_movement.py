@@ -195,7 +195,7 @@ def test_resize(case: Case, data: st.DataObject) -> None:
     check_any_region(declared(case), data)
 
 
-RESIZED = [
+RESIZED: list[tuple[dict[str, Any], tuple[float, ...]]] = [
     ({"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}, (1, 1, 2, 2)),
     ({"mode": "cubic", "exclude_outside": 1, "coordinate_transformation_mode": "asymmetric"}, (1, 1, 2, 4)),
     ({"mode": "linear", "antialias": 1}, (1, 1, 0.5, 0.5)),
