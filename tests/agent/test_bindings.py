@@ -103,6 +103,7 @@ def test_free_dimensions_travel_with_the_plan() -> None:
     assert from_bytes(data) == plan
     assert [info.open_shape for info in plan.inputs] == [(-1, -1), (-1, -1), (-1, 3, -1, -1), (4,)]
     assert plan.outputs[0].open_shape == (-1,)
-    for wrong in (("a",), ("a", 3)):
+    free: Any
+    for free in (("a",), ("a", 3)):
         with pytest.raises(FrameError):
-            from_bytes(to_bytes(replace(plan, inputs=(replace(TEXT, free=wrong),))))
+            from_bytes(to_bytes(replace(plan, inputs=(replace(TEXT, free=free),))))

@@ -55,3 +55,17 @@ def test_an_unknown_strategy_is_the_users_and_final() -> None:
     assert isinstance(answer, PlanFailed)
     assert (answer.kind, answer.final) == ("UsageError", True)
     assert "magic" in answer.error
+
+
+def test_what_fails_inside_the_planner_is_an_answer_that_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise IndexError("pop from empty list")
+
+    monkeypatch.setattr("edgepart.agent.computing.choose", fail)
+    answer = Computing(lambda _: light("squeezenet"), NODES[0]).compute(order(1, "auto"))
+    assert isinstance(answer, PlanFailed)
+    assert (answer.kind, answer.final) == ("InternalError", True)
+    assert "pop from empty list" in answer.error
+    assert "planning sq failed inside" in caplog.text

@@ -428,6 +428,23 @@ def test_targets(tmp_path: Path) -> None:
         target_of(None, tmp_path)
 
 
+def test_bindings_are_shown_and_bench_takes_the_first() -> None:
+    from edgepart.cli import asking, serving
+
+    bound = {"shapes": {"x": [1, 3], "n": []}, "epoch": {"term": 1, "number": 2}, "devices": ["pi-a", "pi-b"]}
+    text = asking._bound(bound | {"predicted_latency_s": 0.002})
+    assert text == "shapes x=1,3 n=: pi-a, pi-b, predicted 2 ms"
+    waiting = {"shapes": {"x": [2, 3]}, "epoch": None, "state": "waiting for a plan"}
+    assert asking._bound(waiting) == "shapes x=2,3: waiting for a plan"
+    inputs = [
+        {"name": "x", "datatype": "FP32", "shape": [-1, 3]},
+        {"name": "k", "datatype": "FP32", "shape": [2]},
+    ]
+    made = tensors.random_inputs(serving._bound({"inputs": inputs}, {"bindings": [bound, waiting]}), 0)
+    assert (made["x"].shape, made["k"].shape) == ((1, 3), (2,))
+    assert serving._bound({"inputs": inputs}, {}) == {"inputs": inputs}
+
+
 def test_random_inputs_are_seeded_and_fit() -> None:
     metadata = {
         "inputs": [

@@ -361,6 +361,8 @@ def test_one_deployment_of_a_name_at_a_time(served: Served) -> None:
         ([("options", None, b'{"shapes": {"x": [-1]}}'), ("file", "m.onnx", b"")], 400, "shapes"),
         ([("options", None, b'{"devices": "a"}'), ("file", "m.onnx", b"")], 400, "devices"),
         ([("options", None, b'{"memory_limit_bytes": 0}'), ("file", "m.onnx", b"")], 400, "memory"),
+        ([("options", None, b'{"bindings": 65}'), ("file", "m.onnx", b"")], 400, "bindings"),
+        ([("options", None, b'{"bindings": true}'), ("file", "m.onnx", b"")], 400, "bindings"),
         ([("options", None, b'{"strategy": ""}'), ("file", "m.onnx", b"")], 400, "strategy"),
     ],
 )
