@@ -12,6 +12,7 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import onnx.defs
@@ -38,6 +39,8 @@ TITLES = {
 ORDER = ("batch", "channel", "depth", "height", "width", "sequence", "feature", "head", "key")
 """Axes that are named first."""
 
+EVERY = "every axis"
+
 SHOWN = 0.005
 """Share of a model's FLOPs from which an axis is shown."""
 
@@ -52,9 +55,10 @@ Made by `make docs`; do not edit.
 
 Each operator is declared once, in planner/access/, and the law that its declaration must satisfy is a test. The tables say
 what the declarations make of the uses in the onnx project's node tests and in ours: **along** are axes of what the operator
-writes, each device making a part; **reduced** are axes that are summed (or otherwise combined) away, each device making an
-addend, with what combines them. Names of axes go by the rank: (batch, channel, height, width) of four, (batch, sequence,
-feature) of three and so on; a declaration may give its own. *Not where* gives uses of an operator that run whole.
+writes, each device making a part (*every axis*: in every use, each that has more than one index); **reduced** are axes that
+are summed (or otherwise combined) away, each device making an addend, with what combines them. Names of axes go by the
+rank: (batch, channel, height, width) of four, (batch, sequence, feature) of three and so on; a declaration may give its own.
+*Not where* gives uses of an operator that run whole.
 
 Always whole, on one device, while the rest of the model is split: an operator of a domain that is not listed; a value whose
 shape is known only at run time, and what reads it; what writes no elements; sequences, maps and optionals.
@@ -77,13 +81,21 @@ class Row:
     key: Key
     along: tuple[str, ...]
     reduced: tuple[tuple[str, str], ...]
-    """Axis and reducer."""
+    """Reducer and axis."""
     reasons: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        reduced = ", ".join(f"{name} ({reducer})" for name, reducer in self.reduced)
-        cells = (self.key[1], ", ".join(self.along) or "-", reduced or "-", "; ".join(self.reasons))
+        reduced = (
+            f"{reducer}: {', '.join(name for _, name in group)}"
+            for reducer, group in groupby(self.reduced, key=lambda one: one[0])
+        )
+        cells = (
+            self.key[1],
+            ", ".join(self.along) or "-",
+            "; ".join(reduced) or "-",
+            "; ".join(self.reasons),
+        )
         return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 
 
@@ -102,8 +114,10 @@ def rows(found: Iterable[Found]) -> dict[Key, Row]:
 def _row(key: Key, uses: Sequence[Found]) -> Row:
     axes = {axis for one in uses for axis in one.axes}
     along = sorted({name for name, reducer in axes if reducer is None}, key=_rank)
+    if along and all(one.every for one in uses if any(reducer is None for _, reducer in one.axes)):
+        along = [EVERY]
     reduced = sorted(
-        {(name, reducer) for name, reducer in axes if reducer}, key=lambda a: (_rank(a[0]), a[1])
+        {(reducer, name) for name, reducer in axes if reducer}, key=lambda a: (a[0], _rank(a[1]))
     )
     reasons = dict.fromkeys(sorted({one.reason for one in uses if one.reason}))
     return Row(key, tuple(along), tuple(reduced), tuple(reasons))
