@@ -218,7 +218,15 @@ MICROSOFT = {
     "GroupQueryAttention": group_query,
     "MultiHeadAttention": multi_head,
 }
+_AGAIN = "it runs the models in its sub-graphs again and again"
+_EXPERTS = "it chooses experts for each row at run time"
 OPAQUE = {
+    ("com.microsoft", "BeamSearch"): _AGAIN,
     ("com.microsoft", "DecoderMaskedMultiHeadAttention"): SHARED,
+    ("com.microsoft", "GreedySearch"): _AGAIN,
+    ("com.microsoft", "MoE"): _EXPERTS,
+    ("com.microsoft", "QMoE"): _EXPERTS,
+    ("com.microsoft", "Sampling"): _AGAIN,
     ("com.microsoft", "SparseAttention"): SHARED,
+    ("com.microsoft", "WhisperBeamSearch"): _AGAIN,
 }

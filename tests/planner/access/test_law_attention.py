@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.planner.region import Array
-from tests.planner.access.law import Case, check_any_region, declared, floats
+from edgepart.planner.region import Array, Region, span
+from tests.planner.access.law import Case, check_any_region, check_law, declared, floats
 from tests.planner.access.node_cases import node_cases
 
 OPERATORS = frozenset({"Attention", "FlexAttention"})
@@ -113,3 +113,57 @@ BY_DEFINITION = [
 @given(data=st.data())
 def test_what_the_runtime_lacks(number: int, data: st.DataObject) -> None:
     check_any_region(declared(BY_DEFINITION[number]), data)
+
+
+def test_the_axes_of_attention() -> None:
+    """A group of query heads goes with its head of keys; keys are reduced where nothing but the output is made."""
+    flat = Case(
+        "Attention",
+        [floats(2, 4, 24), floats(2, 6, 12), floats(2, 6, 12)],
+        {"q_num_heads": 6, "kv_num_heads": 3},
+        version=23,
+    )
+    found = {axis.name: axis for axis in declared(flat).access.axes()}
+    assert list(found) == ["batch", "head", "sequence", "key"]
+    assert (found["head"].index, found["head"].extent, found["head"].quantum) == (2, 24, 8)
+    assert found["key"].reducer == "log-sum-exp"
+    apart = Case(
+        "Attention", [floats(1, 6, 4, 8), floats(1, 3, 5, 8), floats(1, 3, 5, 4)], version=23, outputs=3
+    )
+    axes = declared(apart).access.axes()
+    assert [(axis.name, axis.places) for axis in axes] == [
+        ("head", (1, None, None)),
+        ("sequence", (2, None, None)),
+        ("feature", (3, None, 3)),
+    ]
+
+
+def test_causal_rows_read_no_later_keys() -> None:
+    case = Case(
+        "Attention",
+        [floats(1, 2, 6, 4), *(floats(1, 2, 6, 4, seed=n) for n in (1, 2))],
+        {"is_causal": 1},
+        version=23,
+    )
+    access = declared(case).access
+    first, last = (Region.full((1, 2, 6, 4)).replace(2, span(rows)) for rows in ((0, 2), (4, 6)))
+    assert access.needs({0: first}) == (first, first, first)
+    assert access.needs({0: last})[1] == Region.full((1, 2, 6, 4))
+    assert access.flops({0: first}) < access.flops({0: last})
+    assert [node.op_type for node in access.localize({0: first})] == ["Attention"]
+    assert [node.op_type for node in access.localize({0: last})] == ["Greater", "Identity", "Attention"]
+
+
+def test_outputs_that_want_different_heads_are_made_apart() -> None:
+    case = Case(
+        "Attention",
+        [floats(1, 4, 3, 4), *(floats(1, 4, 5, 4, seed=n) for n in (1, 2))],
+        version=23,
+        outputs=3,
+    )
+    access = declared(case).access
+    part, whole = Region.full((1, 4, 3, 4)).replace(1, span((0, 1))), Region.full((1, 4, 5, 4))
+    local = access.localize({0: part, 1: whole})
+    assert [node.op_type for node in local].count("Attention") == 2
+    assert access.flops({0: part, 1: whole}) < 0.6 * access.flops({0: Region.full((1, 4, 3, 4)), 1: whole})
+    check_law(declared(case), {0: part, 1: whole, 2: part.replace(2, span((0, 2)))})

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.planner.region import Array
-from tests.planner.access.law import Case, check_any_region, declared, floats
+from edgepart.planner.region import Array, Region, span
+from tests.planner.access.law import Case, check_any_region, check_whole, declared, floats
 
 OPERATORS = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention", "QAttention"})
 
@@ -150,3 +151,50 @@ def group_query(draw: st.DrawFn) -> Case:
 @given(case=st.one_of(multi_head(), projected(), quantised(), group_query()), data=st.data())
 def test_any_attention(case: Case, data: st.DataObject) -> None:
     check_any_region(declared(case), data, tries=2)
+
+
+def test_a_head_reads_its_columns_of_three_blocks() -> None:
+    case = _case("Attention", [floats(1, 3, 5), floats(5, 24), floats(24)], {"num_heads": 2})
+    access = declared(case).access
+    assert [(axis.name, axis.quantum) for axis in access.axes()] == [("head", 4), ("sequence", 1)]
+    second = Region.full((1, 3, 8)).replace(2, span((4, 8)))
+    columns = span((4, 8), (12, 16), (20, 24))
+    assert access.needs({0: second})[1:] == (Region((span((0, 5)), columns)), Region((columns,)))
+    assert [node.op_type for node in access.localize({0: second})] == ["Attention"]
+    row = Region.full((1, 3, 8)).replace(1, span((1, 2)))
+    assert [node.op_type for node in access.localize({0: row})][-1] == "MultiHeadAttention"
+
+
+def _threes(*counts: int) -> list[Array | None]:
+    return [floats(2, 3, 8, seed=n) for n in counts]
+
+
+WHOLE = [
+    (
+        "packed",
+        _case("MultiHeadAttention", [*_threes(0, 1, 2), None, np.full(8, 3, np.int32)], {"num_heads": 2}),
+    ),
+    (
+        "packed",
+        _case(
+            "Attention",
+            [floats(2, 3, 5), floats(5, 12), floats(12), np.full(8, 3, np.int32)],
+            {"num_heads": 2},
+        ),
+    ),
+    (
+        "present values",
+        _case(
+            "Attention",
+            [floats(2, 3, 5), floats(5, 20), floats(20)],
+            {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]},
+            outputs=2,
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("why", "case"), WHOLE)
+def test_what_is_whole_says_why(why: str, case: Case) -> None:
+    opaque = check_whole(case).access.opaque
+    assert opaque is not None and why in opaque
