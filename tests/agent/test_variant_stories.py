@@ -165,7 +165,7 @@ def test_one_that_does_not_get_ready_makes_room_after_a_while() -> None:
 
 
 def test_variants_outlive_their_leader_and_what_waited_is_made_by_the_next() -> None:
-    for seed in range(5):
+    for seed in range(3):
         net = calm(4, seed)
         old = net.want(C, rows(2), 100)
         net.until(lambda net=net, old=old: serve(net, old), 10)  # type: ignore[misc]
@@ -209,7 +209,7 @@ def test_after_deploying_again_the_old_variants_serve_until_the_new_plan_does() 
 
 
 def test_a_split_and_its_healing_leave_no_variant_behind() -> None:
-    for seed in range(3):
+    for seed in range(1):
         net = calm(4, seed)
         both = net.want(B, rows(2), 200)
         net.until(lambda net=net, both=both: serve(net, both), 10)  # type: ignore[misc]
