@@ -1,4 +1,5 @@
-"""What one session over the whole model answers, and whether an answer is the same (agent/sameness.py, reference.py)."""
+"""What one session over the whole model answers (agent/reference.py), and whether an answer is the same
+(agent/sameness.py): the product's own notions, for benchmarks."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from benchmarks.comparing import TOLERANCE, differences, largest_difference
@@ -53,3 +54,39 @@ def test_the_largest_difference_is_over_all_outputs() -> None:
     got = {"y": FLOATS, "z": 2 * FLOATS + np.float32(0.08), "n": np.array([2])}
     assert largest_difference(got, expected) == pytest.approx(0.01, rel=1e-4)
     assert math.isnan(largest_difference({"z": 2 * FLOATS, "y": FLOATS[:1]}, {"z": 2 * FLOATS, "y": FLOATS}))
+
+
+def test_types_narrower_than_float16_may_differ_by_more_steps_of_their_own() -> None:
+    brain = np.array([1.0, 2.0], ml_dtypes.bfloat16)
+    assert not differences({"y": brain * np.asarray(1.01, ml_dtypes.bfloat16)}, {"y": brain})
+    assert differences({"y": brain * np.asarray(1.1, ml_dtypes.bfloat16)}, {"y": brain})
+    nibbles = np.array([1, 2], ml_dtypes.int4)
+    assert differences({"y": nibbles[::-1]}, {"y": nibbles}) == ["y differs"]
+
+
+def test_a_nan_or_an_infinity_is_right_where_the_other_has_it() -> None:
+    odd = np.array([math.nan, math.inf, 1.0], np.float32)
+    assert not differences({"y": odd.copy()}, {"y": odd})
+    assert differences({"y": odd[[1, 0, 2]]}, {"y": odd})
+    assert differences({"y": -odd}, {"y": odd})
+
+
+@pytest.mark.parametrize(
+    ("got", "same"),
+    [
+        ([FLOATS, None], True),
+        ([FLOATS], False),
+        ([FLOATS, FLOATS], False),
+        ([2 * FLOATS, None], False),
+        (None, False),
+        (FLOATS, False),
+    ],
+)
+def test_sequences_are_compared_item_by_item(got: Any, same: bool) -> None:
+    assert (not differences({"y": got}, {"y": [FLOATS, None]})) is same
+
+
+def test_maps_are_compared_key_by_key() -> None:
+    assert not differences({"y": [{"a": 1.0}]}, {"y": [{"a": 1.0}]})
+    assert differences({"y": [{"a": 1.0}]}, {"y": [{"a": 2.0}]})
+    assert differences({"y": [{"b": 1.0}]}, {"y": [{"a": 1.0}]})
