@@ -45,8 +45,15 @@ def _choice(layer: Layer, axis: str | None, shares: Shares) -> Choice:
         return first
     if layer.splits(name):
         return Divide((name,), shares)
+    return reduce(layer, name, shares) or first
+
+
+def reduce(layer: Layer, name: str, shares: Shares) -> Reduce | None:
+    """Parted along the reduced axis `name`, and combined in pieces where there is an axis for that (best the same one:
+    a norm's rows stay where they are), so that no device makes it all; None where it cannot be."""
     if layer.reduces(name) is None:
-        return first
-    # Combined in pieces where there is an axis for that, so that no device makes it all.
-    pieces = next((one.name for one in layer.axes if layer.splits(one.name)), None)
-    return Reduce(name, shares, first if pieces is None else Divide((pieces,), shares))
+        return None
+    others = [one.name for one in layer.axes if layer.splits(one.name)]
+    pieces = name if layer.axis(name) is not None else next(iter(others), None)
+    then = Whole((shares[0][0],)) if pieces is None else Divide((pieces,), shares)
+    return Reduce(name, shares, then)

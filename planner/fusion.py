@@ -13,13 +13,14 @@ rounding the same as in the whole model."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from edgepart.planner.access import accesses as accesses_of
 from edgepart.planner.access.language import Access, Axis
 from edgepart.planner.access.remembered import remembered
 from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.region import Interval
 
 DEQUANTIZE = frozenset({"DequantizeLinear"})
 """Belong to whoever reads them, and are computed again by each reader."""
@@ -56,13 +57,17 @@ class Layer:
     exit has no such axis."""
     reduced: tuple[tuple[str, Axis], ...] = ()
     """Operators of it that can be parted along a reduced axis, and the axis."""
+    combined: tuple[Axis, ...] = ()
+    """Reduced axes that the exits have too (a Softmax's, a norm's): once the addends are combined, they can be divided
+    along them."""
 
     def axis(self, name: str) -> Axis | None:
-        return next((axis for axis in self.axes if axis.name == name), None)
+        """One along which the exits can be divided, if need be once what is reduced along it is combined."""
+        return next((axis for axis in (*self.axes, *self.combined) if axis.name == name), None)
 
     def splits(self, name: str) -> bool:
-        """Whether at least two devices can share it along the axis `name`."""
-        axis = self.axis(name)
+        """Whether at least two devices can share it along the axis `name`, each on its own."""
+        axis = next((axis for axis in self.axes if axis.name == name), None)
         return axis is not None and axis.extent >= 2 * axis.quantum
 
     def place(self, axis: Axis, name: str) -> int | None:
@@ -115,7 +120,21 @@ class Coarse:
             return Layer(number, operators, exits, (), opaque)
         axes = self._axes(operators, exits)
         places = {key: index for axis in axes for key, index in self._places(axis, exits)}
-        return Layer(number, operators, exits, axes, False, places, tuple(self._reduced(operators)))
+        reduced = tuple(self._reduced(operators))
+        combined = tuple(self._combined(reduced, exits))
+        return Layer(number, operators, exits, axes, False, places, reduced, combined)
+
+    def _combined(self, reduced: tuple[tuple[str, Axis], ...], exits: tuple[str, ...]) -> Iterator[Axis]:
+        shapes = {self.graph.tensors[name].shape for name in exits}
+        for name, axis in reduced:
+            written = self.graph.shape_of(self.graph.by_name[name].outputs[0])
+            reduction = self.accesses[name].reduction(axis)
+            if axis.extent < 2 * axis.quantum or shapes != {written} or not reduction.again:
+                continue
+            halves = (Interval(0, axis.quantum), Interval(axis.quantum, axis.extent))
+            for made in reduction.combine(halves).axes():
+                if made.reducer is None and made.index == axis.index:
+                    yield replace(made, name=axis.name)
 
     def _places(self, axis: Axis, exits: tuple[str, ...]) -> Iterator[tuple[tuple[str, str], int | None]]:
         """Of an operator with several outputs."""

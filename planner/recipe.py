@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from edgepart.planner.division import Choice, Divide, Whole
+from edgepart.planner.forcing import reduce
 from edgepart.planner.fusion import Layer
 from edgepart.planner.layout import Strategy
 from edgepart.planner.study import Cut, Shares, Study
@@ -102,8 +103,10 @@ def _choice(study: Study, recipe: Recipe, mode: Mode, stretch: Stretch, layer: L
     if mode.fused and not leaves and (pulled := study.pull(layer)):
         return pulled
     divided = study.divided(layer, mode.axis, recipe.shares, second=mode.axis not in SPATIAL)
-    if divided is None:
-        return whole
+    if (
+        divided is None
+    ):  # A norm or a global pool in a stretch of rows: parts are summed up, nothing is gathered.
+        return reduce(layer, mode.axis, recipe.shares) or whole
     return Divide(divided.axes, divided.shares, widened=mode.fused and (mode.joined or not leaves))
 
 

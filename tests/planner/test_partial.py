@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 from edgepart.agent.inprocess import InProcess
 from edgepart.agent.reference import alone
@@ -24,7 +25,7 @@ from edgepart.planner.plan_rules import check
 from edgepart.planner.region import Interval
 from edgepart.planner.study import Study
 from tests.planner.random_plans import inputs_of
-from tests.planner.small_models import residual
+from tests.planner.small_models import model, random, residual
 from tests.planner.small_transformers import attention, mlp, shuffled
 
 SHARES = (("a", 0.5), ("b", 0.3), ("c", 0.2))
@@ -210,3 +211,25 @@ def test_pairs_are_found_and_need_one_sum_each() -> None:
     )
     assert_same(study, MODELS["attention"], plan)
     assert paired(study_of(MODELS["shuffled"]), SHARES) is None
+
+
+def test_rows_stay_where_they_are_through_norms_and_global_pools() -> None:
+    """A norm over rows sends its parts' moments, a global pool its parts' means: nothing is gathered."""
+    make, weights = (
+        helper.make_node,
+        {"w": random(1, 4, 4, 3, 3), "scale": random(2, 4), "bias": random(3, 4)},
+    )
+    nodes = [
+        make("Conv", ["x", "w"], ["a"], "before", pads=[1] * 4),
+        make("InstanceNormalization", ["a", "scale", "bias"], ["n"], "norm"),
+        make("Relu", ["n"], ["r"], "relu"),
+        make("Conv", ["r", "w"], ["d"], "after", pads=[1] * 4),
+        make("GlobalAveragePool", ["d"], ["y"], "pool"),
+    ]
+    built = model(nodes, {"x": (1, 4, 12, 12)}, ["y"], weights)
+    study = study_of(built)
+    plan = planned(study, force(study, "height", SHARES))
+    moved = [piece for t in plan.transfers if t.source and t.target for piece in t.pieces]
+    assert {piece.tensor.partition("#")[0] for piece in moved} == {"n", "r", "y"}
+    assert all(piece.region.shape[2] == 1 for piece in moved)
+    assert_same(study, built, plan)
