@@ -25,7 +25,7 @@ from edgepart.planner.access.heads import (
     scores_followed,
 )
 from edgepart.planner.access.language import Addend, Axis, Local, LocalNode, Reduction
-from edgepart.planner.access.loops import Followed, Job, Loops, Piece, Written
+from edgepart.planner.access.loops import MISFIT, Followed, Job, Loops, Piece, Written, fitting, of_ranks
 from edgepart.planner.region import Interval, Region, span, span_size
 
 Q, K, V, MASK, PAST_K, PAST_V, VALID = range(7)
@@ -35,6 +35,8 @@ Y, PRESENT_K, PRESENT_V, SCORES = range(4)
 def heads_of(bound: Bound) -> Heads | str:
     """Extents; or why they cannot be known."""
     q, k, v = (bound.shape(index) for index in (Q, K, V))
+    if len(q) not in (3, 4) or not len(q) == len(k) == len(v) or not of_ranks(bound, {PAST_K: (4,)}):
+        return MISFIT
     past = bound.shape(PAST_K)[2] if bound.has(PAST_K) else 0
     flat = len(q) == 3
     if flat:
@@ -58,7 +60,7 @@ def attention(bound: Bound) -> Derived:
     mask = bound.inputs[MASK] if bound.has(MASK) else None
     if mask is not None and not _fits(mask, full):
         return Whole(bound, "its mask does not fit its scores")
-    return Attended(bound, heads)
+    return fitting(Attended(bound, heads))
 
 
 def _fits(mask: Shape, full: Shape) -> bool:
@@ -264,7 +266,7 @@ def flex_attention(bound: Bound) -> Derived:
     if any(bound.attribute(name) is not None for name in ("score_mod", "prob_mod")):
         return Whole(bound, "its sub-graphs may change any score by any other")
     heads = heads_of(bound)
-    return Whole(bound, heads) if isinstance(heads, str) else Flexible(bound, heads)
+    return Whole(bound, heads) if isinstance(heads, str) else fitting(Flexible(bound, heads))
 
 
 DECLARATIONS = {"Attention": attention}

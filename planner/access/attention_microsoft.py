@@ -14,7 +14,17 @@ from edgepart.planner.access.derived import Derived, Whole, local_node
 from edgepart.planner.access.frontier import Frontier, forbidding
 from edgepart.planner.access.heads import BATCH, HEAD, KEY, ROW, Heads, loops_of, scores_followed
 from edgepart.planner.access.language import Local, LocalNode
-from edgepart.planner.access.loops import Followed, Job, Loops, Packed, Piece, Written
+from edgepart.planner.access.loops import (
+    MISFIT,
+    Followed,
+    Job,
+    Loops,
+    Packed,
+    Piece,
+    Written,
+    fitting,
+    of_ranks,
+)
 from edgepart.planner.region import span, span_size
 
 SHARED = "it writes into the buffers of its past"
@@ -101,8 +111,10 @@ def multi_head(bound: Bound) -> Derived:
     if bound.wants(3):
         return Whole(bound, _SCORES)
     count = int(bound.attribute("num_heads", 0))
-    if not (bound.has(1) and bound.has(2)) or len(bound.shape(0)) != 3 or count < 1:
+    if not (bound.has(1) and bound.has(2)) or len(bound.shape(0)) == 5 or count < 1:
         return Whole(bound, "its queries, keys and values are packed into one tensor")
+    if not of_ranks(bound, {0: (3,), 1: (3, 4), 2: (len(bound.shape(1)),), 6: (4,)}):
+        return Whole(bound, MISFIT)
     q, k, v = (bound.shape(index) for index in range(3))
     apart = len(k) == 4
     hidden, value = (k[1] * k[3], v[1] * v[3]) if apart else (k[2], v[2])
@@ -114,7 +126,7 @@ def multi_head(bound: Bound) -> Derived:
     padding = padding_followed(given_shape(bound, 4), heads)
     if isinstance(padding, str):
         return Whole(bound, padding)
-    return MultiHead(bound, heads, apart, padding)
+    return fitting(MultiHead(bound, heads, apart, padding))
 
 
 class MultiHead(Headed):
@@ -129,8 +141,10 @@ class MultiHead(Headed):
         key: Followed = [Along(BATCH), Piece(KEY, heads.past), Along(HEAD, size)]
         inputs: list[Followed | None] = [
             [Along(BATCH), Along(ROW), Along(HEAD, size)],
-            [Along(BATCH), Along(HEAD), Piece(KEY), None] if apart else key,
-            [Along(BATCH), Along(HEAD), Piece(KEY), None] if apart else [*key[:2], Along(HEAD, value)],
+            [Along(BATCH), Along(HEAD), Piece(KEY, heads.past), None] if apart else key,
+            [Along(BATCH), Along(HEAD), Piece(KEY, heads.past), None]
+            if apart
+            else [*key[:2], Along(HEAD, value)],
             [Packed(HEAD, blocks)],
             padding,
             scores_followed(given_shape(bound, 5), heads),
@@ -168,13 +182,15 @@ def group_query(bound: Bound) -> Derived:
         return Whole(bound, _SCORES)
     if bound.has(12) or bound.has(13):
         return Whole(bound, "its past is quantised")
+    if not of_ranks(bound, {0: (3,), 3: (4,)}):
+        return Whole(bound, MISFIT)
     queries, keys = int(bound.attribute("num_heads", 0)), int(bound.attribute("kv_num_heads", 0))
     packed = not bound.has(1)
     hidden = bound.shape(0)[2]
     parts = queries + 2 * keys if packed else queries
     if queries < 1 or keys < 1 or queries % keys or hidden % parts:
         return Whole(bound, "its hidden size is not that of whole heads")
-    return GroupQuery(bound, _group_heads(bound, queries, keys, hidden // parts), packed)
+    return fitting(GroupQuery(bound, _group_heads(bound, queries, keys, hidden // parts), packed))
 
 
 def _group_heads(bound: Bound, queries: int, keys: int, size: int) -> Heads:
@@ -182,7 +198,7 @@ def _group_heads(bound: Bound, queries: int, keys: int, size: int) -> Heads:
     batch, rows, _ = bound.shape(0)
     present = bound.outputs[1] if bound.wants(1) else None
     past = bound.shape(3)[2] if bound.has(3) else 0
-    total = present[2] if present else past + rows
+    total = present[2] if present and len(present) == 4 else past + rows
     return Heads(True, batch, queries, keys, size, size, rows, past, total)
 
 

@@ -19,7 +19,7 @@ from edgepart.planner.access.cut import cut
 from edgepart.planner.access.derived import Derived, Whole
 from edgepart.planner.access.heads import BATCH, HEAD, KEY, ROW, Heads, scores_followed
 from edgepart.planner.access.language import Local, LocalNode
-from edgepart.planner.access.loops import Followed, Job, Packed, Piece, Written
+from edgepart.planner.access.loops import MISFIT, Followed, Job, Packed, Piece, Written, fitting, of_ranks
 from edgepart.planner.region import Region, span, span_size
 
 
@@ -38,10 +38,12 @@ def projected(bound: Bound) -> Derived:
     padding = padding_followed(given_shape(bound, 3), heads)
     if isinstance(padding, str):
         return Whole(bound, padding)
-    return Projected(bound, heads, padding)
+    return fitting(Projected(bound, heads, padding))
 
 
 def _projected_heads(bound: Bound, past: int) -> Heads | str:
+    if not of_ranks(bound, {0: (3,), 1: (2,), past: (5,)}):
+        return MISFIT
     x, weights, count = bound.shape(0), bound.shape(1), int(bound.attribute("num_heads", 0))
     sizes = bound.integers("qkv_hidden_sizes") or (weights[1] // 3,) * 3
     if count < 1 or sum(sizes) != weights[1] or sizes[0] != sizes[1] or any(size % count for size in sizes):
@@ -145,7 +147,7 @@ def quantised(bound: Bound) -> Derived:
     padding = padding_followed(given_shape(bound, 5), heads)
     if isinstance(padding, str):
         return Whole(bound, padding)
-    return Quantised(bound, heads, padding)
+    return fitting(Quantised(bound, heads, padding))
 
 
 class Quantised(Headed):

@@ -4,10 +4,20 @@ Rows and batches are shared out; the table of words is read whole. Pure."""
 from __future__ import annotations
 
 from edgepart.planner.access.aligned import Along
-from edgepart.planner.access.bound import Bound
-from edgepart.planner.access.derived import Derived, local_node
+from edgepart.planner.access.bound import Bound, Shape
+from edgepart.planner.access.derived import Derived, Whole, local_node
 from edgepart.planner.access.language import Local
-from edgepart.planner.access.loops import Followed, Job, Loop, Loops, Written
+from edgepart.planner.access.loops import (
+    MISFIT,
+    Followed,
+    Job,
+    Loop,
+    Loops,
+    Packed,
+    Written,
+    fitting,
+    of_ranks,
+)
 
 BATCH, ROW = range(2)
 _IDS, _SEGMENTS, _POSITIONS, _MASK, _PLACES = 0, 1, 3, 7, 8
@@ -15,25 +25,34 @@ _IDS, _SEGMENTS, _POSITIONS, _MASK, _PLACES = 0, 1, 3, 7, 8
 
 def embed(bound: Bound) -> Derived:
     """input_ids, segment_ids, word, position and segment embeddings, gamma, beta, mask, position_ids."""
-    return Embedded(bound, bound.shape(_PLACES) if bound.has(_PLACES) else None)
+    return _embedded(bound, bound.shape(_PLACES) if bound.has(_PLACES) else None)
 
 
 def embed_quantised(bound: Bound) -> Derived:
     """The same up to the mask, then scales and zero points of the tables."""
-    return Embedded(bound, None)
+    return _embedded(bound, None)
+
+
+def _embedded(bound: Bound, places: Shape | None) -> Derived:
+    if len(bound.output) != 3 or not of_ranks(bound, {_PLACES: (2,)} if places else {}):
+        return Whole(bound, MISFIT)
+    return fitting(Embedded(bound, places))
 
 
 class Embedded(Loops):
     """The local node is the operator. Output 1 counts each batch's mask, output 2 is the sum without its norm."""
 
-    def __init__(self, bound: Bound, places: tuple[int, ...] | None) -> None:
+    def __init__(self, bound: Bound, places: Shape | None) -> None:
         """`places`: the shape of position_ids; without them, row n has position n."""
         inputs: list[Followed | None] = [None if one is None else [None] * len(one) for one in bound.inputs]
         for index in (_IDS, _SEGMENTS, _MASK):
             if bound.has(index):
                 inputs[index] = [Along(BATCH), Along(ROW)]
         if places is None:
-            inputs[_POSITIONS] = [Along(ROW), None]
+            inputs[_POSITIONS] = [
+                Packed(ROW, ((0, 1),)),
+                None,
+            ]  # The first rows of a table that may be longer.
         else:
             inputs[_PLACES] = [None if places[0] == 1 else Along(BATCH), Along(ROW)]
         rows = Written([Along(BATCH), Along(ROW), None])

@@ -64,5 +64,5 @@ def scores_followed(shape: Shape | None, heads: Heads) -> Followed | None:
     """How what is broadcast to [batch, heads, rows, keys] follows the loops."""
     if shape is None:
         return None
-    full: Followed = [Along(BATCH), Along(HEAD, heads.group), Along(ROW), Piece(KEY)]
-    return [None if extent == 1 else one for extent, one in zip(shape, full[4 - len(shape) :], strict=True)]
+    full: list[Along | Piece] = [Piece(KEY), Along(ROW), Along(HEAD, heads.group), Along(BATCH)]
+    return [None if extent == 1 else one for extent, one in zip(shape[::-1], full, strict=False)][::-1]

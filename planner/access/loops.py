@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from edgepart.planner.access.aligned import Along
 from edgepart.planner.access.bound import Bound
 from edgepart.planner.access.cut import cut
-from edgepart.planner.access.derived import Derived, Reads
+from edgepart.planner.access.derived import Derived, Reads, Whole
 from edgepart.planner.access.language import Axis, Local, LocalNode, Outputs
 from edgepart.planner.region import Array, Region, Span, span
 
@@ -77,6 +77,8 @@ class Written:
     where it is made alone, they run once."""
 
 
+MISFIT = "the shapes of its inputs do not fit each other"
+
 Spans = list[Span | None]
 
 
@@ -124,6 +126,28 @@ class Loops(Derived):
     def narrowed(self, job: Job) -> Job:
         """The job with loops that matter less than all for these indices of the others (keys that are masked)."""
         return job
+
+    @property
+    def fits(self) -> bool:
+        """Whether the extents of all inputs and outputs are those of the loops that they follow."""
+        follows = [*zip(self.bound.inputs, self._inputs, strict=True)]
+        follows += [(self.bound.outputs[index], one.axes) for index, one in self._outputs.items()]
+        return all(
+            len(shape) == len(axes) and all(map(self._fits, axes, shape))
+            for shape, axes in follows
+            if shape is not None and axes is not None
+        )
+
+    def _fits(self, one: Along | Piece | Packed | None, extent: int) -> bool:
+        loop = 0 if one is None else self.loops[one.axis].extent
+        match one:
+            case Along():
+                return extent == loop * one.times
+            case Piece():
+                return one.start + extent <= loop
+            case Packed():
+                return all(start + loop * times <= extent for start, times in one.blocks)
+        return True
 
     def axes(self) -> tuple[Axis, ...]:
         return self._axes
@@ -237,6 +261,16 @@ class Loops(Derived):
         for node in self.job_nodes(job):
             targets = tuple(f"{name}.{o}" if isinstance(o, str) else o for o in node.outputs)
             yield replace(node, inputs=tuple(map(renamed, node.inputs)), outputs=targets)
+
+
+def fitting(access: Loops) -> Derived:
+    """`access`; Whole where the model is wrong about its shapes."""
+    return access if access.fits else Whole(access.bound, MISFIT)
+
+
+def of_ranks(bound: Bound, ranks: Mapping[int, tuple[int, ...]]) -> bool:
+    """Whether inputs, those that are given, have one of these numbers of axes."""
+    return all(len(bound.shape(index)) in found for index, found in ranks.items() if bound.has(index))
 
 
 def _agree(one: Span | None, two: Span | None) -> bool:

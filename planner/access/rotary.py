@@ -13,7 +13,7 @@ from edgepart.planner.access.bound import Bound
 from edgepart.planner.access.derived import Derived, Whole, local_node
 from edgepart.planner.access.frontier import positions
 from edgepart.planner.access.language import Local, LocalNode
-from edgepart.planner.access.loops import Followed, Job, Loop, Loops, Written
+from edgepart.planner.access.loops import MISFIT, Followed, Job, Loop, Loops, Written, fitting, of_ranks
 from edgepart.planner.region import span_size
 
 BATCH, HEAD, ROW = range(3)
@@ -34,6 +34,8 @@ def rotary_embedding_microsoft(bound: Bound) -> Derived:
 
 def _rotary(bound: Bound, positions_at: int, caches: tuple[int, int]) -> Derived:
     shape = bound.output
+    if not of_ranks(bound, {caches[0]: (2, 3), caches[1]: (2, 3), positions_at: (1, 2)}):
+        return Whole(bound, MISFIT)
     if len(shape) == 3:
         count = int(bound.attribute("num_heads", 0))
         if not count and not bound.attribute("rotary_embedding_dim", 0):
@@ -41,10 +43,11 @@ def _rotary(bound: Bound, positions_at: int, caches: tuple[int, int]) -> Derived
         if count < 1 or shape[2] % count:
             return Whole(bound, "its hidden size is not that of whole heads")
         flat = [Along(BATCH), Along(ROW), Along(HEAD, shape[2] // count)]
-        return Rotary(bound, (shape[0], count, shape[1]), flat, positions_at, caches)
+        return fitting(Rotary(bound, (shape[0], count, shape[1]), flat, positions_at, caches))
     if len(shape) != 4:
         return Whole(bound, "its heads are not known")
-    return Rotary(bound, shape[:3], [Along(BATCH), Along(HEAD), Along(ROW), None], positions_at, caches)
+    apart = [Along(BATCH), Along(HEAD), Along(ROW), None]
+    return fitting(Rotary(bound, shape[:3], apart, positions_at, caches))
 
 
 class Rotary(Loops):

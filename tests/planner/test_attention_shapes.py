@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import onnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from edgepart.planner import attention_shapes
+from edgepart.planner.access import access_of
 from edgepart.planner.model import load_graph
+from tests.planner.access import test_law_attention as whole
 from tests.planner.access import test_law_attention_microsoft as attention
 from tests.planner.access import test_law_rotary as around
 from tests.planner.access.law import Case, check_whole
@@ -36,6 +40,21 @@ def test_shapes_are_those_that_the_runtime_gives(case: Case) -> None:
     made = attention_shapes.written(node, shapes, kinds, total)
     right = [(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for array in results]
     assert list(made[: len(right)]) == right
+
+
+@settings(max_examples=60, deadline=None)
+@given(case=st.one_of(CASES, whole.cases(), around.rotary()), data=st.data())
+def test_a_model_that_is_wrong_about_a_shape_is_no_crash(case: Case, data: st.DataObject) -> None:
+    """Its operators are whole, or split as far as shapes go."""
+    graph = check_whole(case).graph
+    name = data.draw(st.sampled_from(sorted(graph.tensors)))
+    shape = graph.tensors[name].shape or ()
+    wrong = data.draw(
+        st.sampled_from([shape[1:], (*shape, 2), (3, *shape), tuple(e + 1 for e in shape), (), (7,)])
+    )
+    tensors = {**graph.tensors, name: replace(graph.tensors[name], shape=wrong)}
+    found = access_of(graph.operators[0], replace(graph, tensors=tensors))
+    assert (found.opaque is None) or found.axes() == ()
 
 
 def _group_query(constant: bool) -> onnx.ModelProto:
