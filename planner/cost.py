@@ -57,7 +57,8 @@ class Cost:
     def __post_init__(self) -> None:
         self._devices = {device.name: device for device in self.cluster.devices}
         self._work: dict[tuple[str, tuple[tuple[int, Region], ...]], Work] = {}
-        self._fused = _fused(self.graph)
+        self.free = _fused(self.graph)
+        """Operators that cost nothing of their own: the runtime computes them with the one before."""
         self._addends: dict[str, float] = {}
 
     def know(self, graph: Graph) -> None:
@@ -102,7 +103,7 @@ class Cost:
         return self._addends[name] if tensor is None else tensor.item_bytes
 
     def _measure(self, op: Operator, access: Access, outputs: Outputs) -> Work:
-        if op.op_type in VIEWS or op.name in self._fused:
+        if op.op_type in VIEWS or op.name in self.free:
             return Work(0.0, 0.0, access.family)
         pairs = list(zip(op.inputs, access.needs(outputs), strict=True))
         pairs += [(op.outputs[index], region) for index, region in outputs.items()]

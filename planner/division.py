@@ -124,18 +124,8 @@ class _Back:
 
     def _parted(self) -> Iterator[tuple[str, Parted]]:
         for number, choice in self.choices.items():
-            if not isinstance(choice, Reduce):
-                continue
-            found = self.coarse.layers[number].reduces(choice.axis)
-            if found is None:
-                raise ValueError(f"layer {number} has no reduced axis {choice.axis!r} that can be parted")
-            op, axis = found
-            quantum = lcm(axis.quantum, choice.quantum)
-            cuts = divide(axis.extent, [share for _, share in choice.shares], quantum)
-            named = zip(choice.shares, cuts, strict=True)
-            parts = tuple((device, Interval(*cut)) for (device, _), cut in named if cut[0] < cut[1])
-            if len(parts) > 1:
-                yield op, Parted(choice.axis, parts)
+            if isinstance(choice, Reduce) and (found := part(self.coarse.layers[number], choice)):
+                yield found
 
     def run(self) -> Laid:
         found: dict[str, Layout] = {}
@@ -162,11 +152,11 @@ class _Back:
         if isinstance(choice, Divide) and layer:
             if choice.aligned and (needed := self._aligned(name, choice)):
                 return needed
-            found = _divided(name, self.graph.tensors[name].region, layer, choice)
+            found = tiles(name, self.graph.tensors[name].region, layer, choice)
             return self._widened(name, found) if choice.widened else found
         if name in self.graph.outputs:
             raise ValueError(f"output {name!r} of the model cannot be left to its readers")
-        return {device: _compact(region) for device, region in self.needed[name].items()}
+        return {device: compact(region) for device, region in self.needed[name].items()}
 
     def _aligned(self, name: str, choice: Divide) -> dict[str, Region] | None:
         """What each device needs, where that is a partition of the tensor."""
@@ -231,13 +221,27 @@ def _add(regions: dict[str, Region], device: str, region: Region) -> None:
     regions[device] = region if before is None or before == region else before.union_spans(region)
 
 
-def _compact(region: Region) -> Region:
+def compact(region: Region) -> Region:
     """A box where that is hardly more: local nodes compute boxes, and put together what has gaps."""
     box = region.hull()
     return box if box.size <= COMPACT * region.size else region
 
 
-def _divided(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
+def part(layer: Layer, choice: Reduce) -> tuple[str, Parted] | None:
+    """The operator that `choice` parts, and its parts; None where one device would get all. ValueError where the
+    layer lacks the axis."""
+    found = layer.reduces(choice.axis)
+    if found is None:
+        raise ValueError(f"layer {layer.number} has no reduced axis {choice.axis!r} that can be parted")
+    op, axis = found
+    cuts = divide(axis.extent, [share for _, share in choice.shares], lcm(axis.quantum, choice.quantum))
+    named = zip(choice.shares, cuts, strict=True)
+    parts = tuple((device, Interval(*cut)) for (device, _), cut in named if cut[0] < cut[1])
+    return (op, Parted(choice.axis, parts)) if len(parts) > 1 else None
+
+
+def tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
+    """By device, its part of the exit `name`, of which `region` is all; ValueError where the layer lacks an axis."""
     axes = [axis for name in choice.axes if (axis := layer.axis(name)) is not None]
     if len(axes) < len(choice.axes):
         raise ValueError(

@@ -1,0 +1,253 @@
+"""Pricing: the cost tables of a layer-wise search (OptCNN, section 5.1): by its configuration, the seconds of a layer;
+by the configurations of two, the seconds of moving what the second reads and the first holds elsewhere.
+
+What moves is what lowering moves: the elements of the region that a device reads which another one holds. No formula
+here knows what a convolution is. Layers and edges that are the same but for names are priced once. Rules only.
+
+The paper's t_S, the time to synchronise parameters, is not here: inference changes none."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgepart.planner.cluster import Link
+from edgepart.planner.configurations import Space, configurations, is_alone, worth
+from edgepart.planner.division import Choice, Reduce, Whole
+from edgepart.planner.elimination import Edge, Table
+from edgepart.planner.footprint import Footprint, Spread, Walker
+from edgepart.planner.reach import Reach, reaches
+from edgepart.planner.region import Region, Span
+from edgepart.planner.study import Study
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A search problem, as `elimination.minimise` takes it, and what its nodes stand for."""
+
+    reaches: tuple[Reach, ...]
+    choices: tuple[tuple[Choice, ...], ...]
+    """By node, its configurations."""
+    unary: tuple[Table, ...]
+    edges: tuple[Edge, ...]
+
+    def taken(self, found: Sequence[int]) -> dict[int, Choice]:
+        """What was chosen for each layer; junctions are left out."""
+        named = zip(self.reaches, self.choices, found, strict=True)
+        return {reach.layer.number: choices[n] for reach, choices, n in named if not reach.is_junction}
+
+
+def price(study: Study, among: Space) -> Priced:
+    """Every layer and junction, and every tensor between two of them."""
+    return Pricer(study, among).run()
+
+
+class Pricer:
+    """Tables, each made once for all that are alike."""
+
+    def __init__(self, study: Study, among: Space) -> None:
+        self.study = study
+        self.among = among
+        self.devices = study.cluster.devices
+        self.gateway = next(n for n, d in enumerate(self.devices) if d.name == study.problem.gateway)
+        self.wires = _wires(study)
+        self.start_s = np.array([study.cost.segment_s(d.name) for d in self.devices])
+        self.copy_s = np.array([study.cost.copy_s(d.name, 1.0) for d in self.devices])
+        self._footprints: dict[Hashable, Footprint] = {}
+        self._tables: dict[Hashable, Table] = {}
+
+    def run(self) -> Priced:
+        nodes = reaches(self.study.coarse, self.study.cost.free)
+        prints = [self.footprint(node) for node in nodes]
+        homes = {name: (n, k) for n, node in enumerate(nodes) for k, name in enumerate(node.layer.exits)}
+        unary = [one.seconds + self._summing(node, one) for node, one in zip(nodes, prints, strict=True)]
+        edges: list[Edge] = []
+        brought: set[str] = set()
+        for n, (node, one) in enumerate(zip(nodes, prints, strict=True)):
+            for s, name in enumerate(node.sources):
+                if name in homes:
+                    m, k = homes[name]
+                    edges.append((m, n, self._edge(nodes[m], k, node, s, name)))
+                elif name not in brought:
+                    # Later readers find it there: it was sent when the request came in.
+                    brought.add(name)
+                    unary[n] = unary[n] + self._brought(node, one.reads[s], s, name)
+            for k, name in enumerate(node.layer.exits):
+                if name in self.study.graph.outputs:
+                    unary[n] = unary[n] + self._answered(node, k, name)
+        return Priced(nodes, tuple(one.choices for one in prints), tuple(unary), tuple(edges))
+
+    def footprint(self, reach: Reach) -> Footprint:
+        """Under the configurations that are worth weighing."""
+        found = self._footprints.get(reach.kind)
+        if found is None:
+            walker = Walker(self.study, reach)
+            whole = walker.measure(configurations(reach.layer, self.among, walker.speeds()))
+            found = whole.only(worth(whole.choices, [float(s) for s in whole.seconds], self._kept))
+            self._footprints[reach.kind] = found
+        return found
+
+    def _kept(self, choice: Choice) -> bool:
+        """On the fastest device, at the gateway, and on all."""
+        ends = (self.among.devices[0], self.among.gateway)
+        return isinstance(choice, Whole) and (not is_alone(choice) or choice.devices[0] in ends)
+
+    def _summing(self, reach: Reach, one: Footprint) -> Table:
+        """Seconds in which addends travel and are taken in."""
+        key = (reach.kind, "summing")
+        if key not in self._tables:
+            moved = np.stack(one.addends)
+            gets = moved.sum(1)
+            border = (gets > 0) * self.start_s + (gets + moved.sum(2)) * self.copy_s
+            self._tables[key] = self.wires.seconds(moved) + border.max(1)
+        return self._tables[key]
+
+    def _edge(self, writer: Reach, exit: int, reader: Reach, source: int, name: str) -> Table:
+        key = (writer.kind, exit, reader.kind, source)
+        if key not in self._tables:
+            one, two = self.footprint(writer), self.footprint(reader)
+            elements = float(self.study.graph.region_of(name).size)
+            sends = np.stack([self._senders(choice, elements) for choice in one.choices])
+            moved = self._moved(one.holds[exit], two.reads[source], sends, name)
+            border = self._border(moved, one.holds[exit], two.reads[source], name)
+            self._tables[key] = self.wires.seconds(moved) + border.max(2)
+        return self._tables[key]
+
+    def _brought(self, reach: Reach, reads: Spread, source: int, name: str) -> Table:
+        """An input of the model, from the gateway to whoever reads it."""
+        key = (reach.kind, "input", source)
+        if key not in self._tables:
+            full = self.study.graph.region_of(name)
+            held = Spread([[full if n == self.gateway else None for n in range(len(self.devices))]])
+            sends = np.zeros((1, len(self.devices), len(self.devices)), bool)
+            sends[:, self.gateway] = True
+            moved = self._moved(held, reads, sends, name)
+            nbytes = moved.sum(2)
+            border = (nbytes > 0) * self.start_s + nbytes * self.copy_s
+            self._tables[key] = (self.wires.seconds(moved) + border.max(2))[0]
+        return self._tables[key]
+
+    def _answered(self, reach: Reach, exit: int, name: str) -> Table:
+        """An output of the model, from whoever holds it to the gateway."""
+        key = (reach.kind, "output", exit)
+        if key not in self._tables:
+            one, full = self.footprint(reach), self.study.graph.region_of(name)
+            reads = Spread([[full if n == self.gateway else None for n in range(len(self.devices))]])
+            sends = np.stack(
+                [self._senders(choice, float(full.size), to_gateway=True) for choice in one.choices]
+            )
+            moved = self._moved(one.holds[exit], reads, sends, name)
+            self._tables[key] = (self.wires.seconds(moved) + (moved.sum(3) * self.copy_s).max(2))[:, 0]
+        return self._tables[key]
+
+    def _senders(self, choice: Choice, elements: float, to_gateway: bool = False) -> Mask:
+        """Who sends to whom what the other lacks (rows send): all who hold a part; of several who hold everything,
+        one, the same as `demand.fetch` takes. To the gateway, its own device sends too."""
+        count = len(self.devices)
+        choice = choice.then if isinstance(choice, Reduce) else choice
+        if not isinstance(choice, Whole):
+            return np.full((count, count), True) if to_gateway else ~np.eye(count, dtype=bool)
+        owners = [n for n, device in enumerate(self.devices) if device.name in choice.devices]
+        found = np.zeros((count, count), bool)
+        for target in range(count):
+            if to_gateway or target not in owners:
+                found[self._sender(owners, target, elements, to_gateway), target] = True
+        return found
+
+    def _sender(self, owners: Sequence[int], target: int, elements: float, to_gateway: bool) -> int:
+        def rank(n: int) -> tuple[float, int]:
+            link = self.study.cluster.link(self.devices[owners[n]].name, self.devices[target].name)
+            turn = (n - (0 if to_gateway else target)) % len(owners)
+            return link.latency_s + elements / link.bytes_per_s, turn
+
+        return owners[min(range(len(owners)), key=rank)]
+
+    def _moved(self, holds: Spread, reads: Spread, sends: Mask, name: str) -> Table:
+        """Bytes by [writer's configuration, reader's, source, target]."""
+        common = overlaps(holds.regions, reads.regions) * self.study.cost.item_bytes(name)
+        each = common[holds.index][:, :, reads.index]
+        moved: Table = each.transpose(0, 2, 1, 3) * sends[:, None]
+        return moved
+
+    def _border(self, moved: Table, holds: Spread, reads: Spread, name: str) -> Table:
+        """Seconds of the segments' ends, by [writer's configuration, reader's, device]: who receives starts a segment and
+        puts together what it reads; who sends or receives has written what it holds."""
+        item_bytes = self.study.cost.item_bytes(name)
+        gets, gives = moved.any(2), moved.any(3)
+        taken = self.start_s + reads.sizes * item_bytes * self.copy_s
+        given = holds.sizes * item_bytes * self.copy_s
+        border: Table = gets * taken[None] + (gets | gives) * given[:, None]
+        return border
+
+
+@dataclass(frozen=True)
+class _Wires:
+    """The links between any two devices, [source, target]."""
+
+    fixed_s: Table
+    """Of a message, at each end."""
+    latency_s: Table
+    byte_s: Table
+
+    def seconds(self, moved: Table) -> Table:
+        """Until all messages are there; bytes by [..., source, target]. As in the simulator, a device sends one after
+        another and receives one after another."""
+        sent = moved > 0
+        busy = moved * self.byte_s + sent * self.fixed_s
+        way = sent * (self.fixed_s + self.latency_s)
+        out = busy.sum(-1) + way.max(-1)
+        into = busy.sum(-2) + way.max(-2)
+        found: Table = np.maximum(out.max(-1), into.max(-1))
+        return found
+
+
+def _wires(study: Study) -> _Wires:
+    names = [device.name for device in study.cluster.devices]
+    links: list[list[Link]] = [[study.cluster.link(a, b) for b in names] for a in names]
+
+    def table(attribute: str) -> Table:
+        return np.array([[float(getattr(link, attribute)) for link in row] for row in links])
+
+    return _Wires(table("message_s"), table("latency_s"), 1 / table("bytes_per_s"))
+
+
+def overlaps(ones: Sequence[Region | None], twos: Sequence[Region | None]) -> Table:
+    """Elements that each of `ones` has in common with each of `twos`; of None, nothing."""
+    found = np.outer([r is not None for r in ones], [r is not None for r in twos]).astype(np.float64)
+    rank = next((r.rank for r in (*ones, *twos) if r is not None), 0)
+    for axis in range(rank):
+        found *= _axis(
+            [() if r is None else r.spans[axis] for r in ones],
+            [() if r is None else r.spans[axis] for r in twos],
+        )
+    return found
+
+
+def _axis(ones: Sequence[Span], twos: Sequence[Span]) -> Table:
+    """Indices in common along one axis."""
+    first, second = dict.fromkeys(ones), dict.fromkeys(twos)
+    if len(first) == len(second) == 1 and ones[0] == twos[0]:
+        return np.full((1, 1), float(sum(i.size for i in ones[0])))
+    (a, low_a, high_a), (b, low_b, high_b) = _intervals(first), _intervals(second)
+    common = np.minimum(high_a[:, None], high_b) - np.maximum(low_a[:, None], low_b)
+    np.maximum(common, 0.0, out=common)
+    sums = np.add.reduceat(np.add.reduceat(common, a, axis=0), b, axis=1)
+    one, two = ({s: n for n, s in enumerate(spans)} for spans in (first, second))
+    found: Table = sums[[one[s] for s in ones]][:, [two[s] for s in twos]]
+    return found
+
+
+def _intervals(spans: dict[Span, None]) -> tuple[list[int], Table, Table]:
+    """Where each span's intervals begin in the list of all, and their bounds; nothing is one interval without
+    length."""
+    starts, bounds = [], []
+    for one in spans:
+        starts.append(len(bounds))
+        bounds += [(float(i.start), float(i.stop)) for i in one] or [(0.0, 0.0)]
+    low, high = np.array(bounds).T
+    return starts, low, high

@@ -1,0 +1,72 @@
+"""OptCNN (Jia, Lin, Qi, Aiken: Exploring Hidden Dimensions in Parallelizing Convolutional Neural Networks): a
+configuration for each layer (section 4), the sum of their seconds and of what moves between them (section 5.1) made
+least by node and edge elimination (section 5.2).
+
+Ours, where the paper stops: unequal devices get proportional parts and any link has its own speed; a layer may be
+whole on one device, on all, or a sum of parts; what the eliminations leave is eliminated as variables, so that any
+graph is solved, exactly unless its tables become too large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from edgepart.planner.configurations import space
+from edgepart.planner.division import Choice, Divide, Reduce, Whole
+from edgepart.planner.elimination import Solution, minimise
+from edgepart.planner.errors import UsageError
+from edgepart.planner.layout import Strategy
+from edgepart.planner.pricing import Priced, price
+from edgepart.planner.strategies import register
+from edgepart.planner.strategies.bbgrap import KNOWN_AXES
+from edgepart.planner.strategies.single import alone
+from edgepart.planner.study import Study
+
+
+@register("optcnn")
+def candidates(study: Study) -> Iterator[Strategy]:
+    """The solution, and each device alone: a sum of layers is not all that the simulator sees."""
+    if len(study.by_speed) > 1 and study.layers:
+        yield solve(study)[0]
+    for device in study.by_speed:
+        yield alone(study, device, "optcnn")
+
+
+def solve(study: Study) -> tuple[Strategy, Priced, Solution]:
+    """The configurations of least cost, the problem that they solve, and how it was solved.
+
+    UsageError for a forced axis that the model does not have."""
+    wanted, there = study.problem.axis, {axis.name for la in study.layers for _, axis in la.reduced}
+    if wanted is not None and wanted not in {*KNOWN_AXES, *study.axis_names, *there}:
+        raise UsageError(f"axis {wanted!r}: this model has {', '.join((*study.axis_names, *sorted(there)))}")
+    priced = price(study, space(study))
+    found = minimise(priced.unary, priced.edges)
+    choices = priced.taken(found.choice)
+    strategy = study.strategy("optcnn", choices, _why(study, choices, found))
+    return strategy, priced, found
+
+
+def _why(study: Study, choices: Mapping[int, Choice], found: Solution) -> str:
+    seconds: dict[str, float] = {}
+    for layer in study.layers:
+        text = described(choices[layer.number])
+        seconds[text] = seconds.get(text, 0.0) + sum(study.full_s[op.name] for op in layer.operators)
+    total = sum(seconds.values()) or 1.0
+    ranked = sorted(seconds.items(), key=lambda item: -item[1])
+    parts = ", ".join(f"{s / total:.0%} {text}" for text, s in ranked if s / total >= 0.005)
+    proof = "none costs less by its model" if found.exact else f"not proven best: {found.why}"
+    return f"each of {len(choices)} layers has its own configuration ({proof}): {parts}"
+
+
+def described(choice: Choice) -> str:
+    """A few words for people."""
+    match choice:
+        case Whole((device,)):
+            return f"whole on {device}"
+        case Whole(devices):
+            return f"whole on each of {len(devices)}"
+        case Divide(axes, shares):
+            return f"{' x '.join(axes)} over {len(shares)}"
+        case Reduce(axis, shares, then):
+            rest = "whole" if isinstance(then, Whole) else "in pieces"
+            return f"sums along {axis} over {len(shares)}, then {rest}"
+    return "left to its readers"
