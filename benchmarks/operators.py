@@ -57,7 +57,7 @@ Each operator is declared once, in planner/access/, and the law that its declara
 what the declarations make of the uses in the onnx project's node tests and in ours: **along** are axes of what the operator
 writes, each device making a part (*every axis*: in every use, each that has more than one index); **reduced** are axes that
 are summed (or otherwise combined) away, each device making an addend, with what combines them. Names of axes go by the
-rank: (batch, channel, height, width) of four, (batch, sequence, feature) of three and so on; a declaration may give its own.
+rank: (batch, channel, height, width) of four, (batch, sequence, feature) of three and so on, or as its declaration says.
 *Not where* gives uses of an operator that run whole.
 
 Always whole, on one device, while the rest of the model is split: an operator of a domain that is not listed; a value whose
