@@ -7,7 +7,7 @@ from edgepart.planner.division import Choice, Divide, Reduce, Whole
 from edgepart.planner.errors import UsageError
 from edgepart.planner.fusion import Layer
 from edgepart.planner.layout import Strategy
-from edgepart.planner.study import Shares, Study
+from edgepart.planner.study import ALIKE, Shares, Study
 
 
 def axis_names(study: Study) -> tuple[str, ...]:
@@ -23,8 +23,8 @@ def axes_of(layer: Layer) -> tuple[str, ...]:
 
 
 def force(study: Study, axis: str | None, shares: Shares) -> Strategy:
-    """Each layer that has `axis` divided along it in proportion; with None, each along the first axis that it has. What
-    cannot be is whole on the first device.
+    """Each layer that has `axis` divided along it in proportion (or along what rows and heads are called elsewhere); with
+    None, each along the first axis that it has. What cannot be is whole on the first device.
 
     UsageError where no layer has the axis."""
     names = axis_names(study)
@@ -43,9 +43,12 @@ def _choice(layer: Layer, axis: str | None, shares: Shares) -> Choice:
     first = Whole((shares[0][0],))
     if name is None:
         return first
-    if layer.splits(name):
-        return Divide((name,), shares)
-    return reduce(layer, name, shares) or first
+    for one in (name, *ALIKE.get(name, ())):
+        if layer.splits(one):
+            return Divide((one,), shares)
+        if reduced := reduce(layer, one, shares):
+            return reduced
+    return first
 
 
 def reduce(layer: Layer, name: str, shares: Shares) -> Reduce | None:

@@ -10,7 +10,7 @@ from edgepart.planner.division import Choice, Divide, Reduce, Whole
 from edgepart.planner.fusion import Layer
 from edgepart.planner.study import Shares, Study
 
-COLUMNS = ("feature", "head", "channel")
+COLUMNS = ("head", "feature", "channel")
 """Axes of what a dense layer writes."""
 
 DENSE = frozenset({"gemm", "conv", "pointwise"})

@@ -19,12 +19,12 @@ from edgepart.planner.lower import make_plan
 from edgepart.planner.region import Region
 from edgepart.planner.simulate import Simulation, simulate
 
-SECOND_AXES = ("channel", "feature", "head", "sequence")
+SECOND_AXES = ("head", "channel", "feature", "sequence")
 """What a layer that lacks the wanted axis is divided along instead, the first that it has."""
 
 
 ALIKE = {"sequence": ("height",), "height": ("sequence",), "head": ("channel",)}
-"""Names that the rows of a picture, of a text and of attention's scores go by: tried before other axes."""
+"""Names that rows and heads go by where an operator's four axes look like a picture's: tried before other axes."""
 
 WORTH = 0.97
 """The score of several devices over that of one, at most: a smaller gain is within what predictions are

@@ -145,6 +145,16 @@ _NAMES = {
 }
 
 
+ATTENTION = ("batch", "head", "sequence", "feature")
+"""Names of four axes where an operator is attention's rather than a picture's: a product of stacks of matrices, a Softmax
+over the last axis."""
+
+
+def matrix_names(rank: int) -> tuple[str, ...]:
+    """Names of the axes of a product of matrices."""
+    return ATTENTION if rank == 4 else axis_names(rank)
+
+
 def axis_names(rank: int, spatial: bool = False) -> tuple[str, ...]:
     """Names of a tensor's axes by its rank; `spatial` where the operator itself says that axes 2... are
     space."""

@@ -4,7 +4,7 @@ read columns of the right; the inner axis is summed. Pure."""
 from __future__ import annotations
 
 from edgepart.planner.access.aligned import Aligned, Along, AxisReads, Fixed, Inner, broadcast, vector
-from edgepart.planner.access.bound import Bound, Shape
+from edgepart.planner.access.bound import Bound, Shape, matrix_names
 from edgepart.planner.access.derived import Derived, Whole
 from edgepart.planner.access.language import Axis
 
@@ -32,7 +32,10 @@ def product_reads(a: Shape, b: Shape, output: Shape) -> tuple[AxisReads, AxisRea
 def matmul(bound: Bound) -> Derived:
     a, b = bound.shape(0), bound.shape(1)
     left, right = product_reads(a, b, bound.output)
-    return Aligned(bound, [left, right], family="gemm", work=2.0 * a[-1], reduced=inner_axis(a[-1]))
+    names = matrix_names(len(bound.output))
+    return Aligned(
+        bound, [left, right], family="gemm", work=2.0 * a[-1], reduced=inner_axis(a[-1]), names=names
+    )
 
 
 def matmul_integer(bound: Bound) -> Derived:
@@ -115,7 +118,10 @@ def fused_matmul(bound: Bound) -> Derived:
         left[-2:] = left[:-3:-1]
     if bound.attribute("transB"):
         right[-2:] = right[:-3:-1]
-    return Aligned(bound, [left, right], family="gemm", work=2.0 * inner, reduced=inner_axis(inner))
+    names = matrix_names(len(bound.output))
+    return Aligned(
+        bound, [left, right], family="gemm", work=2.0 * inner, reduced=inner_axis(inner), names=names
+    )
 
 
 DECLARATIONS = {

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgepart.planner.access.aligned import Aligned, Along, AxisReads, Fixed, Inner, broadcast, vector
-from edgepart.planner.access.bound import Bound, axis_names
+from edgepart.planner.access.bound import Bound, axis_names, matrix_names
 from edgepart.planner.access.derived import Derived, Reads, Whole, local_node, split_axes
 from edgepart.planner.access.language import Addend, Axis, Local, LocalNode, Outputs, Reduction
 from edgepart.planner.access.moments import Moments, Spread
@@ -31,10 +31,14 @@ class Exponentials(Aligned):
     of exponentials (Milakov and Gimelshein 2018, section 3)."""
 
     def __init__(self, bound: Bound, axis: int) -> None:
-        name = axis_names(len(bound.output))[axis]
+        rank = len(bound.output)
+        names = matrix_names(rank) if axis == rank - 1 else axis_names(rank)
+        name = names[axis]
         self.reduced = Axis(name, axis, bound.output[axis], reducer="log-sum-exp")
         reads = [Inner(name) if n == axis else Along(n) for n in range(len(bound.output))]
-        super().__init__(bound, [reads], whole=(axis,), family="reduce", work=5.0, reduced=(self.reduced,))
+        super().__init__(
+            bound, [reads], whole=(axis,), family="reduce", work=5.0, reduced=(self.reduced,), names=names
+        )
 
     def reduction(self, axis: Axis) -> Reduction:
         addend = Addend(

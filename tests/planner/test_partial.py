@@ -126,7 +126,7 @@ def test_combining_in_pieces_moves_pieces() -> None:
 def test_heads_need_one_sum_at_the_output_projection() -> None:
     study = study_of(MODELS["attention"])
     shares = (("a", 1.0), ("b", 1.0))
-    heads = Divide(("channel",), shares)  # Axis 1 of four is what images call a channel.
+    heads = Divide(("head",), shares)
     by_name: dict[str, Choice] = dict.fromkeys(("scores", "softmax", "mixed"), heads)
     by_name |= dict.fromkeys(("q_projection", "k_projection", "v_projection"), Divide(("feature",), shares))
     by_name["output_projection"] = Reduce("inner", shares, Whole(("a",)))
