@@ -18,11 +18,8 @@ from edgepart.planner.study import ALIKE, Shares, Study
 MOST = 24
 """Configurations of one layer, at most: the search takes time with their third power."""
 
-SIZES = (64, 32, 16, 8, 4, 3, 2)
-"""Numbers of devices, besides all of them."""
-
 FEW = 4
-"""Devices up to which each number of them is tried; beyond, about each power of two."""
+"""Devices up to which each number of them is tried where they differ; otherwise all, half of them, a quarter ..."""
 
 SUMS = 2
 """Numbers of devices over which sums are parted: all, and the fewest."""
@@ -59,14 +56,24 @@ def _teams(study: Study) -> Iterator[tuple[str, ...]]:
     """The k fastest and the k best connected devices, in the order of their speed."""
     fast, gateway, link = study.by_speed, study.problem.gateway, study.cluster.link
     near = sorted(fast, key=lambda name: (-link(name, gateway).bytes_per_s, link(name, gateway).latency_s))
-    sizes = [len(fast), *(n for n in SIZES if n < len(fast) and (n != 3 or len(fast) <= FEW))]
+    sizes = [len(fast)]
+    while sizes[-1] > 1:
+        sizes.append(sizes[-1] - 1 if sizes[-1] <= FEW and not _alike(study) else -(-sizes[-1] // 2))
     found = (tuple(sorted(order[:n], key=fast.index)) for n in sizes if n > 1 for order in (fast, near))
     yield from dict.fromkeys(found)
 
 
-def configurations(layer: Layer, among: Space, speeds: Speeds) -> tuple[Choice, ...]:
+def _alike(study: Study) -> bool:
+    """Whether any number of devices is as good as any other of so many."""
+    names, link = study.by_speed, study.cluster.link
+    links = {link(a, b) for a, b in combinations(names, 2)}
+    return len(links) <= 1 and len({study.whole_s[name] for name in names}) == 1
+
+
+def configurations(layer: Layer, among: Space, speeds: Speeds, sums: bool = True) -> tuple[Choice, ...]:
     """All that are weighed for `layer`, without repetition: whole ones first. `speeds` say how parts are proportioned;
-    the parts that the whole model would have are tried too, so that neighbours can agree."""
+    the parts that the whole model would have are tried too, so that neighbours can agree. Without `sums`, no
+    reduced axis is parted."""
     found: dict[Choice, None] = dict.fromkeys(Whole((name,)) for name in among.devices)
     if len(among.devices) > 1:
         found[Whole(among.devices)] = None
@@ -74,7 +81,7 @@ def configurations(layer: Layer, among: Space, speeds: Speeds) -> tuple[Choice, 
         axes = [axis for axis in layer.axes if layer.splits(axis.name) and among.takes(axis)]
         for team in among.teams:
             found |= dict.fromkeys(_divided(axes, team, among, speeds))
-        for team in dict.fromkeys((*among.teams[: SUMS - 1], *among.teams[-1:])):
+        for team in dict.fromkeys((*among.teams[: SUMS - 1], *among.teams[-1:])) if sums else ():
             found |= dict.fromkeys(_summed(layer, axes, team, among, speeds))
     return tuple(found)
 

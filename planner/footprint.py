@@ -3,26 +3,25 @@ exits and reads of its sources. Everything comes from regions and access maps. R
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from edgepart.planner.access.bound import numpy_dtype
-from edgepart.planner.access.language import Outputs, Reduction
-from edgepart.planner.cost import Work
-from edgepart.planner.division import Choice, Divide, Reduce, Whole, compact, part, tiles
+from edgepart.planner.division import Choice, Divide, Reduce, Whole, part, tiles
 from edgepart.planner.elimination import Table
-from edgepart.planner.graph import Operator
 from edgepart.planner.layout import Parted
-from edgepart.planner.partial import addends_wanted, read_again, reduced_axis
+from edgepart.planner.portion import Addends, Portion, Sums, portion
 from edgepart.planner.reach import Reach
 from edgepart.planner.region import Region
 from edgepart.planner.study import Study
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+LEAST_S = 1e-12
+"""For layers that cost nothing: views."""
 
 
 class Spread:
@@ -44,7 +43,7 @@ class Spread:
     @cached_property
     def sizes(self) -> Table:
         """Elements, by configuration and device."""
-        each = np.array([0.0 if r is None else float(r.size) for r in self.regions])
+        each = np.array([0.0 if region is None else float(region.size) for region in self.regions])
         found: Table = each[self.index]
         return found
 
@@ -56,8 +55,8 @@ class Footprint:
     choices: tuple[Choice, ...]
     seconds: Table
     """The longest among the devices; `inf` where a device cannot hold the layer's weights."""
-    addends: tuple[Table, ...]
-    """Bytes of addends from each device to each; all zero where nothing is summed."""
+    addends: Table
+    """Bytes of addends, by configuration, from each device to each; zero where nothing is summed."""
     holds: tuple[Spread, ...]
     """By exit."""
     reads: tuple[Spread, ...]
@@ -65,24 +64,28 @@ class Footprint:
 
     def only(self, kept: Sequence[int]) -> Footprint:
         """With some of the configurations."""
+        rows = list(kept)
         return Footprint(
-            tuple(self.choices[n] for n in kept),
-            self.seconds[list(kept)],
-            tuple(self.addends[n] for n in kept),
-            tuple(one.only(kept) for one in self.holds),
-            tuple(one.only(kept) for one in self.reads),
+            tuple(self.choices[n] for n in rows),
+            self.seconds[rows],
+            self.addends[rows],
+            tuple(one.only(rows) for one in self.holds),
+            tuple(one.only(rows) for one in self.reads),
         )
 
 
-@dataclass
-class _Part:
-    """What one device does of a layer, whichever device it is."""
+_Held = tuple[Region | None, ...]
+"""Of one device, its region of each exit."""
 
-    works: list[Work] = field(default_factory=list)
-    weight_bytes: float = 0.0
-    reads: dict[str, Region] = field(default_factory=dict)
-    """By tensor; those of the layer's own operators too."""
-    seconds: Mapping[tuple[Any, ...], float] = field(default_factory=dict)
+
+@dataclass(frozen=True)
+class _Row:
+    """One configuration; by device."""
+
+    held: list[_Held]
+    done: list[Portion]
+    seconds: float
+    addends: Table
 
 
 class Walker:
@@ -92,16 +95,18 @@ class Walker:
     def __init__(self, study: Study, reach: Reach) -> None:
         self.study = study
         self.reach = reach
-        self.graph = study.graph
         self.devices = study.cluster.devices
         self.places = {device.name: n for n, device in enumerate(self.devices)}
-        self.full = {name: self.graph.tensors[name].region for name in reach.layer.exits}
-        self._parts: dict[tuple[Region | None, ...], _Part] = {}
+        self.full = {name: study.graph.tensors[name].region for name in reach.layer.exits}
+        self.limits = [study.limit_bytes(device.name) for device in self.devices]
+        self.nothing = np.zeros((len(self.devices), len(self.devices)))
+        self._portions: dict[tuple[_Held, str | None], Portion] = {}
+        self._parted: dict[tuple[str, Parted], Sums] = {}
 
     def speeds(self) -> dict[str, float]:
         """By device, layers like this one that it computes in a second."""
-        whole = self._part(tuple(self.full.values()))
-        return {d.name: 1 / max(sum(work.on(d) for work in whole.works), 1e-12) for d in self.devices}
+        whole = self._portion(tuple(self.full.values()))
+        return {device.name: 1 / max(whole.seconds(device), LEAST_S) for device in self.devices}
 
     def measure(self, choices: Sequence[Choice]) -> Footprint:
         """The footprint under each of `choices`."""
@@ -110,7 +115,7 @@ class Walker:
         return Footprint(
             tuple(choices),
             np.array([row.seconds for row in rows]),
-            tuple(row.addends for row in rows),
+            np.stack([row.addends for row in rows]),
             tuple(Spread([[held[n] for held in row.held] for row in rows]) for n in range(len(exits))),
             tuple(Spread([[done.reads.get(name) for done in row.done] for row in rows]) for name in sources),
         )
@@ -120,12 +125,10 @@ class Walker:
         parted = part(self.reach.layer, choice) if isinstance(choice, Reduce) else None
         if parted is not None:
             return self._summed(held, *parted)
-        done = [self._part(one) for one in held]
-        seconds = max(self._seconds(one, n) for n, one in enumerate(done))
-        return _Row(held, done, seconds, np.zeros((len(done), len(done))))
+        done = [self._portion(one) for one in held]
+        return _Row(held, done, self._longest(enumerate(done)), self.nothing)
 
-    def _held(self, choice: Choice) -> list[tuple[Region | None, ...]]:
-        """By device, its region of each exit."""
+    def _held(self, choice: Choice) -> list[_Held]:
         if isinstance(choice, Whole):
             given = [dict.fromkeys(choice.devices, region) for region in self.full.values()]
         elif isinstance(choice, Divide):
@@ -134,112 +137,51 @@ class Walker:
             raise ValueError(f"{choice} is no configuration: a layer's regions would hang on its readers'")
         return [tuple(regions.get(device.name) for regions in given) for device in self.devices]
 
-    def _part(self, held: tuple[Region | None, ...]) -> _Part:
-        found = self._parts.get(held)
+    def _portion(self, held: _Held, without: str | None = None) -> Portion:
+        key = (held, without)
+        found = self._portions.get(key)
         if found is None:
-            found = self._parts[held] = self._walk(held)
+            named = {n: r for n, r in zip(self.full, held, strict=True) if r is not None and not r.is_empty}
+            found = self._portions[key] = portion(self.study, self.reach, named, without)
         return found
 
-    def _walk(self, held: tuple[Region | None, ...], parted: str | None = None) -> _Part:
-        """What a device does for its regions of the exits; nothing of the operator `parted`, and what it reads."""
-        done = _Part()
-        wanted = {n: r for n, r in zip(self.full, held, strict=True) if r is not None and not r.is_empty}
-        for op in self.reach.operators:
-            outputs = {}
-            for index, name in enumerate(op.outputs):
-                region = wanted.get(name) if name in self.full else done.reads.get(name)
-                if region is not None:
-                    outputs[index] = region if name in self.full else compact(region)
-            if outputs and op.name != parted:
-                self._compute(op, outputs, done)
-        return done
-
-    def _compute(self, op: Operator, outputs: Outputs, done: _Part) -> None:
-        access = self.study.coarse.accesses[op.name]
-        work = self.study.cost.work(op, access, outputs)
-        if work.flops or work.nbytes:
-            done.works.append(work)
-        self._read(zip(op.inputs, access.needs(outputs), strict=True), done)
-        self._read(((name, self.graph.region_of(name)) for name in op.captured), done)
-
-    def _read(self, pairs: Iterator[tuple[str, Region | None]], done: _Part) -> None:
-        for name, region in pairs:
-            if region is None or not name:
-                continue
-            if name in self.graph.constants:
-                done.weight_bytes += region.size * self.study.cost.item_bytes(name)
-            elif not region.is_empty:
-                before = done.reads.get(name)
-                done.reads[name] = region if before is None else before.union_spans(region)
-
-    def _seconds(self, done: _Part, place: int) -> float:
-        device = self.devices[place]
-        if done.weight_bytes > self.study.limit_bytes(device.name):
-            return float("inf")
-        return sum(work.on(device) for work in done.works)
-
-    def _summed(self, held: list[tuple[Region | None, ...]], name: str, parted: Parted) -> _Row:
-        """Each device makes the addends of its part; then the rest of the layer is computed where it is held."""
-        op = self.graph.by_name[name]
-        access = self.study.coarse.accesses[name]
-        reduction = access.reduction(reduced_axis(op, access, parted.axis))
-        done = [self._walk(one, parted=name) for one in held]
-        combined = self._combined(op, held, done)
-        addends = np.zeros((len(done), len(done)))
-        parts = [one for _, one in parted.parts]
-        wanted = addends_wanted(reduction, parts, combined)
-        first = [0.0] * len(done)
-        for (device, one), outputs in zip(parted.parts, wanted, strict=True):
-            place, making = self.places[device], _Part()
-            access = reduction.part(one)
-            self._read(zip(op.inputs, access.needs(outputs), strict=False), making)
-            nbytes = _addend_bytes(reduction, outputs) + self._bytes(making)
-            making.works.append(Work(access.flops(outputs), nbytes, access.family))
-            first[place] = self._seconds(making, place)
-            self._read(iter(making.reads.items()), done[place])
-        combine = reduction.combine(tuple(parts))
-        for device, region in combined.items():
-            place = self.places[device]
-            self._read(((op.inputs[i], r) for i, r in read_again(reduction, len(parts), region)), done[place])
-            each = addends_wanted(reduction, parts, {device: region})
-            for (source, _), outputs in zip(parted.parts, each, strict=True):
-                addends[self.places[source], place] = _addend_bytes(reduction, outputs)
-            nbytes = float(addends[:, place].sum()) + region.size * self.study.cost.item_bytes(op.outputs[0])
-            done[place].works.append(Work(combine.flops({0: region}), nbytes, combine.family))
-        last = [self._seconds(one, place) for place, one in enumerate(done)]
-        np.fill_diagonal(addends, 0.0)
-        return _Row(held, done, max(first) + max(last), addends)
-
-    def _combined(
-        self, op: Operator, held: list[tuple[Region | None, ...]], done: list[_Part]
-    ) -> dict[str, Region]:
-        """By device, what of the parted operator's output it makes out of addends."""
-        name = op.outputs[0]
-        exit = list(self.full).index(name) if name in self.full else None
-        found = (
-            (d.name, done[n].reads.get(name) if exit is None else held[n][exit])
-            for n, d in enumerate(self.devices)
+    def _longest(self, done: Iterator[tuple[int, Portion]]) -> float:
+        """Seconds, of portions by device; `inf` where one does not fit."""
+        return max(
+            float("inf") if one.weight_bytes > self.limits[n] else one.seconds(self.devices[n])
+            for n, one in done
         )
-        return {device: region for device, region in found if region is not None and not region.is_empty}
 
-    def _bytes(self, making: _Part) -> float:
-        item_bytes = self.study.cost.item_bytes
-        return making.weight_bytes + sum(r.size * item_bytes(name) for name, r in making.reads.items())
+    def _summed(self, held: list[_Held], name: str, parted: Parted) -> _Row:
+        """Each device makes the addends of its part; then the rest of the layer is computed where it is held."""
+        sums = self._sums(name, parted)
+        rest = [self._portion(one, name) for one in held]
+        made: dict[int, Addends] = {}
+        addends = self.nothing.copy()
+        for target, region in self._combined(sums, held, rest):
+            combining, wanted = sums.combine(region)
+            rest[target] += combining
+            for source, regions in wanted.items():
+                addends[source, target] = sums.nbytes(regions) if source != target else 0.0
+                mine = made.setdefault(source, {})
+                mine |= {k: mine[k].union_spans(r) if k in mine else r for k, r in regions.items()}
+        first = {source: sums.make(source, wanted) for source, wanted in made.items()}
+        seconds = self._longest(iter(first.items())) + self._longest(enumerate(rest))
+        return _Row(
+            held, [one + first[n] if n in first else one for n, one in enumerate(rest)], seconds, addends
+        )
 
+    def _sums(self, name: str, parted: Parted) -> Sums:
+        key = (name, parted)
+        if key not in self._parted:
+            parts = [(self.places[device], one) for device, one in parted.parts]
+            self._parted[key] = Sums(self.study, self.study.graph.by_name[name], parted.axis, parts)
+        return self._parted[key]
 
-@dataclass(frozen=True)
-class _Row:
-    """One configuration."""
-
-    held: list[tuple[Region | None, ...]]
-    """By device and exit."""
-    done: list[_Part]
-    """By device."""
-    seconds: float
-    addends: Table
-
-
-def _addend_bytes(reduction: Reduction, outputs: Outputs) -> float:
-    return sum(
-        float(region.size * numpy_dtype(reduction.addends[k].dtype).itemsize) for k, region in outputs.items()
-    )
+    def _combined(self, sums: Sums, held: list[_Held], rest: list[Portion]) -> Iterator[tuple[int, Region]]:
+        """By device, what of the parted operator's output it makes out of addends."""
+        name, exits = sums.op.outputs[0], self.reach.layer.exits
+        for n, one in enumerate(rest):
+            region = held[n][exits.index(name)] if name in exits else one.reads.get(name)
+            if region is not None and not region.is_empty:
+                yield n, region

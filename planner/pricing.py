@@ -9,7 +9,7 @@ The paper's t_S, the time to synchronise parameters, is not here: inference chan
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class Pricer:
         nodes = reaches(self.study.coarse, self.study.cost.free)
         prints = [self.footprint(node) for node in nodes]
         homes = {name: (n, k) for n, node in enumerate(nodes) for k, name in enumerate(node.layer.exits)}
-        unary = [one.seconds + self._summing(node, one) for node, one in zip(nodes, prints, strict=True)]
+        unary = [one.seconds for one in prints]
         edges: list[Edge] = []
         brought: set[str] = set()
         for n, (node, one) in enumerate(zip(nodes, prints, strict=True)):
@@ -87,25 +87,33 @@ class Pricer:
         found = self._footprints.get(reach.kind)
         if found is None:
             walker = Walker(self.study, reach)
-            whole = walker.measure(configurations(reach.layer, self.among, walker.speeds()))
-            found = whole.only(worth(whole.choices, [float(s) for s in whole.seconds], self._kept))
-            self._footprints[reach.kind] = found
+            speeds = walker.speeds()
+            choices = configurations(
+                reach.layer, self.among, speeds, self._may_sum(reach, 1 / max(speeds.values()))
+            )
+            whole = walker.measure(choices)
+            seconds = whole.seconds + self._summing(whole.addends)
+            kept = worth(choices, [float(s) for s in seconds], self._kept)
+            found = self._footprints[reach.kind] = replace(whole, seconds=seconds).only(kept)
         return found
+
+    def _may_sum(self, reach: Reach, alone_s: float) -> bool:
+        """Whether addends can travel in less time than one device takes for all of the layer: half of the output, at the
+        least, has to go somewhere else."""
+        nbytes = max(self.study.graph.tensors[name].nbytes for name in reach.exits)
+        return nbytes / 2 * self.wires.least_byte_s < alone_s
 
     def _kept(self, choice: Choice) -> bool:
         """On the fastest device, at the gateway, and on all."""
         ends = (self.among.devices[0], self.among.gateway)
         return isinstance(choice, Whole) and (not is_alone(choice) or choice.devices[0] in ends)
 
-    def _summing(self, reach: Reach, one: Footprint) -> Table:
-        """Seconds in which addends travel and are taken in."""
-        key = (reach.kind, "summing")
-        if key not in self._tables:
-            moved = np.stack(one.addends)
-            gets = moved.sum(1)
-            border = (gets > 0) * self.start_s + (gets + moved.sum(2)) * self.copy_s
-            self._tables[key] = self.wires.seconds(moved) + border.max(1)
-        return self._tables[key]
+    def _summing(self, moved: Table) -> Table:
+        """Seconds in which addends travel and are taken in, by configuration."""
+        gets = moved.sum(1)
+        border = (gets > 0) * self.start_s + (gets + moved.sum(2)) * self.copy_s
+        found: Table = self.wires.seconds(moved) + border.max(1)
+        return found
 
     def _edge(self, writer: Reach, exit: int, reader: Reach, source: int, name: str) -> Table:
         key = (writer.kind, exit, reader.kind, source)
@@ -194,6 +202,12 @@ class _Wires:
     latency_s: Table
     byte_s: Table
 
+    @property
+    def least_byte_s(self) -> float:
+        """Between two devices, of the quickest link."""
+        apart = ~np.eye(len(self.byte_s), dtype=bool)
+        return float(self.byte_s[apart].min(initial=np.inf))
+
     def seconds(self, moved: Table) -> Table:
         """Until all messages are there; bytes by [..., source, target]. As in the simulator, a device sends one after
         another and receives one after another."""
@@ -245,7 +259,8 @@ def _axis(ones: Sequence[Span], twos: Sequence[Span]) -> Table:
 def _intervals(spans: dict[Span, None]) -> tuple[list[int], Table, Table]:
     """Where each span's intervals begin in the list of all, and their bounds; nothing is one interval without
     length."""
-    starts, bounds = [], []
+    starts: list[int] = []
+    bounds: list[tuple[float, float]] = []
     for one in spans:
         starts.append(len(bounds))
         bounds += [(float(i.start), float(i.stop)) for i in one] or [(0.0, 0.0)]

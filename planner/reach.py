@@ -33,6 +33,11 @@ class Reach:
     """Equal for reaches that are the same but for names: blocks of a network repeat."""
 
     @property
+    def exits(self) -> tuple[str, ...]:
+        """What others read of it."""
+        return self.layer.exits
+
+    @property
     def is_junction(self) -> bool:
         return self.layer.number < 0
 

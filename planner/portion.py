@@ -1,0 +1,150 @@
+"""Portion: what a device does for its part of a layer, whichever device it is: work, weights, and what it reads. From
+access maps alone. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgepart.planner.access.bound import numpy_dtype
+from edgepart.planner.access.language import Access, Outputs
+from edgepart.planner.cluster import Device
+from edgepart.planner.cost import Work
+from edgepart.planner.division import compact
+from edgepart.planner.graph import Operator
+from edgepart.planner.partial import reduced_axis
+from edgepart.planner.reach import Reach
+from edgepart.planner.region import Interval, Region
+from edgepart.planner.study import Study
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Of one layer, for given regions of its exits."""
+
+    works: tuple[Work, ...] = ()
+    weight_bytes: float = 0.0
+    reads: Mapping[str, Region] = field(default_factory=dict)
+    """By tensor; what its own operators hand each other is in here too."""
+
+    def seconds(self, device: Device) -> float:
+        return sum(work.on(device) for work in self.works)
+
+    def __add__(self, other: Portion) -> Portion:
+        """Both, on one device."""
+        reads = dict(self.reads)
+        unite(reads, other.reads.items())
+        return Portion(self.works + other.works, self.weight_bytes + other.weight_bytes, reads)
+
+
+def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
+    """Adds `more` to `reads`, as one region for each tensor."""
+    for name, region in more:
+        before = reads.get(name)
+        reads[name] = region if before is None or before == region else before.union_spans(region)
+
+
+def portion(study: Study, reach: Reach, held: Mapping[str, Region], without: str | None = None) -> Portion:
+    """What a device does that holds the regions `held` of the exits; without the operator `without`, and what only
+    that one reads."""
+    found, exits, accesses = _Growing(study), reach.exits, study.coarse.accesses
+    for op in reach.operators:
+        outputs: dict[int, Region] = {}
+        for index, name in enumerate(op.outputs):
+            region = held.get(name) if name in exits else found.reads.get(name)
+            if region is not None:
+                outputs[index] = region if name in exits or region.is_box else compact(region)
+        if outputs and op.name != without:
+            found.compute(op, accesses[op.name], outputs)
+    return found.done()
+
+
+@dataclass
+class _Growing:
+    """A portion while operators are added."""
+
+    study: Study
+    works: list[Work] = field(default_factory=list)
+    weight_bytes: float = 0.0
+    reads: dict[str, Region] = field(default_factory=dict)
+
+    def compute(self, op: Operator, access: Access, outputs: Outputs) -> None:
+        work = self.study.cost.work(op, access, outputs)
+        if work.flops or work.nbytes:
+            self.works.append(work)
+        self.read(zip(op.inputs, access.needs(outputs), strict=True))
+        for name in op.captured:
+            self.read(((name, self.study.graph.region_of(name)),))
+
+    def read(self, pairs: Iterable[tuple[str, Region | None]]) -> None:
+        constants = self.study.graph.constants
+        for name, region in pairs:
+            if region is None or not name:
+                continue
+            if name in constants:
+                self.weight_bytes += region.size * self.study.cost.item_bytes(name)
+            elif not region.is_empty:
+                unite(self.reads, ((name, region),))
+
+    def done(self) -> Portion:
+        return Portion(tuple(self.works), self.weight_bytes, self.reads)
+
+
+Addends = dict[int, Region]
+"""By addend, a region of it."""
+
+
+class Sums:
+    """An operator that is parted along a reduced axis."""
+
+    def __init__(self, study: Study, op: Operator, axis: str, parts: Sequence[tuple[int, Interval]]) -> None:
+        """`parts`: by the place of a device, what it sums over."""
+        access = study.coarse.accesses[op.name]
+        self.study = study
+        self.op = op
+        self.places = tuple(place for place, _ in parts)
+        self.reduction = access.reduction(reduced_axis(op, access, axis))
+        self._makes = {place: self.reduction.part(one) for place, one in parts}
+        self._combines = self.reduction.combine(tuple(one for _, one in parts))
+        self._combined: dict[Region, tuple[Portion, dict[int, Addends]]] = {}
+        self._made: dict[tuple[int, tuple[tuple[int, Region], ...]], Portion] = {}
+
+    def combine(self, region: Region) -> tuple[Portion, dict[int, Addends]]:
+        """What making `region` out of addends takes, and the addends, by the place of who makes them."""
+        if region not in self._combined:
+            self._combined[region] = self._combine(region)
+        return self._combined[region]
+
+    def make(self, place: int, wanted: Addends) -> Portion:
+        """What making addends takes."""
+        key = (place, tuple(wanted.items()))
+        if key not in self._made:
+            self._made[key] = self._make(self._makes[place], wanted)
+        return self._made[key]
+
+    def nbytes(self, addends: Addends) -> float:
+        kinds = self.reduction.addends
+        return sum(float(r.size * numpy_dtype(kinds[k].dtype).itemsize) for k, r in addends.items())
+
+    def _combine(self, region: Region) -> tuple[Portion, dict[int, Addends]]:
+        needs, each = self._combines.needs({0: region}), len(self.reduction.addends)
+        wanted = {
+            place: {k: r for k, r in enumerate(needs[n * each : (n + 1) * each]) if r is not None}
+            for n, place in enumerate(self.places)
+        }
+        again = _Growing(self.study)
+        inputs = (self.op.inputs[index] for index in self.reduction.again)
+        again.read(zip(inputs, needs[each * len(self.places) :], strict=True))
+        nbytes = sum(map(self.nbytes, wanted.values()))
+        nbytes += region.size * self.study.cost.item_bytes(self.op.outputs[0])
+        again.works.append(Work(self._combines.flops({0: region}), nbytes, self._combines.family))
+        return again.done(), wanted
+
+    def _make(self, access: Access, wanted: Addends) -> Portion:
+        found = _Growing(self.study)
+        found.read(zip(self.op.inputs, access.needs(wanted), strict=False))
+        item_bytes = self.study.cost.item_bytes
+        read = sum(region.size * item_bytes(name) for name, region in found.reads.items())
+        nbytes = self.nbytes(wanted) + found.weight_bytes + read
+        found.works.append(Work(access.flops(wanted), nbytes, access.family))
+        return found.done()

@@ -1,0 +1,37 @@
+"""One weird trick, OptCNN's third baseline (Jia, Lin, Qi, Aiken, section 6, after Krizhevsky 2014): data parallelism
+for convolutions and pooling, model parallelism for densely connected layers.
+
+Ours: as in `data` and `model`. Where the batch is 1, data parallelism leaves everything but the dense layers to one
+device, or, by simulation, to each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgepart.planner.fusion import Layer
+from edgepart.planner.layout import Strategy
+from edgepart.planner.strategies import register
+from edgepart.planner.strategies.data import divided
+from edgepart.planner.strategies.model import COLUMNS, column
+from edgepart.planner.study import Study
+
+
+@register("owt")
+def candidates(study: Study) -> Iterator[Strategy]:
+    """Dense layers along channels, all others along the batch."""
+    words = {**COLUMNS, "batch": "by the batch"}
+
+    def wanted(layer: Layer) -> str | None:
+        return column(layer) if is_dense(study, layer) else "batch"
+
+    none = "no layer has a batch of more than one, or is dense, so one device gets it all; "
+    batched = any(layer.splits("batch") for layer in study.layers)
+    because = "" if batched else "the batch is 1, so all but the dense layers are not divided; "
+    yield from divided(study, "owt", wanted, words, none, because)
+
+
+def is_dense(study: Study, layer: Layer) -> bool:
+    """Whether it multiplies by a matrix of weights."""
+    accesses, constants = study.coarse.accesses, study.graph.constants
+    dense = (op for op in layer.operators if accesses[op.name].family == "gemm")
+    return any(name in constants for op in dense for name in op.inputs[:2])
