@@ -94,7 +94,8 @@ class Variants:
         self.kept: dict[str, Variant] = {}
         for order in held:
             if order.version == parent.version and len(self.kept) < parent.options.bindings:
-                entry = replace(self._entry(order.shapes), name=order.deployment)  # its shapes are the user's, too
+                # Its shapes are the user's, too.
+                entry = replace(self._entry(order.shapes), name=order.deployment)
                 cutover = Cutover(entry, order, self._planning)
                 self.kept[order.deployment] = Variant(cutover, now, now, now)
 

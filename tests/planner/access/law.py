@@ -113,7 +113,9 @@ def check_whole(case: Case) -> Checked:
     feeds = {name: array for name, array in given.items() if name not in constant}
     imports = {case.domain: case.version}
     imports.setdefault("", case.opset or case.version)
-    node = helper.make_node(case.op_type, names, outputs, domain=case.domain, **proto_attributes(case.attributes))
+    node = helper.make_node(
+        case.op_type, names, outputs, domain=case.domain, **proto_attributes(case.attributes)
+    )
     results = run([node], feeds, dict.fromkeys(outputs), imports, constant, case.reference)
     tensors = {
         name: Tensor(name, array.shape, element_type(array), array.itemsize)
@@ -226,7 +228,9 @@ def _node_proto(number: int, node: LocalNode, initializers: dict[str, Array]) ->
         else:
             inputs.append(_name(value, "in"))
     outputs = [_name(value, "out") for value in node.outputs]
-    return helper.make_node(node.op_type, inputs, outputs, domain=node.domain, **proto_attributes(node.attributes))
+    return helper.make_node(
+        node.op_type, inputs, outputs, domain=node.domain, **proto_attributes(node.attributes)
+    )
 
 
 def proto_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
