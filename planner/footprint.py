@@ -175,7 +175,8 @@ class Walker:
         key = (name, parted)
         if key not in self._parted:
             parts = [(self.places[device], one) for device, one in parted.parts]
-            self._parted[key] = Sums(self.study, self.study.graph.by_name[name], parted.axis, parts)
+            op = self.study.graph.by_name[name]
+            self._parted[key] = Sums(self.study, self.reach, op, parted.axis, parts)
         return self._parted[key]
 
     def _combined(self, sums: Sums, held: list[_Held], rest: list[Portion]) -> Iterator[tuple[int, Region]]:

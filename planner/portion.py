@@ -47,15 +47,8 @@ def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
 def portion(study: Study, reach: Reach, held: Mapping[str, Region], without: str | None = None) -> Portion:
     """What a device does that holds the regions `held` of the exits; without the operator `without`, and what only
     that one reads."""
-    found, exits, accesses = _Growing(study), reach.exits, study.coarse.accesses
-    for op in reach.operators:
-        outputs: dict[int, Region] = {}
-        for index, name in enumerate(op.outputs):
-            region = held.get(name) if name in exits else found.reads.get(name)
-            if region is not None:
-                outputs[index] = region if name in exits or region.is_box else compact(region)
-        if outputs and op.name != without:
-            found.compute(op, accesses[op.name], outputs)
+    found = _Growing(study)
+    found.walk(reach.operators, reach.exits, held, without)
     return found.done()
 
 
@@ -67,6 +60,24 @@ class _Growing:
     works: list[Work] = field(default_factory=list)
     weight_bytes: float = 0.0
     reads: dict[str, Region] = field(default_factory=dict)
+
+    def walk(
+        self,
+        operators: Sequence[Operator],
+        exits: Sequence[str],
+        held: Mapping[str, Region],
+        without: str | None = None,
+    ) -> None:
+        """Computes, from readers to writers, what is held of `exits`, and what is read of the rest."""
+        accesses = self.study.coarse.accesses
+        for op in operators:
+            outputs: dict[int, Region] = {}
+            for index, name in enumerate(op.outputs):
+                region = held.get(name) if name in exits else self.reads.get(name)
+                if region is not None:
+                    outputs[index] = region if name in exits or region.is_box else compact(region)
+            if outputs and op.name != without:
+                self.compute(op, accesses[op.name], outputs)
 
     def compute(self, op: Operator, access: Access, outputs: Outputs) -> None:
         work = self.study.cost.work(op, access, outputs)
@@ -97,13 +108,18 @@ Addends = dict[int, Region]
 class Sums:
     """An operator that is parted along a reduced axis."""
 
-    def __init__(self, study: Study, op: Operator, axis: str, parts: Sequence[tuple[int, Interval]]) -> None:
-        """`parts`: by the place of a device, what it sums over."""
+    def __init__(
+        self, study: Study, reach: Reach, op: Operator, axis: str, parts: Sequence[tuple[int, Interval]]
+    ) -> None:
+        """`op` of `reach`; `parts`: by the place of a device, what it sums over."""
         access = study.coarse.accesses[op.name]
         self.study = study
         self.op = op
         self.places = tuple(place for place, _ in parts)
         self.reduction = access.reduction(reduced_axis(op, access, axis))
+        place = next(n for n, one in enumerate(reach.operators) if one.name == op.name)
+        self._behind = reach.operators[place + 1 :]
+        self._exits = reach.exits
         self._makes = {place: self.reduction.part(one) for place, one in parts}
         self._combines = self.reduction.combine(tuple(one for _, one in parts))
         self._combined: dict[Region, tuple[Portion, dict[int, Addends]]] = {}
@@ -138,6 +154,7 @@ class Sums:
         nbytes = sum(map(self.nbytes, wanted.values()))
         nbytes += region.size * self.study.cost.item_bytes(self.op.outputs[0])
         again.works.append(Work(self._combines.flops({0: region}), nbytes, self._combines.family))
+        again.walk(self._behind, self._exits, {})
         return again.done(), wanted
 
     def _make(self, access: Access, wanted: Addends) -> Portion:
@@ -147,4 +164,5 @@ class Sums:
         read = sum(region.size * item_bytes(name) for name, region in found.reads.items())
         nbytes = self.nbytes(wanted) + found.weight_bytes + read
         found.works.append(Work(access.flops(wanted), nbytes, access.family))
+        found.walk(self._behind, self._exits, {})
         return found.done()

@@ -72,7 +72,7 @@ class Pricer:
             for s, name in enumerate(node.sources):
                 if name in homes:
                     m, k = homes[name]
-                    edges.append((m, n, self._edge(nodes[m], k, node, s, name)))
+                    edges.append((m, n, self.edge(nodes[m], k, node, s)))
                 elif name not in brought:
                     # Later readers find it there: it was sent when the request came in.
                     brought.add(name)
@@ -115,16 +115,23 @@ class Pricer:
         found: Table = self.wires.seconds(moved) + border.max(1)
         return found
 
-    def _edge(self, writer: Reach, exit: int, reader: Reach, source: int, name: str) -> Table:
+    def edge(self, writer: Reach, exit: int, reader: Reach, source: int) -> Table:
+        """Seconds until the reader has what it reads of one of the writer's exits, by their configurations: the messages,
+        and what is copied at the segments' ends."""
         key = (writer.kind, exit, reader.kind, source)
         if key not in self._tables:
-            one, two = self.footprint(writer), self.footprint(reader)
-            elements = float(self.study.graph.region_of(name).size)
-            sends = np.stack([self._senders(choice, elements) for choice in one.choices])
-            moved = self._moved(one.holds[exit], two.reads[source], sends, name)
-            border = self._border(moved, one.holds[exit], two.reads[source], name)
+            holds, reads = self.footprint(writer).holds[exit], self.footprint(reader).reads[source]
+            moved = self.moved(writer, exit, reader, source)
+            border = self._border(moved, holds, reads, writer.exits[exit])
             self._tables[key] = self.wires.seconds(moved) + border.max(2)
         return self._tables[key]
+
+    def moved(self, writer: Reach, exit: int, reader: Reach, source: int) -> Table:
+        """Bytes by [writer's configuration, reader's, source device, target device]."""
+        one, two, name = self.footprint(writer), self.footprint(reader), writer.exits[exit]
+        elements = float(self.study.graph.region_of(name).size)
+        sends = np.stack([self._senders(choice, elements) for choice in one.choices])
+        return self._moved(one.holds[exit], two.reads[source], sends, name)
 
     def _brought(self, reach: Reach, reads: Spread, source: int, name: str) -> Table:
         """An input of the model, from the gateway to whoever reads it."""
@@ -176,7 +183,6 @@ class Pricer:
         return owners[min(range(len(owners)), key=rank)]
 
     def _moved(self, holds: Spread, reads: Spread, sends: Mask, name: str) -> Table:
-        """Bytes by [writer's configuration, reader's, source, target]."""
         common = overlaps(holds.regions, reads.regions) * self.study.cost.item_bytes(name)
         each = common[holds.index][:, :, reads.index]
         moved: Table = each.transpose(0, 2, 1, 3) * sends[:, None]
