@@ -41,11 +41,12 @@ def solve(study: Study) -> tuple[Strategy, Priced, Solution]:
     priced = price(study, space(study))
     found = minimise(priced.unary, priced.edges)
     choices = priced.taken(found.choice)
-    strategy = study.strategy("optcnn", choices, _why(study, choices, found))
+    strategy = study.strategy("optcnn", choices, reasons(study, choices, found))
     return strategy, priced, found
 
 
-def _why(study: Study, choices: Mapping[int, Choice], found: Solution) -> str:
+def reasons(study: Study, choices: Mapping[int, Choice], found: Solution) -> str:
+    """What was chosen for most of the work, and whether it is proven; a sentence for people."""
     seconds: dict[str, float] = {}
     for layer in study.layers:
         text = described(choices[layer.number])
