@@ -4,7 +4,7 @@ any."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgepart.planner.access.language import Access, Outputs
@@ -91,7 +91,7 @@ class Cost:
         key = (op.name, tuple(sorted(outputs.items(), key=lambda item: item[0])))
         found = self._work.get(key)
         if found is None:
-            found = self._work[key] = self._measure(op, access, outputs)
+            found = self._work[key] = self.measure(op, access, outputs, access.needs(outputs))
         return found
 
     def item_bytes(self, name: str) -> float:
@@ -102,10 +102,11 @@ class Cost:
         tensor = self.graph.tensors.get(name)
         return self._addends[name] if tensor is None else tensor.item_bytes
 
-    def _measure(self, op: Operator, access: Access, outputs: Outputs) -> Work:
+    def measure(self, op: Operator, access: Access, outputs: Outputs, needs: Sequence[Region | None]) -> Work:
+        """The same for what is asked once only, with `needs` at hand."""
         if op.op_type in VIEWS or op.name in self.free:
             return Work(0.0, 0.0, access.family)
-        pairs = list(zip(op.inputs, access.needs(outputs), strict=True))
+        pairs = list(zip(op.inputs, needs, strict=True))
         pairs += [(op.outputs[index], region) for index, region in outputs.items()]
         nbytes = sum(
             region.size * self.item_bytes(name) for name, region in pairs if name and region is not None

@@ -13,10 +13,9 @@ import numpy as np
 from edgepart.planner.division import Choice, Divide, Reduce, Whole, part, tiles
 from edgepart.planner.elimination import Table
 from edgepart.planner.layout import Parted
-from edgepart.planner.portion import Addends, Portion, Sums, portion
+from edgepart.planner.portion import Addends, Ground, Portion, Sums, portion
 from edgepart.planner.reach import Reach
 from edgepart.planner.region import Region
-from edgepart.planner.study import Study
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -29,8 +28,10 @@ class Spread:
 
     def __init__(self, rows: Sequence[Sequence[Region | None]]) -> None:
         """One row for each configuration, with an entry for each device."""
+        distinct = {id(region): region for row in rows for region in row}
         ids: dict[Region | None, int] = {}
-        self.index: Indices = np.array([[ids.setdefault(r, len(ids)) for r in row] for row in rows])
+        places = {key: ids.setdefault(region, len(ids)) for key, region in distinct.items()}
+        self.index: Indices = np.array([[places[id(region)] for region in row] for row in rows])
         self.regions: tuple[Region | None, ...] = tuple(ids)
         """Each once."""
 
@@ -92,8 +93,9 @@ class Walker:
     """Measures one layer: walks from its exits back to its sources, once for each region that some device may be
     given."""
 
-    def __init__(self, study: Study, reach: Reach) -> None:
-        self.study = study
+    def __init__(self, ground: Ground, reach: Reach) -> None:
+        study = ground.study
+        self.ground = ground
         self.reach = reach
         self.devices = study.cluster.devices
         self.places = {device.name: n for n, device in enumerate(self.devices)}
@@ -103,9 +105,14 @@ class Walker:
         self._portions: dict[tuple[_Held, str | None], Portion] = {}
         self._parted: dict[tuple[str, Parted], Sums] = {}
 
+    @cached_property
+    def whole(self) -> Portion:
+        """What a device does that holds everything."""
+        return self._portion(tuple(self.full.values()))
+
     def speeds(self) -> dict[str, float]:
         """By device, layers like this one that it computes in a second."""
-        whole = self._portion(tuple(self.full.values()))
+        whole = self.whole
         return {device.name: 1 / max(whole.seconds(device), LEAST_S) for device in self.devices}
 
     def measure(self, choices: Sequence[Choice]) -> Footprint:
@@ -142,7 +149,7 @@ class Walker:
         found = self._portions.get(key)
         if found is None:
             named = {n: r for n, r in zip(self.full, held, strict=True) if r is not None and not r.is_empty}
-            found = self._portions[key] = portion(self.study, self.reach, named, without)
+            found = self._portions[key] = portion(self.ground, self.reach, named, without)
         return found
 
     def _longest(self, done: Iterator[tuple[int, Portion]]) -> float:
@@ -175,8 +182,8 @@ class Walker:
         key = (name, parted)
         if key not in self._parted:
             parts = [(self.places[device], one) for device, one in parted.parts]
-            op = self.study.graph.by_name[name]
-            self._parted[key] = Sums(self.study, self.reach, op, parted.axis, parts)
+            op = self.ground.study.graph.by_name[name]
+            self._parted[key] = Sums(self.ground, self.reach, op, parted.axis, parts)
         return self._parted[key]
 
     def _combined(self, sums: Sums, held: list[_Held], rest: list[Portion]) -> Iterator[tuple[int, Region]]:

@@ -44,10 +44,19 @@ def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
         reads[name] = region if before is None or before == region else before.union_spans(region)
 
 
-def portion(study: Study, reach: Reach, held: Mapping[str, Region], without: str | None = None) -> Portion:
+@dataclass(frozen=True)
+class Ground:
+    """What portions are measured on. The declarations are the graph's own, without a memory: most regions that a search
+    looks at are looked at once."""
+
+    study: Study
+    accesses: Mapping[str, Access]
+
+
+def portion(ground: Ground, reach: Reach, held: Mapping[str, Region], without: str | None = None) -> Portion:
     """What a device does that holds the regions `held` of the exits; without the operator `without`, and what only
     that one reads."""
-    found = _Growing(study)
+    found = _Growing(ground)
     found.walk(reach.operators, reach.exits, held, without)
     return found.done()
 
@@ -56,7 +65,7 @@ def portion(study: Study, reach: Reach, held: Mapping[str, Region], without: str
 class _Growing:
     """A portion while operators are added."""
 
-    study: Study
+    ground: Ground
     works: list[Work] = field(default_factory=list)
     weight_bytes: float = 0.0
     reads: dict[str, Region] = field(default_factory=dict)
@@ -69,7 +78,7 @@ class _Growing:
         without: str | None = None,
     ) -> None:
         """Computes, from readers to writers, what is held of `exits`, and what is read of the rest."""
-        accesses = self.study.coarse.accesses
+        accesses = self.ground.accesses
         for op in operators:
             outputs: dict[int, Region] = {}
             for index, name in enumerate(op.outputs):
@@ -80,20 +89,21 @@ class _Growing:
                 self.compute(op, accesses[op.name], outputs)
 
     def compute(self, op: Operator, access: Access, outputs: Outputs) -> None:
-        work = self.study.cost.work(op, access, outputs)
+        needs = access.needs(outputs)
+        work = self.ground.study.cost.measure(op, access, outputs, needs)
         if work.flops or work.nbytes:
             self.works.append(work)
-        self.read(zip(op.inputs, access.needs(outputs), strict=True))
+        self.read(zip(op.inputs, needs, strict=True))
         for name in op.captured:
-            self.read(((name, self.study.graph.region_of(name)),))
+            self.read(((name, self.ground.study.graph.region_of(name)),))
 
     def read(self, pairs: Iterable[tuple[str, Region | None]]) -> None:
-        constants = self.study.graph.constants
+        constants = self.ground.study.graph.constants
         for name, region in pairs:
             if region is None or not name:
                 continue
             if name in constants:
-                self.weight_bytes += region.size * self.study.cost.item_bytes(name)
+                self.weight_bytes += region.size * self.ground.study.cost.item_bytes(name)
             elif not region.is_empty:
                 unite(self.reads, ((name, region),))
 
@@ -109,11 +119,12 @@ class Sums:
     """An operator that is parted along a reduced axis."""
 
     def __init__(
-        self, study: Study, reach: Reach, op: Operator, axis: str, parts: Sequence[tuple[int, Interval]]
+        self, ground: Ground, reach: Reach, op: Operator, axis: str, parts: Sequence[tuple[int, Interval]]
     ) -> None:
         """`op` of `reach`; `parts`: by the place of a device, what it sums over."""
-        access = study.coarse.accesses[op.name]
-        self.study = study
+        access = ground.accesses[op.name]
+        self.ground = ground
+        self.item_bytes = ground.study.cost.item_bytes
         self.op = op
         self.places = tuple(place for place, _ in parts)
         self.reduction = access.reduction(reduced_axis(op, access, axis))
@@ -148,20 +159,19 @@ class Sums:
             place: {k: r for k, r in enumerate(needs[n * each : (n + 1) * each]) if r is not None}
             for n, place in enumerate(self.places)
         }
-        again = _Growing(self.study)
+        again = _Growing(self.ground)
         inputs = (self.op.inputs[index] for index in self.reduction.again)
         again.read(zip(inputs, needs[each * len(self.places) :], strict=True))
         nbytes = sum(map(self.nbytes, wanted.values()))
-        nbytes += region.size * self.study.cost.item_bytes(self.op.outputs[0])
+        nbytes += region.size * self.item_bytes(self.op.outputs[0])
         again.works.append(Work(self._combines.flops({0: region}), nbytes, self._combines.family))
         again.walk(self._behind, self._exits, {})
         return again.done(), wanted
 
     def _make(self, access: Access, wanted: Addends) -> Portion:
-        found = _Growing(self.study)
+        found = _Growing(self.ground)
         found.read(zip(self.op.inputs, access.needs(wanted), strict=False))
-        item_bytes = self.study.cost.item_bytes
-        read = sum(region.size * item_bytes(name) for name, region in found.reads.items())
+        read = sum(region.size * self.item_bytes(name) for name, region in found.reads.items())
         nbytes = self.nbytes(wanted) + found.weight_bytes + read
         found.works.append(Work(access.flops(wanted), nbytes, access.family))
         found.walk(self._behind, self._exits, {})

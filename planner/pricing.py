@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from edgepart.planner.access import accesses
 from edgepart.planner.cluster import Link
 from edgepart.planner.configurations import Space, configurations, is_alone, worth
 from edgepart.planner.division import Choice, Reduce, Whole
 from edgepart.planner.elimination import Edge, Table
 from edgepart.planner.footprint import Footprint, Spread, Walker
+from edgepart.planner.portion import Ground, Portion
 from edgepart.planner.reach import Reach, reaches
 from edgepart.planner.region import Region, Span
 from edgepart.planner.study import Study
@@ -56,6 +58,8 @@ class Pricer:
         self.devices = study.cluster.devices
         self.gateway = next(n for n, d in enumerate(self.devices) if d.name == study.problem.gateway)
         self.wires = _wires(study)
+        self.ground = Ground(study, accesses(study.graph))
+        self._masks: dict[Hashable, Mask] = {}
         self.start_s = np.array([study.cost.segment_s(d.name) for d in self.devices])
         self.copy_s = np.array([study.cost.copy_s(d.name, 1.0) for d in self.devices])
         self._footprints: dict[Hashable, Footprint] = {}
@@ -86,22 +90,22 @@ class Pricer:
         """Under the configurations that are worth weighing."""
         found = self._footprints.get(reach.kind)
         if found is None:
-            walker = Walker(self.study, reach)
+            walker = Walker(self.ground, reach)
             speeds = walker.speeds()
-            choices = configurations(
-                reach.layer, self.among, speeds, self._may_sum(reach, 1 / max(speeds.values()))
-            )
+            choices = configurations(reach.layer, self.among, speeds, self._may_sum(reach, walker.whole))
             whole = walker.measure(choices)
             seconds = whole.seconds + self._summing(whole.addends)
             kept = worth(choices, [float(s) for s in seconds], self._kept)
             found = self._footprints[reach.kind] = replace(whole, seconds=seconds).only(kept)
         return found
 
-    def _may_sum(self, reach: Reach, alone_s: float) -> bool:
-        """Whether addends can travel in less time than one device takes for all of the layer: half of the output, at the
-        least, has to go somewhere else."""
+    def _may_sum(self, reach: Reach, whole: Portion) -> bool:
+        """Whether parts of sums are worth weighing: where a layer has more weights than output, as dense layers have,
+        and half of the output can travel (at the least that has to) in less time than one device takes for it all."""
         nbytes = max(self.study.graph.tensors[name].nbytes for name in reach.exits)
-        return nbytes / 2 * self.wires.least_byte_s < alone_s
+        alone_s = min(whole.seconds(device) for device in self.devices)
+        pays = nbytes < whole.weight_bytes and nbytes / 2 * self.wires.least_byte_s < alone_s
+        return pays or self.among.axis is not None
 
     def _kept(self, choice: Choice) -> bool:
         """On the fastest device, at the gateway, and on all."""
@@ -163,11 +167,18 @@ class Pricer:
     def _senders(self, choice: Choice, elements: float, to_gateway: bool = False) -> Mask:
         """Who sends to whom what the other lacks (rows send): all who hold a part; of several who hold everything,
         one, the same as `demand.fetch` takes. To the gateway, its own device sends too."""
-        count = len(self.devices)
         choice = choice.then if isinstance(choice, Reduce) else choice
-        if not isinstance(choice, Whole):
+        names = choice.devices if isinstance(choice, Whole) else ()
+        key = (names, elements if len(names) > 1 else 0, to_gateway)
+        if key not in self._masks:
+            self._masks[key] = self._mask(names, elements, to_gateway)
+        return self._masks[key]
+
+    def _mask(self, names: Sequence[str], elements: float, to_gateway: bool) -> Mask:
+        count = len(self.devices)
+        if not names:
             return np.full((count, count), True) if to_gateway else ~np.eye(count, dtype=bool)
-        owners = [n for n, device in enumerate(self.devices) if device.name in choice.devices]
+        owners = [n for n, device in enumerate(self.devices) if device.name in names]
         found = np.zeros((count, count), bool)
         for target in range(count):
             if to_gateway or target not in owners:

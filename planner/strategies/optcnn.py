@@ -8,7 +8,7 @@ graph is solved, exactly unless its tables become too large."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 from edgepart.planner.configurations import space
 from edgepart.planner.division import Choice, Divide, Reduce, Whole
@@ -24,11 +24,16 @@ from edgepart.planner.study import Study
 
 @register("optcnn")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """The solution, and each device alone: a sum of layers is not all that the simulator sees."""
+    """The solution, and each device alone: a sum of layers is not all that the simulator sees. Of devices that are
+    alike, the first."""
     if len(study.by_speed) > 1 and study.layers:
         yield solve(study)[0]
-    for device in study.by_speed:
-        yield alone(study, device, "optcnn")
+    first: dict[Hashable, str] = {}
+    for name in study.by_speed:
+        link, device = study.cluster.link(name, study.problem.gateway), study.cluster.device(name)
+        first.setdefault((link, study.whole_s[name], study.limit_bytes(name), device.kind), name)
+    for name in first.values():
+        yield alone(study, name, "optcnn")
 
 
 def solve(study: Study) -> tuple[Strategy, Priced, Solution]:

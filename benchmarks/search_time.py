@@ -1,0 +1,154 @@
+"""How long strategies search: models, numbers of devices, strategies; from a study that knows nothing yet.
+
+    python -m benchmarks.search_time [--devices 4 8] [--strategies optcnn auto] [--nodes 20000] [--json FILE]
+
+"search" is all of a strategy up to its layouts; "simulate" is lowering and simulating what it found. CPU seconds of one
+process, as other programs would else count; the least of some runs. OptCNN's table 3 reports 0.4 s for Inception-v3
+on 4 devices. Prints a table; nothing here passes or fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import onnx
+
+from benchmarks.inception import inception_v3
+from benchmarks.machine import describe, sentence, show_table
+from benchmarks.models import light
+from benchmarks.scale import transformer
+from edgepart.cli.output import note, say, seconds, table
+from edgepart.planner.cluster import Cluster, Device, Link
+from edgepart.planner.graph import Graph
+from edgepart.planner.layout import Problem
+from edgepart.planner.model import load_graph
+from edgepart.planner.strategies import get
+from edgepart.planner.strategies.optcnn import solve
+from edgepart.planner.study import Study
+
+LIGHT = ("inception_v1", "inception_v2", "resnet50", "vgg19")
+LINK = Link(bytes_per_s=1.17e8, latency_s=2e-4)
+RUNS = 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One search."""
+
+    model: str
+    operators: int
+    devices: int
+    strategy: str
+    search_s: float
+    simulate_s: float
+    predicted_s: float
+    detail: str
+
+
+def cluster(count: int) -> Cluster:
+    """Equal devices about as fast as a small board."""
+    devices = (Device(f"d{n}", "board", 1.2e10, 3.2e9, 8e9) for n in range(count))
+    return Cluster(tuple(devices), {}, LINK)
+
+
+def models(nodes: int) -> Iterator[tuple[str, Graph]]:
+    """Name and graph."""
+    for name in LIGHT:
+        yield name, load_graph(light(name))
+    yield "inception_v3", load_graph(inception_v3().SerializeToString())
+    if nodes:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "transformer.onnx"
+            onnx.save(transformer(nodes), path)
+            yield f"transformer_{nodes}", load_graph(path)
+
+
+def measure(name: str, graph: Graph, count: int, strategy: str, runs: int) -> Measured:
+    """The least of some runs, each from a study of its own."""
+    search = _optcnn if strategy == "optcnn" else _any(strategy)
+    found = [search(Study(Problem(graph, cluster(count), "d0"))) for _ in range(runs)]
+    search_s, simulate_s, predicted_s, detail = min(found)
+    return Measured(name, len(graph.operators), count, strategy, search_s, simulate_s, predicted_s, detail)
+
+
+Times = tuple[float, float, float, str]
+"""Search, simulation, predicted latency, and what is to be said."""
+
+
+def _optcnn(study: Study) -> Times:
+    start = time.process_time()
+    strategy, priced, found = solve(study)
+    searched = time.process_time()
+    predicted = study.forecast(strategy).latency_s
+    kinds = len({reach.kind for reach in priced.reaches})
+    largest = max(map(len, priced.choices))
+    proof = "exact" if found.exact else found.why
+    detail = f"{len(priced.reaches)} nodes, {kinds} kinds, {len(priced.edges)} edges, {largest} configurations; {proof}"
+    return searched - start, time.process_time() - searched, predicted, detail
+
+
+def _any(name: str) -> Callable[[Study], Times]:
+    """Of others the simulations are a part of the search."""
+
+    def search(study: Study) -> Times:
+        start = time.process_time()
+        tried = list(get(name)(study))
+        best = study.best(tried)
+        return time.process_time() - start, 0.0, study.forecast(best).latency_s, f"{len(tried)} candidates"
+
+    return search
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.search_time", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--devices", type=int, nargs="+", default=[4, 8], help="how many, one after another")
+    parser.add_argument("--strategies", nargs="+", default=["optcnn", "auto"])
+    parser.add_argument("--only", nargs="+", help="these models")
+    parser.add_argument("--nodes", type=int, default=20_000, help="of a transformer, for optcnn; 0 for none")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--json", type=Path, help="write every number there")
+    options = parser.parse_args(arguments)
+    made: list[Measured] = []
+    for name, graph in models(options.nodes):
+        if options.only and name not in options.only:
+            continue
+        big = name.startswith("transformer")
+        for count in options.devices:
+            for strategy in ["optcnn"] if big else options.strategies:
+                made.append(measure(name, graph, count, strategy, 1 if big else options.runs))
+                note(f"{name}, {count} devices, {strategy}: {made[-1].search_s:.3f} s")
+    say(f"On {sentence()}, one core.")
+    rows = [
+        (
+            one.model,
+            str(one.operators),
+            str(one.devices),
+            one.strategy,
+            seconds(one.search_s),
+            seconds(one.simulate_s),
+            seconds(one.predicted_s),
+            one.detail,
+        )
+        for one in made
+    ]
+    columns = ("model", "operators", "devices", "strategy", "search", "simulate", "predicted latency", "what")
+    show_table(
+        table(columns, rows, right=("operators", "devices", "search", "simulate", "predicted latency"))
+    )
+    if options.json:
+        document = {"machine": describe(), "searches": [asdict(one) for one in made]}
+        options.json.write_text(json.dumps(document, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
