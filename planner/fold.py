@@ -74,6 +74,12 @@ _SOURCE_BYTES = 1 << 20
 """Operators that read more than this are not computed at once."""
 
 
+_GROWN_BYTES = 1 << 26
+_GROWN = 4
+"""A value of more than so many bytes, and so many times what it is made from, is left to the runtime: to be shipped, a
+constant is read, and a file of a few bytes can ask for terabytes. Not so ConstantOfShape's, which takes no memory."""
+
+
 def fold(
     node: NodeProto, found: Types, types: Types, constants: Mapping[str, Constant], version: int
 ) -> dict[str, Constant] | None:
@@ -100,6 +106,9 @@ def fold(
     if small_sources and sum(tensor.nbytes for tensor in tensors) <= SMALL_BYTES:
         return _now(node, found, _load(sources), version)
     if node.op_type not in _LAZY or "string" in {tensor.dtype for tensor in tensors}:
+        return None
+    sizes = sum(tensor.nbytes for tensor in tensors), sum(source.nbytes for source in sources if source)
+    if node.op_type != "ConstantOfShape" and sizes[0] > max(_GROWN_BYTES, _GROWN * sizes[1]):
         return None
     return {
         tensor.name: lazy_constant(

@@ -29,19 +29,22 @@ from onnx import (
 from edgepart.planner.errors import EdgepartError, ModelError, UsageError
 from edgepart.planner.fold import fold
 from edgepart.planner.graph import Constant, Graph, Operator, Tensor, check
-from edgepart.planner.shapes import completed, infer, tensor_of, type_of
+from edgepart.planner.schemas import check_node, check_opsets
+from edgepart.planner.shapes import completed, contradiction, infer, tensor_of, type_of
 from edgepart.planner.subgraphs import (
     captured_names,
     described,
     in_order,
     inline_branch,
     nested_graphs,
+    order_nested,
     without_functions,
 )
 from edgepart.planner.weights import (
     Origin,
     constant,
     constant_of,
+    dtype_name,
     embed_external,
     external_path,
     sparse_constant_of,
@@ -57,9 +60,13 @@ _FAULTS = (
     RuntimeError,
     AssertionError,
     ArithmeticError,
+    MemoryError,
     onnx.checker.ValidationError,
 )
 """What protobuf, onnx and numpy raise for files that are no models; turned into ModelError at this door."""
+
+LARGEST_FILE = (1 << 31) - 1
+"""Bytes: protobuf reads no more in one message."""
 
 
 def load_graph(path: Path | bytes, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
@@ -117,13 +124,21 @@ def file_digest(path: Path) -> str:
 def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
     origin = Origin("model", None) if isinstance(path, bytes) else Origin(path.name, path.absolute().parent)
     try:
+        size = len(path) if isinstance(path, bytes) else path.stat().st_size
+        if size > LARGEST_FILE:
+            raise ModelError(
+                f"{origin.name}: has {size} bytes, and an ONNX file cannot have more than {LARGEST_FILE}; save it with "
+                "its weights as external data"
+            )
         data = path if isinstance(path, bytes) else path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path!s}: cannot be read ({error.strerror}); is the path right?") from error
     try:
         model = onnx.load_model_from_string(data)
     except (DecodeError, *_FAULTS) as error:
-        raise ModelError(f"{origin.name}: is no ONNX file, or is cut short ({error})") from error
+        raise ModelError(
+            f"{origin.name}: is no ONNX file, is cut short, or nests its graphs too deep ({error})"
+        ) from error
     if not model.HasField("graph") or not model.graph.output:
         raise ModelError(
             f"{origin.name}: holds no graph with outputs ({len(data)} bytes); is it an ONNX model?"
@@ -152,12 +167,16 @@ class _Loader:
     def graph(self) -> Graph:
         source = self.model.graph
         self.imports = _imports(self.model, self.origin.name)
+        if fault := check_opsets(self.imports, self.model.ir_version):
+            raise ModelError(f"{self.origin.name}: {fault}")
         for sparse in source.sparse_initializer:
             self._add_constant(sparse_constant_of(sparse, self.origin))
         for proto in source.initializer:
             self._add_constant(constant_of(proto, self.origin))
         inputs = [value for value in source.input if value.name not in self.constants]
         self.free = {value.name: _free(value.type) for value in (*source.output, *inputs)}
+        for value in inputs:
+            _check_input(value, self.origin.name)
         self._bind(inputs)
         self.declared = {
             value.name: self._with_symbols(value.type) for value in (*source.value_info, *source.output)
@@ -243,7 +262,14 @@ class _Loader:
 
     def _visit_all(self, nodes: Sequence[NodeProto], outputs: Sequence[str]) -> None:
         for node in in_order(_live(nodes, outputs), set(self.types), self.origin.name):
-            self._visit(node)
+            try:
+                self._visit(node)
+            except EdgepartError:
+                raise
+            except _FAULTS as error:
+                raise ModelError(
+                    f"{self.origin.name}: {described(node)} cannot be read: {error!r}"
+                ) from error
 
     def _visit(self, node: NodeProto) -> None:
         """Makes of one node constants, the nodes of the one branch it can take, or an operator."""
@@ -263,11 +289,17 @@ class _Loader:
             self._make_scalars(node)
         version = self.imports.get(node.domain, 1)
         read = {name: self.types[name] for name in (*node.input, *captured_names(node)) if name in self.types}
+        order_nested(node, read, self.origin.name)
+        for nested in nested_graphs(node):
+            embed_external(nested, self.origin)
         try:
+            check_node(node, read, self.imports, self.model.ir_version)
             found = infer(node, read, self.constants, self.imports, self.model.ir_version)
         except ModelError as error:
             assumed = f" ({'; '.join(self.notes)})" if self.notes else ""
             raise ModelError(f"{self.origin.name}: {error}{assumed}") from error
+        for name in filter(None, node.output):
+            self._compare(node, name, found.get(name))
         merged = {name: completed(found.get(name), self.declared.get(name)) for name in node.output if name}
         known = {name: of for name, of in merged.items() if of is not None}
         folded = fold(node, known, read, self.constants, version)
@@ -277,6 +309,19 @@ class _Loader:
             return
         self.types |= {name: known.get(name, TypeProto()) for name in node.output if name}
         self.operators.append(self._operator(node, version))
+
+    def _compare(self, node: NodeProto, name: str, found: TypeProto | None) -> None:
+        """What the file says of a value against what its operator makes of it. As in the runtime, another element type
+        is an error, and another shape is not: that of the operator counts."""
+        fault = contradiction(found, self.declared.get(name))
+        if fault is None:
+            return
+        if fault.of_type:
+            raise ModelError(
+                f"{self.origin.name}: {described(node)}: the file says that {name!r} {fault.text}"
+            )
+        self.notes.append(f"{name}: the file says that it {fault.text}, and the latter was taken")
+        del self.declared[name]
 
     def _make_scalars(self, node: NodeProto) -> None:
         """Gives a node scalars for constants of one element that it reads: from an operator the runtime takes a vector
@@ -309,8 +354,6 @@ class _Loader:
         self._visit_all(inlined.node, tuple(node.output))
 
     def _operator(self, node: NodeProto, version: int) -> Operator:
-        for nested in nested_graphs(node):
-            embed_external(nested, self.origin)
         return Operator(
             name=self._new_name(node),
             op_type=node.op_type,
@@ -394,6 +437,15 @@ def _imports(model: ModelProto, where: str) -> dict[str, int]:
     if not imports and model.ir_version >= 3:
         raise ModelError(f"{where}: does not say which operator set it uses")
     return imports or {"": 1}
+
+
+def _check_input(value: ValueInfoProto, where: str) -> None:
+    """ModelError for an input without a type: the runtime takes none."""
+    kind = value.type.WhichOneof("value")
+    if kind == "tensor_type":
+        dtype_name(value.type.tensor_type.elem_type, f"{where}: input {value.name!r}")
+    elif kind is None:
+        raise ModelError(f"{where}: input {value.name!r} has no type; the file is damaged")
 
 
 def _live(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:

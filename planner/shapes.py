@@ -5,16 +5,27 @@ Pure rules; the walk over a whole model is in model.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 
-from onnx import NodeProto, TensorProto, TypeProto, checker, defs, helper, numpy_helper, shape_inference
+from onnx import (
+    NodeProto,
+    OperatorSetIdProto,
+    TensorProto,
+    TypeProto,
+    checker,
+    defs,
+    helper,
+    numpy_helper,
+    shape_inference,
+)
 
 from edgepart.planner import attention_shapes, packed_shapes, table_shapes
 from edgepart.planner.errors import ModelError
 from edgepart.planner.graph import Constant, Tensor
-from edgepart.planner.subgraphs import described
+from edgepart.planner.schemas import schema_of
+from edgepart.planner.subgraphs import described, nested_graphs
 from edgepart.planner.weights import SMALL_BYTES, checked_size, dtype_name, item_bytes
 
 Types = Mapping[str, TypeProto]
@@ -51,7 +62,7 @@ def tensor_of(name: str, of: TypeProto | None) -> Tensor:
         return Tensor(name, None, word, 0, of.SerializeToString(deterministic=True))
     if of.tensor_type.elem_type == TensorProto.UNDEFINED:
         return Tensor(name, None, "unknown", 0)
-    dtype, shape = dtype_name(of.tensor_type.elem_type), known_shape(of)
+    dtype, shape = dtype_name(of.tensor_type.elem_type, f"tensor {name!r}"), known_shape(of)
     if shape is not None:
         checked_size(shape, dtype, f"tensor {name!r}")
     return Tensor(name, shape, dtype, item_bytes(dtype))
@@ -67,7 +78,7 @@ def infer(
     """Types of the node's outputs, as far as they can be known, from those of its inputs and captured values.
 
     ModelError where the shapes of its inputs do not fit each other."""
-    schema = _schema(node.op_type, imports.get(node.domain, 1), node.domain)
+    schema = schema_of(node.op_type, imports.get(node.domain, 1), node.domain)
     if schema is None or node.op_type in _WITHOUT_INFERENCE:
         return _contrib(node, types, constants, imports, ir_version)
     data = {
@@ -79,18 +90,45 @@ def infer(
         types = {**types, **{name: TypeProto() for name in node.input if name and name not in types}}
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
     try:
-        found: dict[str, TypeProto] = shape_inference.infer_node_outputs(
-            schema, node, dict(types), data, None, opsets, ir_version
-        )
-        _check_elements(node, types, found)
-        if node.domain == table_shapes.DOMAIN:
-            return table_shapes.completed(node, found, known_shape(types.get(next(iter(node.input), ""))))
-        return found
+        found = _inferred(schema, node, types, data, opsets, ir_version)
     except (shape_inference.InferenceError, checker.ValidationError) as error:
-        if node.op_type in _EXACT and "[ShapeInferenceError]" in str(error) and _all_known(node, types):
-            message = str(error).strip().splitlines()[0]
-            raise ModelError(f"{described(node)}: the shapes of its inputs do not fit: {message}") from error
-        return {}
+        message = str(error).strip().splitlines()[0]
+        raise ModelError(f"{described(node)}: the shapes of its inputs do not fit: {message}") from error
+    _check_elements(node, types, found)
+    if node.domain == table_shapes.DOMAIN:
+        return table_shapes.completed(node, found, known_shape(types.get(next(iter(node.input), ""))))
+    return found
+
+
+def _inferred(
+    schema: defs.OpSchema,
+    node: NodeProto,
+    types: Types,
+    data: Mapping[str, TensorProto],
+    opsets: Sequence[OperatorSetIdProto],
+    ir_version: int,
+) -> dict[str, TypeProto]:
+    def ask(of: Types, values: Mapping[str, TensorProto]) -> dict[str, TypeProto]:
+        found: dict[str, TypeProto] = shape_inference.infer_node_outputs(
+            schema, node, dict(of), dict(values), None, list(opsets), ir_version
+        )
+        return found
+
+    if next(nested_graphs(node), None) is None:
+        return ask(types, data)
+    try:
+        return ask(types, data)
+    except shape_inference.InferenceError:
+        # A branch that is never taken need not fit the shapes that are known here. Segments do not state them.
+        return ask({name: _without_shape(of) for name, of in types.items()}, {})
+
+
+def _without_shape(of: TypeProto) -> TypeProto:
+    result = TypeProto()
+    result.CopyFrom(of)
+    if result.HasField("tensor_type"):
+        result.tensor_type.ClearField("shape")
+    return result
 
 
 def _check_elements(node: NodeProto, types: Types, found: Types) -> None:
@@ -105,37 +143,44 @@ def _check_elements(node: NodeProto, types: Types, found: Types) -> None:
         )
 
 
-_EXACT = frozenset(
-    [
-        "Conv",
-        "ConvTranspose",
-        "MatMul",
-        "Gemm",
-        "Add",
-        "Sub",
-        "Mul",
-        "Div",
-        "Concat",
-        "MaxPool",
-        "AveragePool",
-        "BatchNormalization",
-    ]
-)
-"""Operators that the runtime cannot run where inference refuses them; some others it can."""
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """Of a value that a file says one thing of, and its operator makes another."""
+
+    text: str
+    """For people: "is ..., but it is ..."."""
+    of_type: bool
+    """Whether the element type or kind differs, and not only the shape."""
 
 
-def _all_known(node: NodeProto, types: Types) -> bool:
-    return all(known_shape(types.get(name)) is not None for name in node.input if name)
-
-
-@cache
-def _schema(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
-    if not defs.has(op_type, domain):
+def contradiction(found: TypeProto | None, declared: TypeProto | None) -> Contradiction | None:
+    """None where they agree as far as both are known."""
+    if found is None or declared is None:
         return None
-    try:
-        return defs.get_schema(op_type, version, domain)
-    except defs.SchemaError:
+    kinds = found.WhichOneof("value"), declared.WhichOneof("value")
+    if None in kinds or kinds != ("tensor_type", "tensor_type"):
+        if None in kinds or kinds[0] == kinds[1]:
+            return None
+        return Contradiction(f"is a {kinds[1]}, but it is a {kinds[0]}".replace("_type", ""), of_type=True)
+    mine, other = found.tensor_type, declared.tensor_type
+    if mine.elem_type and other.elem_type and mine.elem_type != other.elem_type:
+        names = dtype_name(other.elem_type), dtype_name(mine.elem_type)
+        return Contradiction(f"is of {names[0]}, but it is of {names[1]}", of_type=True)
+    if not mine.HasField("shape") or not other.HasField("shape"):
         return None
+    pairs = list(zip(mine.shape.dim, other.shape.dim, strict=False))
+    if len(mine.shape.dim) == len(other.shape.dim) and all(
+        a.dim_value == b.dim_value for a, b in pairs if a.HasField("dim_value") and b.HasField("dim_value")
+    ):
+        return None
+    return Contradiction(f"has the shape {_extents(other)}, but it has {_extents(mine)}", of_type=False)
+
+
+def _extents(of: TypeProto.Tensor) -> str:
+    found = (
+        str(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or "?" for dim in of.shape.dim
+    )
+    return f"[{', '.join(found)}]"
 
 
 def completed(found: TypeProto | None, declared: TypeProto | None) -> TypeProto | None:

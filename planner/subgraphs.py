@@ -5,6 +5,7 @@ Pure rules over onnx protos; no file, no shapes.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
@@ -69,6 +70,23 @@ def in_order(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> 
         ) from error
 
 
+def order_nested(node: NodeProto, known: Collection[str], where: str) -> None:
+    """Puts the nodes of all sub-graphs in order, as `in_order` does; `known` is what is there outside of them."""
+    for graph in nested_graphs(node):
+        outside = {name for name in known if name} - {n for inner in graph.node for n in inner.output}
+        outside.update(value.name for value in graph.input)
+        outside.update(tensor.name for tensor in graph.initializer)
+        outside.update(sparse.values.name for sparse in graph.sparse_initializer)
+        ordered = [
+            NodeProto.FromString(inner.SerializeToString()) for inner in in_order(graph.node, outside, where)
+        ]
+        written = {name for inner in ordered for name in inner.output}
+        for inner in ordered:
+            order_nested(inner, outside | written, where)
+        del graph.node[:]
+        graph.node.extend(ordered)
+
+
 def described(node: NodeProto) -> str:
     """The node, for people."""
     return f"{node.op_type} {node.name or next(filter(None, node.output), '')!r}"
@@ -113,16 +131,21 @@ def _rename(graph: GraphProto, mapping: Mapping[str, str]) -> None:
             _rename(nested, {old: new for old, new in mapping.items() if old not in own})
 
 
+LARGEST_NODES = 1 << 17
+"""More than so many nodes are not written out for functions: a few lines that call each other make any number."""
+
+DEEPEST_CALLS = 100
+"""Functions that call functions, one in another; ONNX's inliner goes no further."""
+
+
 def without_functions(model: ModelProto, where: str) -> ModelProto:
-    """The model with its local functions put in the place of their calls; ModelError where that cannot be."""
+    """The model with its local functions put in the place of their calls; ModelError where that cannot be.
+
+    Changes `model`. Weights take no part: of gigabytes there is no second copy."""
     if not model.functions:
         return model
-    calls = {_key(f): {(n.domain, n.op_type) for n in _all_nodes(f)} for f in model.functions}
-    try:
-        TopologicalSorter({key: called & calls.keys() for key, called in calls.items()}).prepare()
-    except CycleError as error:
-        raise ModelError(f"{where}: function {error.args[1][0][1]!r} calls itself") from error
-    inlined: ModelProto = inline_local_functions(model)
+    _check_calls(model, where)
+    inlined: ModelProto = inline_local_functions(_without_data(model))
     if inlined.functions:
         inlined = inline_local_functions(inlined, convert_version=True)
     left = {_key(f) for f in inlined.functions}
@@ -131,7 +154,58 @@ def without_functions(model: ModelProto, where: str) -> ModelProto:
             raise ModelError(
                 f"{where}: {described(node)} calls a function of another opset, which cannot be inlined"
             )
-    return inlined
+    for kept, made in (
+        (model.graph.node, inlined.graph.node),
+        (model.graph.value_info, inlined.graph.value_info),
+        (model.opset_import, inlined.opset_import),
+    ):
+        del kept[:]
+        kept.extend(made)
+    del model.functions[:]
+    return model
+
+
+def _check_calls(model: ModelProto, where: str) -> None:
+    """ModelError for functions that never end, or that would grow beyond all bounds."""
+    called = {_key(f): Counter((n.domain, n.op_type) for n in _all_nodes(f)) for f in model.functions}
+    try:
+        order = tuple(
+            TopologicalSorter({f: of.keys() & called.keys() for f, of in called.items()}).static_order()
+        )
+    except CycleError as error:
+        raise ModelError(f"{where}: function {error.args[1][0][1]!r} calls itself") from error
+    size: dict[tuple[str, str], int] = {}
+    depth: dict[tuple[str, str], int] = {}
+    for function in order:
+        size[function] = sum(count * size.get(of, 1) for of, count in called[function].items())
+        depth[function] = 1 + max((depth.get(of, 0) for of in called[function]), default=0)
+        if depth[function] > DEEPEST_CALLS:
+            raise ModelError(
+                f"{where}: function {function[1]!r} calls functions more than {DEEPEST_CALLS} deep; inline them first"
+            )
+    nodes = sum(size.get((node.domain, node.op_type), 1) for node in _all_nodes(model.graph))
+    if nodes > LARGEST_NODES:
+        raise ModelError(
+            f"{where}: its functions written out would be {nodes} nodes, and {LARGEST_NODES} is the most"
+        )
+
+
+def _without_data(model: ModelProto) -> ModelProto:
+    """A copy whose weights have names, types and shapes only."""
+    graph = GraphProto(name=model.graph.name)
+    for kept, made in (
+        (graph.node, model.graph.node),
+        (graph.input, model.graph.input),
+        (graph.output, model.graph.output),
+        (graph.value_info, model.graph.value_info),
+    ):
+        kept.extend(made)
+    for tensor in model.graph.initializer:
+        graph.initializer.add(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    copied = ModelProto(ir_version=model.ir_version, graph=graph)
+    copied.opset_import.extend(model.opset_import)
+    copied.functions.extend(model.functions)
+    return copied
 
 
 def _key(function: FunctionProto) -> tuple[str, str]:

@@ -7,7 +7,7 @@ Reads only files inside the model's folder; knows nothing of graphs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -40,13 +40,17 @@ class Origin:
     """Where its external data lies; None for a model given as bytes."""
 
 
-def dtype_name(data_type: int) -> str:
-    """ "float" for 1; ModelError for a number that is no element type."""
-    if data_type not in TensorProto.DataType.values() or data_type == TensorProto.UNDEFINED:
+_NAMES: Mapping[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items() if number}
+
+
+def dtype_name(data_type: int, what: str = "") -> str:
+    """ "float" for 1; ModelError, naming `what`, for a number that is no element type."""
+    if data_type not in _NAMES:
         raise ModelError(
-            f"element type {data_type} is unknown; the file is damaged or newer than this program"
+            f"{what}{': ' if what else ''}element type {data_type} is unknown; the file is damaged or newer than "
+            "this program"
         )
-    return str(TensorProto.DataType.Name(data_type)).lower()
+    return _NAMES[data_type]
 
 
 @cache
@@ -82,7 +86,7 @@ def constant_of(proto: TensorProto, origin: Origin, name: str | None = None) -> 
     """The value of `proto`, under its own name or another; ModelError if its size, type or place is wrong."""
     name = proto.name if name is None else name
     what = f"{origin.name}: constant {name!r}"
-    dtype, shape = dtype_name(proto.data_type), tuple(proto.dims)
+    dtype, shape = dtype_name(proto.data_type, what), tuple(proto.dims)
     nbytes = checked_size(shape, dtype, what)
     if proto.data_location == TensorProto.EXTERNAL:
         return lazy_constant(name, shape, dtype, _external_reader(proto, origin, what))

@@ -42,7 +42,9 @@ from edgepart.planner.access import (
 from edgepart.planner.access.bound import Bound, Shape, bind
 from edgepart.planner.access.derived import Derived, Whole
 from edgepart.planner.access.language import Access
+from edgepart.planner.errors import EdgepartError, ModelError
 from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.region import Region
 
 Declaration = Callable[[Bound], Derived]
 
@@ -123,7 +125,41 @@ def access_of(operator: Operator, graph: Graph) -> Access:
         return Whole(bound, "it holds sub-graphs that read values of the graph around them")
     if declaration is None:
         return Whole(bound, _undeclared(operator))
-    return declaration(bound)
+    try:
+        return _tried(declaration(bound), bound)
+    except EdgepartError:
+        raise
+    except _FAULTS as error:
+        raise ModelError(
+            f"{operator.op_type} {operator.name!r} cannot be planned: its attributes and the shapes of its inputs "
+            f"{[list(shape) if shape is not None else None for shape in bound.inputs]} do not fit each other "
+            f"({error!r}). If ONNX Runtime runs the model, please report it"
+        ) from error
+
+
+_FAULTS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What a declaration raises for an operator that is none: it reads attributes and shapes as the operator's definition
+has them."""
+
+
+def _tried(access: Access, bound: Bound) -> Access:
+    """`access`, after it has said what all of its outputs read: ValueError where that is not there."""
+    if access.opaque is not None:
+        return access
+    whole = {index: Region.full(shape) for index, shape in enumerate(bound.outputs) if shape is not None}
+    access.axes()
+    for index, (read, shape) in enumerate(zip(access.needs(whole), bound.inputs, strict=True)):
+        if read is not None and (shape is None or not Region.full(shape).contains(read)):
+            raise ValueError(f"it would read {read} of input {index}, whose shape is {shape}")
+    return access
 
 
 def accesses(graph: Graph) -> Mapping[str, Access]:
