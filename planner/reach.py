@@ -29,8 +29,8 @@ class Reach:
     """Its own, and the pulled ones that it computes again, each before what it reads."""
     sources: tuple[str, ...]
     """What it reads of others: exits of other reaches, and inputs of the model."""
-    kind: Hashable
-    """Equal for reaches that are the same but for names: blocks of a network repeat."""
+    kind: int
+    """Equal for reaches of one model that are the same but for names: blocks of a network repeat."""
 
     @property
     def exits(self) -> tuple[str, ...]:
@@ -55,6 +55,7 @@ class _Builder:
     pulled: frozenset[str] = field(init=False)
     joints: dict[str, int] = field(default_factory=dict)
     """By name of a pulled operator that is a junction, its number."""
+    kinds: dict[Hashable, int] = field(default_factory=dict)
     values: dict[str, Hashable] = field(default_factory=dict)
     """By constant, what is the same of equal ones."""
 
@@ -116,10 +117,9 @@ class _Builder:
                     members[writer.name] = writer
                     waiting.append(writer)
         operators = sorted(members.values(), key=lambda op: -self.position[op.name])
-        kind = (
-            layer.number < 0,
-            tuple(self._kinds(layer, operators, {name: n for n, name in enumerate(sources)})),
-        )
+        order = {name: n for n, name in enumerate(sources)}
+        described = (layer.number < 0, tuple(self._kinds(layer, operators, order)))
+        kind = self.kinds.setdefault(described, len(self.kinds))
         return Reach(layer, tuple(operators), tuple(sources), kind)
 
     def _again(self, op: Operator) -> bool:

@@ -18,7 +18,8 @@ from edgepart.planner.draft import traffic
 from edgepart.planner.layout import Problem
 from edgepart.planner.lower import lower
 from edgepart.planner.model import load_graph
-from edgepart.planner.pricing import Priced, Pricer, overlaps
+from edgepart.planner.overlap import overlaps
+from edgepart.planner.pricing import Priced, Pricer
 from edgepart.planner.reach import reaches
 from edgepart.planner.region import Region, span
 from edgepart.planner.stages import seconds_of
