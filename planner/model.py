@@ -7,7 +7,7 @@ does to types is in shapes.py, what is constant in fold.py, what the file carrie
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from onnx import (
     TensorShapeProto,
     TypeProto,
     ValueInfoProto,
-    defs,
     helper,
 )
 
@@ -36,6 +35,7 @@ from edgepart.planner.subgraphs import (
     described,
     in_order,
     inline_branch,
+    live,
     nested_graphs,
     order_nested,
     without_functions,
@@ -261,7 +261,7 @@ class _Loader:
         return result
 
     def _visit_all(self, nodes: Sequence[NodeProto], outputs: Sequence[str]) -> None:
-        for node in in_order(_live(nodes, outputs), set(self.types), self.origin.name):
+        for node in in_order(live(nodes, outputs), set(self.types), self.origin.name):
             try:
                 self._visit(node)
             except EdgepartError:
@@ -446,51 +446,6 @@ def _check_input(value: ValueInfoProto, where: str) -> None:
         dtype_name(value.type.tensor_type.elem_type, f"{where}: input {value.name!r}")
     elif kind is None:
         raise ModelError(f"{where}: input {value.name!r} has no type; the file is damaged")
-
-
-def _live(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
-    """The nodes that the outputs depend on, in their order, without optional outputs that nobody reads."""
-    writers: dict[str, list[NodeProto]] = {}
-    for node in nodes:
-        for name in filter(None, node.output):
-            writers.setdefault(name, []).append(node)
-    needed, waiting = set(outputs), list(outputs)
-    while waiting:
-        for node in writers.get(waiting.pop(), ()):
-            fresh = {*node.input, *captured_names(node)} - needed
-            needed |= fresh
-            waiting.extend(fresh)
-    live = [node for node in nodes if needed.intersection(node.output) - {""}]
-    taken = needed | writers.keys()
-    for node in live:
-        _forget_unread(node, needed)
-        _name_first(node, taken)
-    return live
-
-
-def _forget_unread(node: NodeProto, needed: Collection[str]) -> None:
-    """Takes the names of optional outputs that nobody reads (a Dropout's mask) off the node; not the first one's, as
-    that is what tells how the node can be divided."""
-    if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type):
-        return
-    declared = defs.get_schema(node.op_type).outputs
-    for index, name in enumerate(node.output):
-        optional = (
-            index < len(declared) and declared[index].option == defs.OpSchema.FormalParameterOption.Optional
-        )
-        if index and optional and name not in needed:
-            node.output[index] = ""
-    while node.output and not node.output[-1]:
-        del node.output[-1]
-
-
-def _name_first(node: NodeProto, taken: Collection[str]) -> None:
-    """Gives a recurrent network that is only asked for its last state a name for all its states."""
-    if node.op_type in ("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM") and node.output and not node.output[0]:
-        name = f"{node.op_type}.{next(filter(None, node.output))}"
-        while name in taken:
-            name += "'"
-        node.output[0] = name
 
 
 def _symbol(dim: TensorShapeProto.Dimension) -> str:

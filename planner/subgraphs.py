@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, defs, helper
 from onnx.inliner import inline_local_functions
 
 from edgepart.planner.errors import ModelError
@@ -68,6 +68,51 @@ def in_order(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> 
         raise ModelError(
             f"{where}: {described(nodes[error.args[1][0]])} depends on its own output"
         ) from error
+
+
+def live(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
+    """The nodes that the outputs depend on, in their order, without optional outputs that nobody reads."""
+    writers: dict[str, list[NodeProto]] = {}
+    for node in nodes:
+        for name in filter(None, node.output):
+            writers.setdefault(name, []).append(node)
+    needed, waiting = set(outputs), list(outputs)
+    while waiting:
+        for node in writers.get(waiting.pop(), ()):
+            fresh = {*node.input, *captured_names(node)} - needed
+            needed |= fresh
+            waiting.extend(fresh)
+    alive = [node for node in nodes if needed.intersection(node.output) - {""}]
+    taken = needed | writers.keys()
+    for node in alive:
+        _forget_unread(node, needed)
+        _name_first(node, taken)
+    return alive
+
+
+def _forget_unread(node: NodeProto, needed: Collection[str]) -> None:
+    """Takes the names of optional outputs that nobody reads (a Dropout's mask) off the node; not the first one's, as
+    that is what tells how the node can be divided."""
+    if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type):
+        return
+    declared = defs.get_schema(node.op_type).outputs
+    for index, name in enumerate(node.output):
+        optional = (
+            index < len(declared) and declared[index].option == defs.OpSchema.FormalParameterOption.Optional
+        )
+        if index and optional and name not in needed:
+            node.output[index] = ""
+    while node.output and not node.output[-1]:
+        del node.output[-1]
+
+
+def _name_first(node: NodeProto, taken: Collection[str]) -> None:
+    """Gives a recurrent network that is only asked for its last state a name for all its states."""
+    if node.op_type in ("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM") and node.output and not node.output[0]:
+        name = f"{node.op_type}.{next(filter(None, node.output))}"
+        while name in taken:
+            name += "'"
+        node.output[0] = name
 
 
 def order_nested(node: NodeProto, known: Collection[str], where: str) -> None:
