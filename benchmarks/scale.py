@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,11 +183,11 @@ def measure(path: Path, profiled: str | None = None) -> list[Measured]:
     alone: Strategy = steps.take("choose single", lambda: (plan(problem, "single", study), ""))
     strategies = {"single": alone}
     for axis in SPLITS:
-        strategies[axis] = steps.take(f"choose {axis}", lambda axis=axis: _split(study, axis))
+        strategies[axis] = steps.take(f"choose {axis}", partial(_split, study, axis))
     for name, strategy in strategies.items():
         for sketch in (True, False):
             step = f"{'sketch' if sketch else 'lower'} {name}"
-            steps.take(step, lambda strategy=strategy, sketch=sketch: _planned(study, strategy, sketch))
+            steps.take(step, partial(_planned, study, strategy, sketch))
     return steps.measured
 
 
