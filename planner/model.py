@@ -133,6 +133,8 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
         data = path if isinstance(path, bytes) else path.read_bytes()
     except OSError as error:
         raise ModelError(f"{path!s}: cannot be read ({error.strerror}); is the path right?") from error
+    except MemoryError as error:
+        raise ModelError(f"{origin.name}: has {size} bytes, and reading it takes twice that memory") from error
     try:
         model = onnx.load_model_from_string(data)
     except (DecodeError, *_FAULTS) as error:

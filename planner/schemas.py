@@ -231,6 +231,22 @@ def _at_least_one(name: str) -> Rule:
     return rule
 
 
+def _batches(node: NodeProto, shapes: Shapes) -> str | None:
+    """Shape inference counts on from there."""
+    count = _integer(node, "batch_dims", 0)
+    return f"batch_dims {count} must be at least 0" if count < 0 else None
+
+
+def _parts(node: NodeProto, shapes: Shapes) -> str | None:
+    """Shape inference writes so many parts, however many outputs there are."""
+    count = _integer(node, "num_outputs", len(node.output))
+    return (
+        f"num_outputs {count} is not the number of its outputs, {len(node.output)}"
+        if count != len(node.output)
+        else None
+    )
+
+
 def _axis(node: NodeProto, shapes: Shapes) -> str | None:
     axis, rank = _integer(node, "axis", -1), len(shapes[0]) if shapes and shapes[0] is not None else None
     return f"axis {axis} is not one of its input's {rank}" if rank and not -rank <= axis < rank else None
@@ -261,6 +277,7 @@ _VALUES: Mapping[str, Rule] = {
     "DepthToSpace": _at_least_one("blocksize"),
     "Einsum": _equation,
     "GRU": _at_least_one("hidden_size"),
+    "GatherND": _batches,
     "GroupNormalization": _at_least_one("num_groups"),
     "LRN": _at_least_one("size"),
     "LSTM": _at_least_one("hidden_size"),
@@ -269,5 +286,6 @@ _VALUES: Mapping[str, Rule] = {
     "RMSNormalization": _axis,
     "RNN": _at_least_one("hidden_size"),
     "SpaceToDepth": _at_least_one("blocksize"),
+    "Split": _parts,
     "Transpose": _permutation,
 }
