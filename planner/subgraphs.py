@@ -11,6 +11,8 @@ from graphlib import CycleError, TopologicalSorter
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, defs, helper
 from onnx.inliner import inline_local_functions
+from onnx.shape_inference import InferenceError
+from onnx.version_converter import ConvertError
 
 from edgepart.planner.errors import ModelError
 
@@ -192,7 +194,10 @@ def without_functions(model: ModelProto, where: str) -> ModelProto:
     _check_calls(model, where)
     inlined: ModelProto = inline_local_functions(_without_data(model))
     if inlined.functions:
-        inlined = inline_local_functions(inlined, convert_version=True)
+        try:
+            inlined = inline_local_functions(inlined, convert_version=True)
+        except (ConvertError, InferenceError) as error:
+            raise ModelError(f"{where}: its functions cannot be brought to its own opset: {error}") from error
     left = {_key(f) for f in inlined.functions}
     for node in _all_nodes(inlined.graph):
         if (node.domain, node.op_type) in left:
