@@ -90,3 +90,9 @@ def test_maps_are_compared_key_by_key() -> None:
     assert not differences({"y": [{"a": 1.0}]}, {"y": [{"a": 1.0}]})
     assert differences({"y": [{"a": 1.0}]}, {"y": [{"a": 2.0}]})
     assert differences({"y": [{"b": 1.0}]}, {"y": [{"a": 1.0}]})
+
+
+def test_a_map_is_one_output_with_one_scale() -> None:
+    """A class of next to no probability may be off by what the others may."""
+    assert not differences({"y": [{0: 0.9982251, 1: 8.106e-6}]}, {"y": [{0: 0.9982251, 1: 8.046e-6}]})
+    assert differences({"y": [{0: 0.9982251, 1: 8.1e-6}]}, {"y": [{0: 0.9982251, 1: 8.1e-4}]})

@@ -19,7 +19,7 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.layout import Strategy
 from edgepart.planner.pairs import paired
 from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, stretches
-from edgepart.planner.strategies import bbgrap, deepthings, modnn, register
+from edgepart.planner.strategies import bbgrap, deepthings, modnn, optcnn, register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
 from edgepart.planner.strategies.single import alone
@@ -90,7 +90,7 @@ class _Search:
         self.axes = (forced,) if forced is not None else study.axis_names[:4]
 
     def run(self) -> Iterator[Strategy]:
-        for other in (bbgrap, deepthings, modnn):
+        for other in (optcnn, bbgrap, deepthings, modnn):
             for strategy in other.candidates(self.study):
                 if self.left > 0:
                     self.left -= 1
