@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from math import prod
+from typing import Self
 
 from edgepart.planner.access.aligned import combined
 from edgepart.planner.access.bound import Bound, axis_names
@@ -45,7 +46,32 @@ class Run:
     """Wanted output channels of each group."""
 
 
-class Convolution(Derived):
+class Summing(Derived):
+    """What a convolution and a transposed one share: a sum over input channels, which can be parted."""
+
+    part: Interval | None = None
+    """The input channels that are summed over, where not all are."""
+    read_each: int
+    """Input channels of a group, or of the part."""
+    _axes: tuple[Axis, ...]
+
+    def axes(self) -> tuple[Axis, ...]:
+        return self._axes
+
+    def reduction(self, axis: Axis) -> Reduction:
+        """Over input channels; the first part adds the bias."""
+        addend = Addend(self.bound.output, self.bound.dtype(0))
+        return Reduction((addend,), self._part, lambda parts: combined(self.bound, axis, parts))
+
+    def _part(self, part: Interval) -> Self:
+        one = copy(self)
+        one.part = part
+        one.read_each = part.size
+        one._axes = tuple(axis for axis in self._axes if axis.reducer is None)
+        return one
+
+
+class Convolution(Summing):
     """Conv and kin: X [batch, channel, space...], W [output channel, channel of the group, kernel...]."""
 
     def __init__(self, bound: Bound, places: Places) -> None:
@@ -59,27 +85,10 @@ class Convolution(Derived):
         self.family = _family(self.groups, self.read_each, self.kernel)
         quanta = [1] * len(x)
         quanta[1] = self.made_each if self.groups > 1 else 1
-        self.part: Interval | None = None
-        """The input channels that are summed over, where not all are."""
         names = axis_names(len(x), spatial=True)
         self._axes = split_axes(bound.output, range(len(x)), names, quanta)
         if self.groups == 1 and self.read_each > 1 and bound.operator.op_type in SUMMING:
             self._axes += (Axis("inner", 1, self.read_each, reducer="sum"),)
-
-    def axes(self) -> tuple[Axis, ...]:
-        return self._axes
-
-    def reduction(self, axis: Axis) -> Reduction:
-        """Over input channels; the first part adds the bias."""
-        addend = Addend(self.bound.output, self.bound.dtype(0))
-        return Reduction((addend,), self._part, lambda parts: combined(self.bound, axis, parts))
-
-    def _part(self, part: Interval) -> Convolution:
-        one = copy(self)
-        one.part = part
-        one.read_each = part.size
-        one._axes = tuple(axis for axis in self._axes if axis.reducer is None)
-        return one
 
     def widen(self, outputs: Outputs) -> Outputs:
         batch, channel, *space = outputs[0].spans
@@ -177,7 +186,7 @@ class Convolution(Derived):
                 yield index, 1, made
 
 
-class TransposedConvolution(Derived):
+class TransposedConvolution(Summing):
     """ConvTranspose: X [batch, channel, space...], W [channel, output channel of the group, kernel...]."""
 
     family = "conv"
@@ -191,27 +200,10 @@ class TransposedConvolution(Derived):
         self.kernel = w[2:]
         self.stretches: tuple[Stretch, ...] = stretches(bound, self.kernel, x[2:], bound.output[2:])
         quanta = [1, self.quantum] + [1] * len(self.kernel)
-        self.part: Interval | None = None
-        """The input channels that are summed over, where not all are."""
         names = axis_names(len(x), spatial=True)
         self._axes = split_axes(bound.output, range(len(x)), names, quanta)
         if self.groups == 1 and x[1] > 1:
             self._axes += (Axis("inner", 1, x[1], reducer="sum"),)
-
-    def axes(self) -> tuple[Axis, ...]:
-        return self._axes
-
-    def reduction(self, axis: Axis) -> Reduction:
-        """Over input channels; the first part adds the bias."""
-        addend = Addend(self.bound.output, self.bound.dtype(0))
-        return Reduction((addend,), self._part, lambda parts: combined(self.bound, axis, parts))
-
-    def _part(self, part: Interval) -> TransposedConvolution:
-        one = copy(self)
-        one.part = part
-        one.read_each = part.size
-        one._axes = tuple(axis for axis in self._axes if axis.reducer is None)
-        return one
 
     def widen(self, outputs: Outputs) -> Outputs:
         region = outputs[0]
