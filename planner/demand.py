@@ -20,9 +20,11 @@ Decide = Callable[[str, Needs, Owned], list[Move]]
 """Of a tensor, who needs it and who computes it: what moves."""
 
 
-def follow(blueprint: Blueprint, decide: Decide) -> Draft:
+def follow(
+    blueprint: Blueprint, decide: Decide, known: Mapping[tuple[str, str], Share] | None = None
+) -> Draft:
     """From the outputs back to the inputs, as BBGraP's partitioner goes (section 3.2): per tensor, `decide`
-    what moves; compute what is read or moved, no more."""
+    what moves; compute what is read or moved, no more. `known` are the shares of a draft of the same blueprint."""
     graph = blueprint.graph
     needs: dict[str, dict[str, dict[Region, None]]] = {}
     for name in graph.outputs:
@@ -40,8 +42,9 @@ def follow(blueprint: Blueprint, decide: Decide) -> Draft:
                 for device in _alive(read, blueprint.owned[name], sent):
                     wanted.setdefault(device, {})[index] = blueprint.owned[name][device]
         for device in (name for name in reversed(blueprint.participants) if name in wanted):
-            access = blueprint.accesses[op.name]
-            share = share_of(graph, op, device, access, wanted[device])
+            share = known.get((op.name, device)) if known else None
+            if share is None or share.outputs != wanted[device]:
+                share = share_of(graph, op, device, blueprint.accesses[op.name], wanted[device])
             shares.append(share)
             for name, region in share.needs:
                 needs.setdefault(name, {}).setdefault(device, {})[region] = None

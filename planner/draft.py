@@ -56,6 +56,8 @@ def missing(needs: Iterable[Region], owned: Region | None) -> tuple[Region, ...]
     """Disjoint regions that hold everything in `needs` that is not in `owned`, as few as is cheap to find."""
     boxes: list[Region] = []
     for need in needs:
+        if owned is not None and owned.contains(need):  # Nearly always.
+            continue
         have = boxes if owned is None else [owned, *boxes]
         boxes.extend(need.subtract_all(have))
     return coalesce(boxes)

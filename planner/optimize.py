@@ -56,7 +56,7 @@ def drop(draft: Draft) -> Draft:
     def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
         return [move for move in draft.moves_of.get(name, ()) if _is_read(move, needs, owned)]
 
-    return follow(draft.blueprint, decide)
+    return follow(draft.blueprint, decide, draft.shares)
 
 
 def _is_read(move: Move, needs: Needs, owned: Owned) -> bool:
@@ -79,7 +79,7 @@ def shrink(draft: Draft) -> Draft:
                 kept += fetch(blueprint, name, place, regions, sources)
         return kept
 
-    return follow(blueprint, decide)
+    return follow(blueprint, decide, draft.shares)
 
 
 def _fetches(need: Region, owned: Region | None) -> bool:
