@@ -43,8 +43,7 @@ from edgepart.planner.strategies.bbgrap import along
 from edgepart.planner.study import Study
 
 WIDTH, HEADS, SEQUENCE = 64, 4, 48
-SPLITS = ("sequence", "channel")
-TARGET_S, TARGET_BYTES = 20.0, 2_000_000_000
+SPLITS = ("sequence", "feature")
 SHARES = (0.5, 0.3, 0.2)
 
 

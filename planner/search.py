@@ -48,7 +48,14 @@ def choose(
     axis."""
     study = study or Study(problem, profiles)
     strategy = strategies.plan(problem, strategy_name, study)
-    plan = make_plan(problem, strategy, model_digest=model_digest, cost=study.cost, digests=digests)
+    plan = make_plan(
+        problem,
+        strategy,
+        model_digest=model_digest,
+        cost=study.cost,
+        digests=digests,
+        accesses=study.coarse.accesses,
+    )
     simulation = simulate(plan, problem.cluster, problem.gateway, study.cost)
     plan = replace(
         plan,
