@@ -67,7 +67,7 @@ _LAZY = frozenset(
 )
 """Folded however big they are, because reading them costs little more than reading a file."""
 
-_SHAPED_BY_DATA = frozenset(["NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"])
+SHAPED_BY_DATA = frozenset(["NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"])
 """Their output has no shape before it is there, but it is no bigger than their inputs times their rank."""
 
 _SOURCE_BYTES = 1 << 20
@@ -99,7 +99,7 @@ def fold(
     shapes = [known_shape(found.get(name)) for name in outputs]
     small_sources = sum(source.nbytes for source in sources if source) <= _SOURCE_BYTES
     if None in shapes:
-        if node.op_type in _SHAPED_BY_DATA and small_sources:
+        if node.op_type in SHAPED_BY_DATA and small_sources:
             return _now(node, found, _load(sources), version)
         return None
     tensors = [tensor_of(name, found[name]) for name in outputs]

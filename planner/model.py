@@ -26,10 +26,10 @@ from onnx import (
 )
 
 from edgepart.planner.errors import EdgepartError, ModelError, UsageError
-from edgepart.planner.fold import fold
+from edgepart.planner.fold import SHAPED_BY_DATA, fold
 from edgepart.planner.graph import Constant, Graph, Operator, Tensor, check
 from edgepart.planner.schemas import check_node, check_opsets
-from edgepart.planner.shapes import completed, contradiction, infer, tensor_of, type_of
+from edgepart.planner.shapes import completed, contradiction, infer, known_shape, tensor_of, type_of
 from edgepart.planner.subgraphs import (
     captured_names,
     described,
@@ -134,7 +134,9 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
     except OSError as error:
         raise ModelError(f"{path!s}: cannot be read ({error.strerror}); is the path right?") from error
     except MemoryError as error:
-        raise ModelError(f"{origin.name}: has {size} bytes, and reading it takes twice that memory") from error
+        raise ModelError(
+            f"{origin.name}: has {size} bytes, and reading it takes twice that memory"
+        ) from error
     try:
         model = onnx.load_model_from_string(data)
     except (DecodeError, *_FAULTS) as error:
@@ -302,7 +304,8 @@ class _Loader:
             raise ModelError(f"{self.origin.name}: {error}{assumed}") from error
         for name in filter(None, node.output):
             self._compare(node, name, found.get(name))
-        merged = {name: completed(found.get(name), self.declared.get(name)) for name in node.output if name}
+        said = {} if self._hangs_on_data(node, read, found) else self.declared
+        merged = {name: completed(found.get(name), said.get(name)) for name in node.output if name}
         known = {name: of for name, of in merged.items() if of is not None}
         folded = fold(node, known, read, self.constants, version)
         if folded is not None:
@@ -311,6 +314,18 @@ class _Loader:
             return
         self.types |= {name: known.get(name, TypeProto()) for name in node.output if name}
         self.operators.append(self._operator(node, version))
+
+    def _hangs_on_data(
+        self, node: NodeProto, read: Mapping[str, TypeProto], found: Mapping[str, TypeProto]
+    ) -> bool:
+        """Whether the shapes of what a node writes are known before a request to nobody, whatever the file says: where
+        inference knows its operator, and the elements of its inputs or their unknown shapes decide."""
+        if not found or next(nested_graphs(node), None) is not None:
+            return False
+        if not all(of.HasField("tensor_type") for of in (*read.values(), *found.values())):
+            return False
+        unknown = any(known_shape(of) is None for of in read.values())
+        return unknown or (node.op_type in SHAPED_BY_DATA and not node.domain)
 
     def _compare(self, node: NodeProto, name: str, found: TypeProto | None) -> None:
         """What the file says of a value against what its operator makes of it. As in the runtime, another element type

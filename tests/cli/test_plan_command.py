@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from edgepart.cli.plan import bytes_option, plan, shape_option
 from edgepart.planner.errors import Infeasible, ModelError, UsageError
+from edgepart.planner.strategies import MODULES
 from tests.planner.small_models import residual
 
 CLUSTER = {
@@ -53,7 +54,7 @@ def test_json_is_one_document_with_what_the_design_promises(files: tuple[str, st
 def test_compare_puts_every_strategy_side_by_side(files: tuple[str, str]) -> None:
     result = run(files[0], "--cluster", files[1], "--compare", "--json", "--budget", "1")
     rows = json.loads(result.stdout)["strategies"]
-    assert list(rows) == [*"single modnn deepthings bbgrap data model owt optcnn auto".split()]
+    assert tuple(rows) == MODULES
     assert rows["auto"]["predicted_latency_s"] <= rows["single"]["predicted_latency_s"]
     text = run(files[0], "--cluster", files[1], "--compare", "--budget", "1").stdout
     assert "bbgrap" in text and "ms" in text
