@@ -130,6 +130,8 @@ def access_of(operator: Operator, graph: Graph) -> Access:
     except EdgepartError:
         raise
     except _FAULTS as error:
+        if domain:  # Whose shapes are what the file says: the runtime may know better, and is not asked.
+            return Whole(bound, f"its attributes and the shapes that the file states do not fit: {error!r}")
         raise ModelError(
             f"{operator.op_type} {operator.name!r} cannot be planned: its attributes and the shapes of its inputs "
             f"{[list(shape) if shape is not None else None for shape in bound.inputs]} do not fit each other "

@@ -46,7 +46,8 @@ def test_a_report_says_what_was_split_and_what_cannot_be() -> None:
         helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
         helper.make_node("NonZero", ["c"], ["n"], name="where"),
     ]
-    source = model(nodes, {"x": (1, 3, 8, 8)}, ["n"], {"w": random(0, 4, 3, 3, 3)})
+    source = onnx.load_from_string(model(nodes, {"x": (1, 3, 8, 8)}, ["n"], {"w": random(0, 4, 3, 3, 3)}))
+    source.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
     prepared = backend.prepare(source, axis="height")
     assert set(prepared.axes) >= {"height", "width", "channel"}
     report = prepared.report

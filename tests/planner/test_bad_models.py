@@ -481,3 +481,16 @@ def test_a_sub_graph_is_no_way_around_the_checks() -> None:
     inputs = [value("x", (2, 3)), value("cond", (), BOOL)]
     with pytest.raises(ModelError, match="Einsum 'inner'"):
         load_graph(model_of(graph_of([choice], inputs, ["y"])).SerializeToString())
+
+
+def test_a_shape_that_only_a_request_tells_is_not_taken_from_the_file() -> None:
+    graph = load_graph(lying("h", (2, 5), operator="NonZero").SerializeToString())
+    assert [graph.shape_of(name) for name in ("h", "y")] == [None, None]
+
+
+def test_an_operator_of_the_runtimes_own_that_does_not_fit_is_left_whole() -> None:
+    """Nothing but the file says what shapes it has."""
+    fused = helper.make_node("SkipLayerNormalization", ["x", "s", "g"], ["y"], "n", domain="com.microsoft")
+    weights = {"s": np.ones((2, 4, 6, 2), np.float32), "g": np.ones(6, np.float32)}
+    graph = load_graph(one(fused, (2, 4, 6), **weights).SerializeToString())
+    assert "do not fit" in (access_of(graph.operators[0], graph).opaque or "")
