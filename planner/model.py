@@ -85,12 +85,25 @@ def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
 
 def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Graph:
     model, origin = _parse(path)
+    _check_names(model.graph.node, origin.name)
     try:
         return _Loader(without_functions(model, origin.name), origin, shapes).graph()
     except EdgepartError:
         raise
     except _FAULTS as error:
         raise ModelError(f"{origin.name}: is no model that can be used: {error!r}") from error
+
+
+def _check_names(nodes: Iterable[NodeProto], model: str) -> None:
+    """Two nodes of one name: ONNX Runtime refuses such a model, and nobody could say which of them is meant."""
+    named: dict[str, NodeProto] = {}
+    for node in nodes:
+        other = named.setdefault(node.name, node) if node.name else node
+        if other is not node:
+            raise ModelError(
+                f"{model}: a {other.op_type} and a {node.op_type} are both called {node.name!r}; give each node a name of "
+                "its own, or none"
+            )
 
 
 def model_files(path: Path) -> tuple[Path, ...]:

@@ -63,10 +63,16 @@ def test_nodes_out_of_order_are_put_in_order() -> None:
     assert [graph.shape_of(name) for name in ("a", "b", "c")] == [(2, 3)] * 3
 
 
-def test_operators_without_or_with_equal_names_get_their_own() -> None:
-    nodes = [node("Abs", "x", "a", name="n"), node("Neg", "a", "b", name="n"), node("Relu", "b", "c")]
+def test_operators_without_names_get_their_own() -> None:
+    nodes = [node("Abs", "x", "a"), node("Abs", "a", "b", name="Abs_0"), node("Relu", "b", "c")]
     graph = load(model_of(graph_of(nodes, [value("x", (1,))], ["c"])))
     assert len(graph.by_name) == 3
+
+
+def test_two_nodes_of_one_name_are_refused_as_the_runtime_does() -> None:
+    nodes = [node("Abs", "x", "a", name="n"), node("Neg", "a", "b", name="n")]
+    with pytest.raises(ModelError, match="a Abs and a Neg are both called 'n'"):
+        load(model_of(graph_of(nodes, [value("x", (1,))], ["b"])))
 
 
 def test_what_no_output_depends_on_is_dropped() -> None:
