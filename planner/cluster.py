@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from edgepart.planner.errors import UsageError
+from edgepart.planner.rates import Rates, curves
 
 FIXED_S = 5e-5
 """Fixed cost of a segment or a message where nobody has measured it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Device:
     """One box."""
 
@@ -34,7 +36,17 @@ class Device:
     """Fixed cost of starting one segment."""
     families: Mapping[str, float] = field(default_factory=dict)
     """Achieved FLOP/s by operator family ("conv", "depthwise", "gemm" ...) where it was measured; overrides
-    `flops_per_s` for that family."""
+    `flops_per_s` for that family. With a size behind a slash, at so many channels or rows (planner/rates.py)."""
+    moves: Mapping[str, float] = field(default_factory=dict)
+    """Achieved bytes/s, read and written, by kind of operator that mostly moves data ("softmax", "lrn" ...) where it was
+    measured; overrides `memory_bytes_per_s` for that kind. With a size behind a slash, at so many bytes."""
+    kernel_s: float = 0.0
+    """Fixed cost of each operator that the runtime runs."""
+
+    @cached_property
+    def rates(self) -> Rates:
+        """The same, to be asked."""
+        return Rates(curves(self.families), curves(self.moves), self.flops_per_s, self.memory_bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +101,10 @@ class Cluster:
 
 def to_json(cluster: Cluster) -> dict[str, Any]:
     return {
-        "devices": [asdict(device) | {"families": dict(device.families)} for device in cluster.devices],
+        "devices": [
+            asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
+            for device in cluster.devices
+        ],
         "links": [{"a": a, "b": b, **asdict(link)} for (a, b), link in cluster.links.items()],
         "default_link": asdict(cluster.default_link),
     }
@@ -114,7 +129,6 @@ def from_json(document: Any) -> Cluster:
 
 def _device(entry: Any, where: str) -> Device:
     entry = _mapping(entry, where)
-    families = _mapping(entry.get("families", {}), f"{where}.families")
     return Device(
         name=_text(entry, "name", where),
         kind=str(entry.get("kind", "unknown")),
@@ -123,8 +137,21 @@ def _device(entry: Any, where: str) -> Device:
         memory_bytes=_positive(entry, "memory_bytes", where),
         threads=int(_positive(entry, "threads", where, default=1)),
         segment_s=_positive(entry, "segment_s", where, default=FIXED_S),
-        families={str(name): _positive(families, name, f"{where}.families") for name in families},
+        families=_rates(entry, "families", where),
+        moves=_rates(entry, "moves", where),
+        kernel_s=_positive(entry, "kernel_s", where, default=0.0, or_zero=True),
     )
+
+
+def _rates(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
+    inside = f"{where}.{key}"
+    rates = _mapping(entry.get(key, {}), inside)
+    found = {str(name): _positive(rates, name, inside) for name in rates}
+    try:
+        curves(found)
+    except ValueError as error:
+        raise UsageError(f"{inside}: {error}") from error
+    return found
 
 
 def _link(entry: Any, where: str) -> Link:

@@ -1,6 +1,6 @@
 """Cost: predicted seconds of computing and of moving bytes. Rules: no clock, no measuring; the numbers come
 from the cluster's devices (calibrated) and from profiles of real segments on real devices, where there are
-any."""
+any. What an operator does, and how fast work of its kind goes, is in work.py and rates.py."""
 
 from __future__ import annotations
 
@@ -8,41 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from edgepart.planner.access.language import Access, Outputs
-from edgepart.planner.cluster import Cluster, Device, Link
+from edgepart.planner.cluster import Cluster, Link
 from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.region import Region
+from edgepart.planner.work import FUSED_BEHIND, NOTHING, VIEWS, Work, work_of
 
-VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-"""The runtime gives these the buffer of their input: no bytes move."""
+__all__ = ["Cost", "Profiles", "Work"]
 
-FUSED_BEHIND: Mapping[str, frozenset[str]] = {
-    "Conv": frozenset(
-        {"BatchNormalization", "Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "Tanh", "Add", "Sum"}
-    ),
-    "Gemm": frozenset({"Relu", "LeakyRelu", "Sigmoid", "HardSigmoid", "Tanh", "Elu"}),
-    "MatMul": frozenset({"Add"}),
-    "ConvTranspose": frozenset({"BatchNormalization"}),
-    "BatchNormalization": frozenset({"Relu"}),
-}
-"""By operator, what ONNX Runtime's CPU provider computes in the same pass when it is the only reader."""
-
-Profiles = Mapping[tuple[str, str], float]
-"""Measured seconds, by (segment digest, device kind)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one operator does to write one region."""
-
-    flops: float
-    nbytes: float
-    """Read and written, weights included."""
-    family: str
-
-    def on(self, device: Device) -> float:
-        """Seconds: arithmetic or memory, whichever is slower."""
-        rate = device.families.get(self.family, device.flops_per_s)
-        return max(self.flops / rate, self.nbytes / device.memory_bytes_per_s)
+Profiles = Mapping[tuple[str, str, int], float]
+"""Measured seconds, by (segment digest, device kind, threads)."""
 
 
 @dataclass
@@ -57,7 +31,8 @@ class Cost:
     def __post_init__(self) -> None:
         self._devices = {device.name: device for device in self.cluster.devices}
         self._work: dict[tuple[str, tuple[tuple[int, Region], ...]], Work] = {}
-        self._fused = _fused(self.graph)
+        self.free = _fused(self.graph)
+        """Operators that cost nothing of their own: the runtime computes them with the one before."""
         self._addends: dict[str, float] = {}
 
     def know(self, graph: Graph) -> None:
@@ -76,11 +51,13 @@ class Cost:
 
     def copy_s(self, device: str, nbytes: float) -> float:
         """Seconds to read so many bytes and write them elsewhere."""
-        return 2 * nbytes / self._devices[device].memory_bytes_per_s
+        here = self._devices[device]
+        return 2 * nbytes / (here.rates.bytes_per_s("border", nbytes) or here.memory_bytes_per_s)
 
     def profiled_s(self, digest: str, device: str) -> float | None:
         """What running the segment took on a device of this kind; None where nobody measured it."""
-        return self.profiles.get((digest, self._devices[device].kind))
+        here = self._devices[device]
+        return self.profiles.get((digest, here.kind, here.threads))
 
     def transfer_s(self, nbytes: float, link: Link) -> float:
         """Seconds from handing over a message to having all of it there, on an idle link."""
@@ -102,14 +79,20 @@ class Cost:
         return self._addends[name] if tensor is None else tensor.item_bytes
 
     def _measure(self, op: Operator, access: Access, outputs: Outputs) -> Work:
-        if op.op_type in VIEWS or op.name in self._fused:
-            return Work(0.0, 0.0, access.family)
-        pairs = list(zip(op.inputs, access.needs(outputs), strict=True))
-        pairs += [(op.outputs[index], region) for index, region in outputs.items()]
-        nbytes = sum(
-            region.size * self.item_bytes(name) for name, region in pairs if name and region is not None
-        )
-        return Work(access.flops(outputs), nbytes, access.family)
+        if op.op_type in VIEWS or op.name in self.free:
+            return NOTHING
+        needs = zip(op.inputs, access.needs(outputs), strict=True)
+        reads = [
+            (name, region, region.size * self.item_bytes(name))
+            for name, region in needs
+            if name and region is not None
+        ]
+        writes = [
+            (region, region.size * self.item_bytes(op.outputs[index]))
+            for index, region in outputs.items()
+            if op.outputs[index]
+        ]
+        return work_of(self.graph, op, access.family, access.flops(outputs), reads, writes)
 
 
 def _fused(graph: Graph) -> frozenset[str]:
