@@ -7,6 +7,8 @@ does to types is in shapes.py, what is constant in fold.py, what the file carrie
 from __future__ import annotations
 
 import hashlib
+import mmap
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +32,7 @@ from edgepart.planner.errors import EdgepartError, ModelError, UsageError
 from edgepart.planner.fold import fold
 from edgepart.planner.graph import Constant, Graph, Operator, Tensor, check
 from edgepart.planner.shapes import completed, infer, tensor_of, type_of
+from edgepart.planner.skim import skim
 from edgepart.planner.subgraphs import (
     captured_names,
     described,
@@ -39,6 +42,7 @@ from edgepart.planner.subgraphs import (
     without_functions,
 )
 from edgepart.planner.weights import (
+    SMALL_BYTES,
     Origin,
     constant,
     constant_of,
@@ -115,9 +119,11 @@ def file_digest(path: Path) -> str:
 
 
 def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
-    origin = Origin("model", None) if isinstance(path, bytes) else Origin(path.name, path.absolute().parent)
+    origin = (
+        Origin("model", None) if isinstance(path, bytes) else Origin(path.name, path.absolute().parent, path)
+    )
     try:
-        data = path if isinstance(path, bytes) else path.read_bytes()
+        data = path if isinstance(path, bytes) else _read(path)
     except OSError as error:
         raise ModelError(f"{path!s}: cannot be read ({error.strerror}); is the path right?") from error
     try:
@@ -129,6 +135,15 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
             f"{origin.name}: holds no graph with outputs ({len(data)} bytes); is it an ONNX model?"
         )
     return model, origin
+
+
+def _read(path: Path) -> bytes:
+    """A model file but for its weights, which are mapped into memory only to be passed over."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size <= SMALL_BYTES:
+            return file.read()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            return skim(data)
 
 
 @dataclass
