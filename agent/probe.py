@@ -6,7 +6,6 @@ arithmetic from round trips to a Link is in `LinkProbe`, which does no I/O.
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import re
@@ -53,14 +52,14 @@ def probe_device(
     one_s = _best_s(chain(1), threads, clock)
     kernel_s = max(0.0, _best_s(chain(CHAINED), threads, clock) - one_s) / (CHAINED - 1)
 
-    def own_s(trial: Trial) -> float:
-        """Without the fixed costs."""
+    def own_s(trial: Trial, besides_s: float = 0.0) -> float:
+        """Without the fixed costs, and what is done besides."""
         took_s = _best_s(trial, threads, clock)
-        return max(took_s - one_s, took_s / 10)
+        return max(took_s - one_s - besides_s, took_s / 10)
 
-    families = {name: trial.flops / own_s(trial) for name, trial in FAMILIES.items()}
     moves = {name: trial.nbytes / own_s(trial) for name, trial in MOVES.items()}
-    moves["border"] = _border(own_s, max(moves.values()))
+    moves["border"] = border = _border(own_s, max(moves.values()))
+    families = {name: trial.flops / own_s(trial, trial.border / border) for name, trial in FAMILIES.items()}
     return Device(
         name=name,
         kind=device_kind(),
@@ -78,9 +77,8 @@ def probe_device(
 def _border(own_s: Callable[[Trial], float], most: float) -> float:
     """Bytes/s, read and written, of bringing values into the order that convolutions want, and back: `most` where that
     takes no time that could be seen."""
-    nbytes = 4.0 * 4 * math.prod(ONE_CONV.x)  # read and written, on the way in and on the way out
-    one_s = own_s(ONE_CONV)
-    return min(most, nbytes / max(2 * one_s - own_s(TWO_CONVS), nbytes / most))
+    taken_s = 2 * own_s(ONE_CONV) - own_s(TWO_CONVS)
+    return ONE_CONV.border / max(taken_s, ONE_CONV.border / most)
 
 
 def _best_s(trial: Trial, threads: int, clock: Callable[[], float]) -> float:

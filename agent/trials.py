@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from edgepart.planner.region import Array
 
 OPSET = 17
+MICROSOFT = "com.microsoft"
 IR_VERSION = 8
 CHAINED = 33
 """Operators of the long one of two chains: what they take beyond one is a fixed cost of each."""
@@ -33,6 +34,8 @@ class Trial:
     flops: float = 0.0
     nbytes: float = 0.0
     """Read and written, of what mostly moves data."""
+    border: float = 0.0
+    """Bytes that are read and written to bring values into the order that convolutions want, and back."""
     dtype: int = TensorProto.FLOAT
     """Of "x"."""
     written: int = TensorProto.FLOAT
@@ -44,7 +47,7 @@ class Trial:
         outputs = [helper.make_tensor_value_info("y", self.written, None)]
         constants = [numpy_helper.from_array(array, name) for name, array in self.weights.items()]
         graph = helper.make_graph(list(self.nodes), "trial", inputs, outputs, constants)
-        imports = [helper.make_opsetid("", OPSET)]
+        imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
         return helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION)
 
     @property
@@ -73,8 +76,10 @@ def _conv(
         )
         for before, behind in pairwise(names)
     )
+    made = written * (side // stride) ** 2
     flops = 2.0 * weight.size * (side // stride) ** 2 * times
-    return Trial(nodes, (1, read, side, side), {"w": weight}, flops)
+    border = 4.0 * 2 * (read * side * side + made)
+    return Trial(nodes, (1, read, side, side), {"w": weight}, flops, border=border)
 
 
 def _product(rows: int, inner: int, columns: int) -> Trial:
@@ -109,7 +114,9 @@ def _int8_product(rows: int, inner: int, columns: int) -> Trial:
     weight = (_weight(inner, columns) * 1000).astype(np.int8)
     node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
     flops = 2.0 * rows * inner * columns
-    return Trial((node,), (rows, inner), {"w": weight}, flops, 0.0, TensorProto.UINT8, TensorProto.INT32)
+    return Trial(
+        (node,), (rows, inner), {"w": weight}, flops, dtype=TensorProto.UINT8, written=TensorProto.INT32
+    )
 
 
 def _int8_conv(channels: int, side: int, kernel: int) -> Trial:
@@ -121,7 +128,7 @@ def _int8_conv(channels: int, side: int, kernel: int) -> Trial:
     )
     flops = 2.0 * weight.size * side * side
     shape = (1, channels, side, side)
-    return Trial((node,), shape, constants, flops, 0.0, TensorProto.UINT8, TensorProto.UINT8)
+    return Trial((node,), shape, constants, flops, dtype=TensorProto.UINT8, written=TensorProto.UINT8)
 
 
 def _rounding(elements: int) -> Trial:
@@ -134,7 +141,14 @@ def _picking(rows: int, width: int) -> Trial:
     """Rows of a table, as an embedding does."""
     node = helper.make_node("Gather", ["w", "x"], ["y"])
     nbytes = 8.0 * rows * width + 8.0 * rows
-    return Trial((node,), (rows,), {"w": _weight(1024, width)}, 0.0, nbytes, TensorProto.INT64)
+    return Trial((node,), (rows,), {"w": _weight(1024, width)}, 0.0, nbytes, dtype=TensorProto.INT64)
+
+
+def _skip_norm(rows: int, width: int) -> Trial:
+    """What the runtime makes of a sum and the norm behind it."""
+    constants = {"k": _weight(rows, width), "s": np.ones(width, np.float32), "b": np.zeros(width, np.float32)}
+    node = helper.make_node("SkipLayerNormalization", ["x", "k", "s", "b"], ["y"], domain=MICROSOFT)
+    return Trial((node,), (rows, width), constants, 0.0, 4.0 * (3 * rows * width + 2 * width))
 
 
 def chain(length: int) -> Trial:
@@ -154,6 +168,7 @@ FAMILIES: Mapping[str, Trial] = {
     "pointwise/16": _conv(128, 16, 28, 1),
     "pointwise/8": _conv(128, 8, 28, 1),
     "depthwise": _conv(128, 128, 28, 3, groups=128),
+    "grouped": _conv(128, 128, 28, 1, groups=4),
     "gemm": _product(64, 256, 512),
     "gemm/16": _product(16, 256, 512),
     "gemm/4": _product(4, 256, 512),
@@ -179,6 +194,7 @@ MOVES: Mapping[str, Trial] = {
     "norm": _plain(
         "LayerNormalization", _MIDDLE, weights={"s": np.ones(256, np.float32), "b": np.ones(256, np.float32)}
     ),
+    "skip_norm": _skip_norm(64, 256),
     "reduce": _moving("ReduceMean", (512, 256), 512, axes=[1]),
     "lrn": _moving("LRN", (1, 32, 12, 12), 32 * 144, size=5),
     "pool": _moving(

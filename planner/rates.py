@@ -17,6 +17,7 @@ PLENTY = 64
 LIKE: Mapping[str, str] = {
     "stem": "conv",
     "large": "conv",
+    "grouped": "pointwise",
     "int8": "gemm",
     "int8_conv": "conv",
 }

@@ -12,6 +12,7 @@ from math import prod
 
 from edgepart.planner.cluster import Device
 from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.rates import STREAM, WEIGHTS
 from edgepart.planner.region import Region
 
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
@@ -102,6 +103,10 @@ NORMS = frozenset(
         *("GroupNormalization", "GroupNorm"),
     }
 )
+SKIP_NORMS = frozenset(
+    {"SkipLayerNormalization", "SkipSimplifiedLayerNormalization", "EmbedLayerNormalization"}
+)
+"""With a sum before it, which the runtime makes of the two operators as well."""
 ROUNDING = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 PICKING = frozenset({"Gather", "GatherElements", "GatherND", "EmbedLayerNormalization"})
 """Read as much of their first input as they write, whatever its size."""
@@ -139,10 +144,15 @@ class Work:
         if moved is not None:
             return self.nbytes / moved
         computed = self.flops / rates.flops(self.family, self.size, self.columns)
-        memory = rates.bytes_per_s("weights", self.nbytes) or device.memory_bytes_per_s
-        if not self.weights or not rates.moves or 0 < self.size < FEW_ROWS:
-            return max(computed, self.nbytes / memory)
-        return computed + self.weights / rates.weights_per_s
+        if not rates.moves:
+            return max(computed, self.nbytes / device.memory_bytes_per_s)
+        if 0 < self.size < FEW_ROWS and self.columns:
+            return max(
+                computed, self.nbytes / (rates.bytes_per_s(WEIGHTS, self.nbytes) or device.memory_bytes_per_s)
+            )
+        values = self.nbytes - self.weights
+        stream = rates.bytes_per_s(STREAM, values) or device.memory_bytes_per_s
+        return computed + self.weights / rates.weights_per_s + values / stream
 
 
 NOTHING = Work(0.0, 0.0, "move")
@@ -164,6 +174,8 @@ def work_of(
     else:
         nbytes = written + sum(size for _, _, size in reads)
     weights = sum(size for name, _, size in reads if name in graph.constants)
+    if kind == "round" and _inside_group(graph, op):
+        return NOTHING
     if kind:
         return Work(flops, nbytes, family, kind=kind, kernels=1)
     second = (
@@ -188,7 +200,7 @@ def kind_of(graph: Graph, op: Operator, family: str) -> str:
     if op.op_type in SOFTMAX:
         return "softmax"
     if op.op_type in NORMS:
-        return "norm"
+        return "skip_norm" if op.op_type in SKIP_NORMS or _adds_first(graph, op) else "norm"
     if family == "move":
         return "transpose" if op.op_type == "Transpose" else "pick" if op.op_type in PICKING else "move"
     return family if family in ("elementwise", "reduce", "pool") else ""
@@ -202,13 +214,27 @@ def _multiplies(graph: Graph, op: Operator) -> bool:
     return exponent.region.size == 1 and f"{float(exponent.load().reshape(-1)[0]):g}" in EXPONENTS
 
 
+def _adds_first(graph: Graph, op: Operator) -> bool:
+    before = graph.producers.get(op.inputs[0])
+    return (
+        op.op_type == "LayerNormalization"
+        and before is not None
+        and before.op_type == "Add"
+        and all(graph.shape_of(name) == graph.shape_of(op.inputs[0]) for name in before.inputs)
+    )
+
+
 def _family(graph: Graph, op: Operator, family: str, operand: Sequence[int]) -> str:
+    if op.op_type in RECURRENT:
+        return "gemm"
     if op.op_type in INT8:
         return "int8"
     if op.op_type in INT8_CONVOLUTIONS:
         return "int8_conv"
     if op.op_type in QUANTISED and _between_bytes(graph, op):
         return QUANTISED[op.op_type]
+    if family in CONVOLUTIONS and op.attributes.get("group", 1) > 1:
+        return "grouped"
     if family != "conv" or len(operand) < 3:
         return family
     return "stem" if operand[1] <= FEW_CHANNELS else "large" if prod(operand[2:]) > WIDE_KERNEL else family
@@ -222,6 +248,16 @@ def _between_bytes(graph: Graph, op: Operator) -> bool:
         and before.op_type == "DequantizeLinear"
         and any(reader.op_type == "QuantizeLinear" for reader in behind)
     )
+
+
+def _inside_group(graph: Graph, op: Operator) -> bool:
+    """Whether it rounds nothing by itself: it is done once and for all, or as a part of the operator beside it."""
+    if op.op_type == "DequantizeLinear":
+        readers = graph.consumers.get(op.outputs[0], ())
+        fused = bool(readers) and all(r.op_type in QUANTISED and _between_bytes(graph, r) for r in readers)
+        return fused or op.inputs[0] in graph.constants
+    before = graph.producers.get(op.inputs[0])
+    return before is not None and before.op_type in QUANTISED and _between_bytes(graph, before)
 
 
 def _extents(op: Operator, family: str, operand: Sequence[int], written: Sequence[int]) -> tuple[int, int]:
