@@ -200,7 +200,7 @@ def _compare(problem: Problem) -> dict[str, Any]:
         found[result.name] = {
             "feasible": True,
             "predicted_latency_s": simulation.latency_s,
-            "predicted_throughput_per_s": simulation.throughput_per_s if simulation.compute_s else None,
+            "predicted_throughput_per_s": result.throughput_per_s if simulation.compute_s else None,
             "devices": sorted(simulation.compute_s),
             "sent_bytes": sum(simulation.sent_bytes.values()),
             "peak_memory_bytes": max(simulation.peak_memory_bytes.values(), default=0),

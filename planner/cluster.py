@@ -5,8 +5,9 @@ Facts, and the one place that knows the JSON's form. No file is opened here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -60,6 +61,29 @@ class Link:
     """Fixed cost per message at each end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """What several ways between devices share, both directions together: a Wi-Fi channel, a bus, a cable between two
+    switches."""
+
+    name: str
+    bytes_per_s: float
+    """Of all that crosses it, at any time."""
+    devices: frozenset[str] = frozenset()
+    """All that they send to others, and receive from them, crosses it."""
+    links: frozenset[tuple[str, str]] = frozenset()
+    """What goes between these pairs crosses it, either way."""
+    relayed: bool = False
+    """Whether what goes from one of `devices` to another crosses it twice, as it does through an access point."""
+
+    def crossings(self, a: str, b: str) -> int:
+        """How often what goes from `a` to `b` crosses it."""
+        ends = (a in self.devices) + (b in self.devices)
+        if ends == 0:
+            return int((a, b) in self.links or (b, a) in self.links)
+        return ends if self.relayed else 1
+
+
 LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
 """From a device to itself: the gateway and the executor of one box."""
 
@@ -72,6 +96,8 @@ class Cluster:
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
     """By (a, b) with a's and b's names; looked up in both orders."""
     default_link: Link = Link(bytes_per_s=1.17e8, latency_s=2e-4)
+    media: tuple[Medium, ...] = ()
+    """What links share; links that are in none have their bytes to themselves."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -81,6 +107,12 @@ class Cluster:
             for name in pair:
                 if name not in names:
                     raise UsageError(f"cluster: link {pair} names {name!r}, which is no device of it")
+        for medium in self.media:
+            for name in sorted(medium.devices.union(*medium.links)):
+                if name not in names:
+                    raise UsageError(
+                        f"cluster: medium {medium.name!r} names {name!r}, which is no device of it"
+                    )
 
     def device(self, name: str) -> Device:
         for device in self.devices:
@@ -96,11 +128,67 @@ class Cluster:
     def only(self, names: tuple[str, ...]) -> Cluster:
         """The cluster with just these devices, in the order given."""
         kept = {pair: link for pair, link in self.links.items() if set(pair) <= set(names)}
-        return Cluster(tuple(self.device(name) for name in names), kept, self.default_link)
+        media = tuple(
+            replace(
+                medium,
+                devices=medium.devices & set(names),
+                links=frozenset(pair for pair in medium.links if set(pair) <= set(names)),
+            )
+            for medium in self.media
+        )
+        devices = tuple(self.device(name) for name in names)
+        return Cluster(devices, kept, self.default_link, tuple(m for m in media if m.devices or m.links))
+
+    @cached_property
+    def card_bytes_per_s(self) -> Mapping[str, float]:
+        """By device, what its network card can send, and at the same time receive: as much as the fastest of its
+        links."""
+        pairs = {
+            tuple(sorted(pair)): self.link(*pair).bytes_per_s for pair in self.links if len(set(pair)) > 1
+        }
+        linked = Counter(name for pair in pairs for name in pair)
+        rest = len(self.devices) - 1
+        found = {
+            d.name: self.default_link.bytes_per_s if linked[d.name] < rest else 0.0 for d in self.devices
+        }
+        for pair, rate in pairs.items():
+            found.update({name: rate for name in pair if rate > found[name]})
+        return found
+
+    def faster(self, times: float) -> Cluster:
+        """The cluster with so many times the bytes a second on every link and medium."""
+
+        def sped(link: Link) -> Link:
+            return replace(link, bytes_per_s=times * link.bytes_per_s)
+
+        links = {pair: sped(link) for pair, link in self.links.items()}
+        media = tuple(replace(medium, bytes_per_s=times * medium.bytes_per_s) for medium in self.media)
+        return Cluster(self.devices, links, sped(self.default_link), media)
+
+    def joined_by_another(self, like: str, name: str) -> Cluster:
+        """The cluster with one more device, `name`, just like `like`, linked to the others as that is, to `like` by the
+        fastest link that `like` has, and in the same media."""
+        others = [device.name for device in self.devices if device.name != like]
+        mine = {other: self.link(like, other) for other in others}
+        best = max(mine.values(), key=lambda link: link.bytes_per_s, default=self.default_link)
+        links = (
+            dict(self.links) | {(name, other): link for other, link in mine.items()} | {(name, like): best}
+        )
+        media = tuple(
+            replace(
+                medium,
+                devices=medium.devices | ({name} if like in medium.devices else set()),
+                links=medium.links
+                | {(name, b if a == like else a) for a, b in medium.links if like in (a, b)},
+            )
+            for medium in self.media
+        )
+        twin = replace(self.device(like), name=name)
+        return Cluster((*self.devices, twin), links, self.default_link, media)
 
 
 def to_json(cluster: Cluster) -> dict[str, Any]:
-    return {
+    document = {
         "devices": [
             asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
             for device in cluster.devices
@@ -108,6 +196,10 @@ def to_json(cluster: Cluster) -> dict[str, Any]:
         "links": [{"a": a, "b": b, **asdict(link)} for (a, b), link in cluster.links.items()],
         "default_link": asdict(cluster.default_link),
     }
+    media = [
+        asdict(m) | {"devices": sorted(m.devices), "links": sorted(map(list, m.links))} for m in cluster.media
+    ]
+    return document | {"media": media} if media else document
 
 
 def from_json(document: Any) -> Cluster:
@@ -124,7 +216,11 @@ def from_json(document: Any) -> Cluster:
         for where in [f"links[{i}]"]
     }
     default = _link(root["default_link"], "default_link") if "default_link" in root else Cluster.default_link
-    return Cluster(devices, links, default)
+    media = tuple(
+        _medium(entry, f"media[{i}]")
+        for i, entry in enumerate(_list(root, "media", "cluster") if "media" in root else [])
+    )
+    return Cluster(devices, links, default, media)
 
 
 def _device(entry: Any, where: str) -> Device:
@@ -160,6 +256,27 @@ def _link(entry: Any, where: str) -> Link:
         bytes_per_s=_positive(entry, "bytes_per_s", where),
         latency_s=_positive(entry, "latency_s", where, or_zero=True),
         message_s=_positive(entry, "message_s", where, default=FIXED_S, or_zero=True),
+    )
+
+
+def _medium(entry: Any, where: str) -> Medium:
+    entry = _mapping(entry, where)
+    devices = _list(entry, "devices", where) if "devices" in entry else []
+    pairs = _list(entry, "links", where) if "links" in entry else []
+    named = [*devices, *(name for pair in pairs for name in (pair if isinstance(pair, list) else [None]))]
+    if not named or not all(isinstance(name, str) for name in named) or any(len(pair) != 2 for pair in pairs):
+        raise UsageError(
+            f'{where}: give the names of its devices ("devices": ["a", "b"]), or of linked pairs ("links": [["a", "b"]])'
+        )
+    relayed = entry.get("relayed", False)
+    if not isinstance(relayed, bool):
+        raise UsageError(f"{where}: expected true or false under 'relayed', found {relayed!r}")
+    return Medium(
+        name=_text(entry, "name", where),
+        bytes_per_s=_positive(entry, "bytes_per_s", where),
+        devices=frozenset(devices),
+        links=frozenset((a, b) for a, b in pairs),
+        relayed=relayed,
     )
 
 

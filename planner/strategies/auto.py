@@ -115,10 +115,10 @@ class _Search:
         self.left -= 1
         strategy = replace(cook(self.study, recipe, self.parts), why=self._why(recipe))
         yield strategy
-        if not self.study.short_bytes(strategy):
-            score = self.study.score(strategy)
-            if self.best is None or score < self.best.score:
-                self.best = _Tried(recipe, strategy, score)
+        if self.study.short_bytes(strategy):
+            return
+        if self.best is None or self.study.is_better(strategy, self.best.score):
+            self.best = _Tried(recipe, strategy, self.study.score(strategy))
 
     def _pairs(self) -> Iterator[Strategy]:
         """Dense layers in pairs, with one sum for each: where such layers are most of the work."""
