@@ -32,6 +32,7 @@ from edgepart.agent.identity import Identity, load
 from edgepart.agent.joining import Doorkeeper
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
+from edgepart.agent.memory import share_heaps
 from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions, format_address, parse_address
 from edgepart.agent.plans import Plans
@@ -118,7 +119,7 @@ class Agent:
         self._fetching = Fetching(self._store, self._asks)
         self._executor = Executor(self._post.values)
         self._requester = Requester(node, self._post.values)
-        self._sessions = Sessions(threads, lambda ref: self._store.get(ref.digest))
+        self._sessions = Sessions(threads, lambda ref: self._store.file(ref.digest))
         self._plans = Plans(
             node,
             self._sessions,
@@ -333,6 +334,7 @@ async def serve(options: AgentOptions) -> None:
 
 def run(options: AgentOptions) -> None:
     """What `edgepart agent` calls."""
+    share_heaps()
     with asyncio.Runner() as runner:
         runner.run(serve(options))
         # All is said and on disk. A thread that still loads or computes cannot be stopped, and need not be waited for.

@@ -143,6 +143,11 @@ class Store:
             return np.frombuffer(b"", np.uint8)
         return np.memmap(self.path(digest), np.uint8, mode="r")
 
+    def file(self, digest: str) -> Path:
+        """Where the blob's bytes are. Unavailable: it is not here."""
+        self.size(digest)
+        return self.path(digest)
+
     def put_bytes(self, data: bytes | memoryview) -> str:
         """Keeps the bytes; their digest."""
         digest = hashlib.sha256(data).hexdigest()
