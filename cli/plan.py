@@ -33,7 +33,7 @@ def plan(
         Path | None,
         typer.Option(help="cluster.json, as `edgepart devices --json` prints it; default: this machine."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="auto, single, modnn, deepthings or bbgrap.")] = "auto",
+    strategy: Annotated[str, typer.Option(help="auto, single, modnn, deepthings, bbgrap or pipeline.")] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help="Every strategy, side by side.")] = False,
     axis: Annotated[
         str | None, typer.Option(help="Split along this: height, width, channel, batch ...")

@@ -20,6 +20,7 @@ from edgepart.planner.layout import Strategy
 from edgepart.planner.simulate import Simulation, run_schedule
 from edgepart.planner.strategies.auto import CANDIDATE_S, SHARE_S
 from edgepart.planner.strategies.bbgrap import along
+from edgepart.planner.strategies.pipeline import staged
 from edgepart.planner.study import WORTH, Shares, Study
 from edgepart.planner.timeline import critical_path
 
@@ -39,22 +40,26 @@ ANOTHER = "one more"
 """Name of the device that is tried."""
 
 
-def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: tuple[str, float] | None) -> str:
-    """What the strategy does, what keeps it from being faster, and what would help. `alone` is the best single device
-    and its seconds, None where none has the memory."""
+def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: Strategy | None) -> str:
+    """What the strategy does, what keeps it from being faster, and what would help. `alone` is the best that a single
+    device does, None where none has the memory."""
     parts = [strategy.why]
     if simulation.compute_s and simulation.latency_s:
-        parts += [_beside(simulation, alone), bound(study, simulation)]
+        parts += [_beside(study, strategy, alone), bound(study, simulation)]
         if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.by_speed) > 1:
             parts.append("every split that was tried loses more to its links than it gains")
         parts += [_memory(study, simulation), outlook(study, strategy)]
     return "; ".join(filter(None, parts))
 
 
-def _beside(simulation: Simulation, alone: tuple[str, float] | None) -> str:
-    if alone is None or len(simulation.compute_s) == 1:
+def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
+    if alone is None or len(study.forecast(strategy).compute_s) == 1:
         return ""
-    return f"{alone[1] / simulation.latency_s:.2f} times as fast as {alone[0]} alone"
+    device = next(iter(study.forecast(alone).compute_s), study.problem.gateway)
+    times = study.score(alone) / study.score(strategy)
+    if study.problem.objective == "throughput":
+        return f"{times:.2f} times as many requests as {device} alone"
+    return f"{times:.2f} times as fast as {device} alone"
 
 
 def bound(study: Study, simulation: Simulation) -> str:
@@ -141,8 +146,9 @@ def outlook(study: Study, strategy: Strategy) -> str:
     if trials:
         more = study.cluster.joined_by_another(fastest, ANOTHER)
         found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
+    adverb = "many" if study.problem.objective == "throughput" else "fast"
     helpful = [
-        f"with {what} it would {_figure(study, score)} ({now / score:.3g} times as fast)"
+        f"with {what} it would {_figure(study, score)}, {now / score:.3g} times as {adverb}"
         for what, score in found
         if score < WORTH * now
     ]
@@ -186,6 +192,8 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
     if new not in study.whole_s and any(isinstance(c, Divide | Reduce) for c in choices.values()):
         wider = {number: _with(choice, new, study.by_speed[0]) for number, choice in choices.items()}
         yield other.strategy(strategy.name, wider, "", strategy.sync, strategy.hub)
+    if other.problem.objective == "throughput":
+        yield from staged(other)
     for axis in other.axis_names[:DIRECTIONS]:
         for devices in dict.fromkeys((other.by_speed, other.by_speed[:2])):
             yield along(other, axis, devices)

@@ -57,19 +57,25 @@ def choose(
         plan,
         predicted_latency_s=simulation.latency_s,
         predicted_throughput_per_s=study.many(simulation).throughput_per_s,
-        why=explain(study, strategy, simulation, single(study)),
+        why=explain(study, strategy, simulation, _alone(study)),
     )
     return plan, simulation, strategy
 
 
 def single(study: Study) -> tuple[str, float] | None:
     """The best single device and its seconds for one request; None where the model fits on no device."""
-    try:
-        strategy = strategies.plan(study.problem, "single", study)
-    except Infeasible:
+    strategy = _alone(study)
+    if strategy is None:
         return None
     device = next((d for layout in strategy.layouts.values() for d in layout.regions), study.problem.gateway)
     return device, study.forecast(strategy).latency_s
+
+
+def _alone(study: Study) -> Strategy | None:
+    try:
+        return strategies.plan(study.problem, "single", study)
+    except Infeasible:
+        return None
 
 
 def compare(problem: Problem, study: Study | None = None) -> list[Result]:

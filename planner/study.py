@@ -63,6 +63,7 @@ class Study:
         problem.cluster.device(problem.gateway)
         self._forecasts: dict[int, tuple[Strategy, Simulation]] = {}
         self._streams: dict[int, Stream] = {}
+        self._seconds: dict[str, Mapping[str, float]] = {}
         self._choices: dict[int, tuple[Mapping[str, Layout], Mapping[int, Choice]]] = {}
         self.too_big: tuple[Strategy, Mapping[str, int]] | None = None
         """The best of the candidates that did not fit, and by device the bytes that it lacks."""
@@ -86,15 +87,21 @@ class Study:
     @cached_property
     def whole_s(self) -> Mapping[str, float]:
         """By device, seconds of computing the whole model there."""
-        by_name, accesses = self.graph.by_name, self.coarse.accesses
         return {
-            device.name: self.cost.segment_s(device.name)
-            + sum(
-                self.cost.compute_s(by_name[name], accesses[name], full, device.name)
-                for name, full in self._full.items()
-            )
+            device.name: self.cost.segment_s(device.name) + sum(self.seconds_on(device.name).values())
             for device in self.cluster.devices
         }
+
+    def seconds_on(self, device: str) -> Mapping[str, float]:
+        """By operator, seconds of computing all of it on that device; remembered."""
+        found = self._seconds.get(device)
+        if found is None:
+            by_name, accesses = self.graph.by_name, self.coarse.accesses
+            found = self._seconds[device] = {
+                name: self.cost.compute_s(by_name[name], accesses[name], full, device)
+                for name, full in self._full.items()
+            }
+        return found
 
     @cached_property
     def by_speed(self) -> tuple[str, ...]:
@@ -130,12 +137,7 @@ class Study:
     @cached_property
     def full_s(self) -> Mapping[str, float]:
         """By operator, seconds of all of it on the fastest device."""
-        return {
-            name: self.cost.compute_s(
-                self.graph.by_name[name], self.coarse.accesses[name], full, self.by_speed[0]
-            )
-            for name, full in self._full.items()
-        }
+        return self.seconds_on(self.by_speed[0])
 
     @cached_property
     def ends(self) -> Mapping[int, int]:

@@ -13,7 +13,7 @@ from edgepart.planner.study import Study
 
 Candidates = Callable[[Study], Iterator[Strategy]]
 
-MODULES = ("single", "modnn", "deepthings", "bbgrap", "auto")
+MODULES = ("single", "modnn", "deepthings", "bbgrap", "pipeline", "auto")
 """In the order of `edgepart plan --compare`. A new strategy is a new file, and its name here."""
 
 _registered: dict[str, Candidates] = {}

@@ -22,6 +22,7 @@ from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook,
 from edgepart.planner.strategies import bbgrap, deepthings, modnn, register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
+from edgepart.planner.strategies.pipeline import staged
 from edgepart.planner.strategies.single import alone
 from edgepart.planner.study import Shares, Study
 
@@ -95,6 +96,11 @@ class _Search:
                 if self.left > 0:
                     self.left -= 1
                     yield replace(strategy, name="auto")
+        many = self.study.problem.objective == "throughput" and self.study.problem.axis is None
+        for strategy in staged(self.study, "auto") if many else ():
+            if self.left > 0:
+                self.left -= 1
+                yield strategy
         for strategy in self._pairs():
             if self.left > 0:
                 self.left -= 1
