@@ -39,13 +39,16 @@ from edgepart.agent.plans import Plans
 from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
 from edgepart.agent.probe import default_threads, probe_device
+from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.requester import Requester
 from edgepart.agent.routing import Router
 from edgepart.agent.sessions import Sessions
 from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Store
+from edgepart.agent.timing import Timing
 from edgepart.agent.transport import Transport
+from edgepart.planner.cluster import Device
 from edgepart.planner.errors import EdgepartError, FrameError, UsageError
 
 log = logging.getLogger(__name__)
@@ -84,7 +87,7 @@ class Agent:
         threads = self._options.threads or default_threads()
         limit = self._options.memory_limit_bytes
         device = await asyncio.to_thread(probe_device, self._name, threads, limit)
-        self._make_data_plane(threads)
+        self._make_data_plane(threads, device)
         listener = bind(self._options.http)
         self._ending.callback(listener.close)
         listen = self._transport.listen(*self._options.listen)
@@ -99,6 +102,10 @@ class Agent:
         await self._http.start()
         await self._look_around(listen)
         self._keep_doing("measuring", self._measuring.run())
+        self._keep_doing(
+            "timing",
+            self._timing.watch(lambda: self._executor.counters().segments, self._requester.latencies),
+        )
         self._keep_doing("deleting what nothing uses", self._collect_garbage())
         self._keep_doing("feeding the watchdog", self._notify.feed(self._progressing))
         self._files.announce(self._name, reachable_text(listen), self._http.url)
@@ -106,7 +113,7 @@ class Agent:
         self._notify.ready()
         log.info("agent %s (%s) listens on %s, %s", self._name, self.identity.node_id, listen, self._http.url)
 
-    def _make_data_plane(self, threads: int) -> None:
+    def _make_data_plane(self, threads: int, device: Device) -> None:
         node = self.identity.node_id
         doorkeeper = Doorkeeper(self.identity, self._addresses, self._addresses)
         self._transport = Transport(self.identity, self._frame, self._link, doorkeeper)
@@ -128,6 +135,15 @@ class Agent:
             self._fetching.weights,
             self._fetching.constants,
             lambda event: self._shell.post(event),
+            lambda prepared: self._timing.time(prepared),
+        )
+        self._profiles = ProfileBook(self._files.profiles())
+        self._timing = Timing(
+            device.pace,
+            threads,
+            self._options.profile_budget_s,
+            self._profiles,
+            lambda event: self._shell.post(event),
         )
         self._executor.start()
         self._ending.push_async_callback(asyncio.to_thread, self._executor.stop)
@@ -146,7 +162,14 @@ class Agent:
             version=__version__,
         )
         now = asyncio.get_running_loop().time()
-        core = Core(facts, now, term=files.term, deployments=files.deployments(), models=self._store.models())
+        core = Core(
+            facts,
+            now,
+            term=files.term,
+            deployments=files.deployments(),
+            models=self._store.models(),
+            profiles=self._profiles,
+        )
         router = Router(core, self._requester, lambda event: self._shell.post(event))
         self._ending.callback(router.stop)
         self._face = Face(

@@ -310,18 +310,25 @@ def session_options(threads: int, weights: Mapping[str, Any], level: Any = None)
     return options
 
 
-def warm_up(loaded: LoadedSegment) -> None:
-    """One run on made-up inputs, so that the first request does not pay for first-time allocations.
+def made_up_inputs(loaded: LoadedSegment) -> list[Array] | None:
+    """To run a segment with before requests come.
 
-    Left out where made-up inputs could do harm: integers are indices, lengths or divisors (a division by zero
-    kills the process), a loop might not end; and where shapes or values cannot be made up."""
+    None where they could do harm: integers are indices, lengths or divisors (a division by zero kills the process), a
+    loop might not end; and where shapes or values cannot be made up."""
     inputs: list[Array] = []
     for port in loaded.segment.inputs:
         dtype = loaded.dtypes[port.name]
         if dtype is None or not (dtype.kind == "f" or not is_native(dtype)) or port.piece.region.rank == 0:
-            return
+            return None
         inputs.append(np.ones(port.piece.region.shape, dtype))
-    if any(node.op_type == "Loop" for node in onnx.load_from_string(loaded.segment.model).graph.node):
+    looping = any(node.op_type == "Loop" for node in onnx.load_from_string(loaded.segment.model).graph.node)
+    return None if looping else inputs
+
+
+def warm_up(loaded: LoadedSegment) -> None:
+    """One run on made-up inputs, so that the first request does not pay for first-time allocations."""
+    inputs = made_up_inputs(loaded)
+    if inputs is None:
         return
     try:
         loaded.run(inputs)

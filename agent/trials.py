@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -97,7 +98,7 @@ def _weights(rows: int, columns: int) -> Trial:
 
 
 def _moving(
-    op_type: str, x: tuple[int, ...], written: int, weights: Mapping[str, Array] | None = None, **how: object
+    op_type: str, x: tuple[int, ...], written: int, weights: Mapping[str, Array] | None = None, **how: Any
 ) -> Trial:
     """An operator that reads `x` and constants and writes `written` elements."""
     held = weights or {}
@@ -106,7 +107,7 @@ def _moving(
     return Trial((node,), x, held, 0.0, nbytes)
 
 
-def _plain(op_type: str, elements: int, **how: object) -> Trial:
+def _plain(op_type: str, elements: int, **how: Any) -> Trial:
     return _moving(op_type, (elements // 256, 256), elements, **how)
 
 
@@ -122,7 +123,7 @@ def _int8_product(rows: int, inner: int, columns: int) -> Trial:
 def _int8_conv(channels: int, side: int, kernel: int) -> Trial:
     weight = (_weight(channels, channels, kernel, kernel) * 1000).astype(np.int8)
     one, zero = np.array(0.02, np.float32), np.array(0, np.uint8)
-    constants = {"s": one, "z": zero, "w": weight, "v": np.array(0, np.int8)}
+    constants: dict[str, Array] = {"s": one, "z": zero, "w": weight, "v": np.array(0, np.int8)}
     node = helper.make_node(
         "QLinearConv", ["x", "s", "z", "w", "s", "v", "s", "z"], ["y"], pads=[kernel // 2] * 4
     )
@@ -132,7 +133,7 @@ def _int8_conv(channels: int, side: int, kernel: int) -> Trial:
 
 
 def _rounding(elements: int) -> Trial:
-    scale = {"s": np.array(0.02, np.float32), "z": np.array(0, np.uint8)}
+    scale: dict[str, Array] = {"s": np.array(0.02, np.float32), "z": np.array(0, np.uint8)}
     node = helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])
     return Trial((node,), (elements,), scale, 0.0, 5.0 * elements + 5, written=TensorProto.UINT8)
 
@@ -146,7 +147,11 @@ def _picking(rows: int, width: int) -> Trial:
 
 def _skip_norm(rows: int, width: int) -> Trial:
     """What the runtime makes of a sum and the norm behind it."""
-    constants = {"k": _weight(rows, width), "s": np.ones(width, np.float32), "b": np.zeros(width, np.float32)}
+    constants: dict[str, Array] = {
+        "k": _weight(rows, width),
+        "s": np.ones(width, np.float32),
+        "b": np.zeros(width, np.float32),
+    }
     node = helper.make_node("SkipLayerNormalization", ["x", "k", "s", "b"], ["y"], domain=MICROSOFT)
     return Trial((node,), (rows, width), constants, 0.0, 4.0 * (3 * rows * width + 2 * width))
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from math import log2
 from typing import Any
 
 from edgepart.planner.errors import UsageError
@@ -48,6 +49,12 @@ class Device:
     def rates(self) -> Rates:
         """The same, to be asked."""
         return Rates(curves(self.families), curves(self.moves), self.flops_per_s, self.memory_bytes_per_s)
+
+    @property
+    def pace(self) -> str:
+        """Devices of one pace share profiles: of equal hardware, and found to be about equally fast, in steps of half an
+        octave. A box that is throttled is not what its twin is."""
+        return f"{self.kind}~{round(2 * log2(self.flops_per_s))}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from edgepart.planner.work import FUSED_BEHIND, NOTHING, VIEWS, Work, work_of
 __all__ = ["Cost", "Profiles", "Work"]
 
 Profiles = Mapping[tuple[str, str, int], float]
-"""Measured seconds, by (segment digest, device kind, threads)."""
+"""Measured seconds, by (segment digest, device pace, threads)."""
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Cost:
     def profiled_s(self, digest: str, device: str) -> float | None:
         """What running the segment took on a device of this kind; None where nobody measured it."""
         here = self._devices[device]
-        return self.profiles.get((digest, here.kind, here.threads))
+        return self.profiles.get((digest, here.pace, here.threads))
 
     def transfer_s(self, nbytes: float, link: Link) -> float:
         """Seconds from handing over a message to having all of it there, on an idle link."""
