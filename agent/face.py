@@ -25,9 +25,7 @@ from edgepart.agent.store import Store
 from edgepart.planner import errors
 from edgepart.planner.cluster import to_json
 from edgepart.planner.errors import EdgepartError, ModelError, Unavailable, UnknownDeployment
-from edgepart.planner.model import load_graph, model_files
 from edgepart.planner.plan import Plan, from_bytes
-from edgepart.planner.shares import report
 
 FINAL = ("Infeasible", "ModelError", "UsageError", "RequestError", "InternalError")
 """Kinds of errors that trying again does not mend: the deployment is taken back."""
@@ -177,6 +175,9 @@ class Face:
     async def _deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
+        # Loading models takes 30 MB, of an agent that nobody deploys through.
+        from edgepart.planner.model import load_graph, model_files
+
         progress("checking the model", 0, 0)
         graph_file = _graph_file(folder)
         graph = await asyncio.to_thread(load_graph, graph_file, shapes=options.shapes)
@@ -277,6 +278,8 @@ class Face:
         return to_json(cards.cluster_of(known, names))
 
     def plan(self, name: str) -> dict[str, Any]:
+        from edgepart.planner.shares import report  # with the simulator and the operators
+
         epoch = self._plans.active(name)
         document = report(self._plan(name))
         return document | {"epoch": list(astuple(readable(epoch[0]))) if epoch else None}

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+from dataclasses import replace
 from pathlib import Path
+
+from edgepart.planner.cluster import Device
+from edgepart.planner.errors import UsageError
+
+SERVING_BYTES = 16 << 20
+"""What an agent comes to take while it serves, besides its plans: frames, connections, what it knows of others."""
 
 _LIBC = ctypes.CDLL(None)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -33,3 +40,17 @@ def share_heaps(count: int = 2) -> None:
     keep a little in each. Before they are started."""
     if hasattr(_LIBC, "mallopt"):
         _LIBC.mallopt(_ARENA_MAX, count)
+
+
+def within(device: Device, limit_bytes: int | None, resident: int) -> Device:
+    """The device with what a limit on the whole agent, which takes `resident` now, leaves for plans. UsageError where
+    that is nothing."""
+    if limit_bytes is None:
+        return device
+    left = limit_bytes - resident - SERVING_BYTES
+    if left <= 0:
+        raise UsageError(
+            f"--memory-limit {limit_bytes}: an agent without any plan takes {resident + SERVING_BYTES:,} bytes here; "
+            "give more than that"
+        )
+    return replace(device, memory_bytes=float(left))

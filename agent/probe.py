@@ -6,20 +6,25 @@ arithmetic from round trips to a Link is in `LinkProbe`, which does no I/O.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnxruntime as ort
 import psutil
 
-from edgepart.agent.trials import CHAINED, FAMILIES, MOVES, ONE_CONV, TWO_CONVS, Trial, chain
-from edgepart.planner.cluster import Device, Link
+from edgepart.planner.cluster import Cluster, Device, Link, to_json
 from edgepart.planner.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from edgepart.agent.trials import Trial
 
 ECHO_BYTES = 1 << 20
 """Payload of the big echo."""
@@ -49,6 +54,8 @@ def probe_device(
         raise UsageError(
             f"cannot measure with {threads} threads and {memory_limit} bytes; both must be positive"
         )
+    from edgepart.agent.trials import CHAINED, FAMILIES, MOVES, chain  # Their weights are tens of megabytes.
+
     one_s = _best_s(chain(1), threads, clock)
     kernel_s = max(0.0, _best_s(chain(CHAINED), threads, clock) - one_s) / (CHAINED - 1)
 
@@ -77,6 +84,8 @@ def probe_device(
 def _border(own_s: Callable[[Trial], float], most: float) -> float:
     """Bytes/s, read and written, of bringing values into the order that convolutions want, and back: `most` where that
     takes no time that could be seen."""
+    from edgepart.agent.trials import ONE_CONV, TWO_CONVS
+
     taken_s = 2 * own_s(ONE_CONV) - own_s(TWO_CONVS)
     return ONE_CONV.border / max(taken_s, ONE_CONV.border / most)
 
@@ -188,3 +197,7 @@ class LinkProbe:
 def echo_sizes() -> Sequence[int]:
     """Payloads of the echoes that measure a link, in the order to send them."""
     return (*[0] * 10, *[ECHO_BYTES] * 4)
+
+
+if __name__ == "__main__":  # agent/probing.py: in a process of its own
+    print(json.dumps(to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2])),)))))

@@ -32,13 +32,14 @@ from edgepart.agent.identity import Identity, load
 from edgepart.agent.joining import Doorkeeper
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
-from edgepart.agent.memory import share_heaps
+from edgepart.agent.memory import resident_bytes, share_heaps, within
 from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions, format_address, parse_address
 from edgepart.agent.plans import Plans
 from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
-from edgepart.agent.probe import default_threads, probe_device
+from edgepart.agent.probe import default_threads
+from edgepart.agent.probing import probe_apart
 from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.requester import Requester
 from edgepart.agent.routing import Router
@@ -85,14 +86,14 @@ class Agent:
         """Returns when links and HTTP are served. UsageError, Unavailable where an address cannot be had."""
         self._notify.status("measuring this device")
         threads = self._options.threads or default_threads()
-        limit = self._options.memory_limit_bytes
-        device = await asyncio.to_thread(probe_device, self._name, threads, limit)
+        device = await asyncio.to_thread(probe_apart, self._name, threads)
         self._make_data_plane(threads, device)
         listener = bind(self._options.http)
         self._ending.callback(listener.close)
         listen = self._transport.listen(*self._options.listen)
         self._make_logic(listen, listener)
         node, post = self.identity.node_id, self._shell.post
+        device = within(device, self._options.memory_limit_bytes, resident_bytes())
         self._measuring = Measuring(node, device, self._asks, post, self._measured_by)
         self._post.connect(self._plans, self._shell.post, self._serving.asked, self._asks.answered)
         self._wired.set()

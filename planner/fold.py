@@ -172,7 +172,8 @@ def _filled(node: NodeProto, sources: list[Constant | None], version: int) -> Ar
 
 def _evaluate(node: NodeProto, inputs: Sequence[Array | None], version: int) -> list[Array]:
     """What ONNX's reference gives for the named outputs."""
-    from onnx.reference import ReferenceEvaluator  # 10 MB of memory, which an agent that loads no model does without
+    # 10 MB of memory, which an agent that loads no model does without.
+    from onnx.reference import ReferenceEvaluator
 
     names, results = list(dict.fromkeys(filter(None, node.input))), [name for name in node.output if name]
     values = [[ValueInfoProto(name=name) for name in group] for group in (names, results)]

@@ -6,7 +6,6 @@ does to types is in shapes.py, what is constant in fold.py, what the file carrie
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from onnx import (
     helper,
 )
 
+from edgepart.planner.digests import file_digest, joint_digest
 from edgepart.planner.errors import EdgepartError, ModelError, UsageError
 from edgepart.planner.fold import fold
 from edgepart.planner.graph import Constant, Graph, Operator, Tensor, check
@@ -105,17 +105,6 @@ def model_files(path: Path) -> tuple[Path, ...]:
 def model_digest(files: Sequence[Path]) -> str:
     """Names a model by its content: the SHA-256 (hex) of its one file, or `joint_digest` of several."""
     return joint_digest([file_digest(file) for file in files])
-
-
-def joint_digest(digests: Sequence[str]) -> str:
-    """A model's digest from its files' digests, in the order of `model_files`."""
-    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 (hex) of the bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:

@@ -7,7 +7,8 @@ encoded as expected is left as it is, for protobuf to judge.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 OWN = "\0"
 """The location of what lies in the model file itself; no file can be called that."""
@@ -52,10 +53,8 @@ def _without_weights(data: memoryview, start: int, stop: int, kind: str) -> Iter
         within = inside.get(tag >> 3)
         if tag & 7 != _BYTES or within is None or last - first <= LEAST_BYTES:
             continue
-        if within == _TENSOR:
-            pieces = _tensor(data, first, last)
-        else:
-            pieces = list(_without_weights(data, first, last, within))
+        shorten = _tensor if within == _TENSOR else partial(_without_weights, kind=within)
+        pieces = list(shorten(data, first, last))
         yield data[kept:at]
         yield _varint(tag) + _varint(sum(map(len, pieces)))
         yield from pieces
@@ -63,7 +62,7 @@ def _without_weights(data: memoryview, start: int, stop: int, kind: str) -> Iter
     yield data[kept:stop]
 
 
-def _tensor(data: memoryview, start: int, stop: int) -> list[Piece]:
+def _tensor(data: memoryview, start: int, stop: int) -> Iterable[Piece]:
     """A tensor without its raw bytes, but for one that lies elsewhere already or names them twice."""
     raw: list[tuple[int, int, int]] = []
     for tag, at, first, last in _fields(data, start, stop):
