@@ -114,6 +114,8 @@ class Cluster:
             for name in pair:
                 if name not in names:
                     raise UsageError(f"cluster: link {pair} names {name!r}, which is no device of it")
+        if len({medium.name for medium in self.media}) < len(self.media):
+            raise UsageError(f"cluster: two media share a name among {sorted(m.name for m in self.media)}")
         for medium in self.media:
             for name in sorted(medium.devices.union(*medium.links)):
                 if name not in names:

@@ -2,9 +2,9 @@
 only.
 
 One request is bound by what most of its critical path goes to (planner/timeline.py), many by the busiest thing
-that they share. What would help is simulated: the same choices with a network twice as fast, and with one more
-device in every division; where the model is whole on one device, a few plain divisions. That takes a part of the
-search budget at most; what there is no budget for is left out."""
+that they share. What would help is simulated: the same plan with a network twice as fast, and the same choices with
+one more device in every division; where `auto` was free to choose, also a few plain divisions. That takes a part of
+the search budget at most; what there is no budget for is left out."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import TypeVar
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.division import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout import Strategy
+from edgepart.planner.pipelined import stream
 from edgepart.planner.simulate import Simulation, run_schedule
 from edgepart.planner.strategies.auto import CANDIDATE_S, SHARE_S
 from edgepart.planner.strategies.bbgrap import along
@@ -31,7 +32,7 @@ TIMES = 2.0
 """How much faster the network is that is tried."""
 
 TRIAL = 0.2
-"""Of the search budget, for what-ifs."""
+"""Of the search budget, for both what-ifs together."""
 
 DIRECTIONS = 3
 """Axes along which a model that is whole is divided for a what-if."""
@@ -138,13 +139,14 @@ def outlook(study: Study, strategy: Strategy) -> str:
     """What a network twice as fast, and one more device like the fastest, would give; "" without budget for that."""
     fastest = study.by_speed[0]
     each_s = CANDIDATE_S + SHARE_S * len(study.graph.operators) * (len(study.by_speed) + 1) ** 1.5
-    trials = int(TRIAL * study.problem.search_budget_s / each_s)
+    trials = int(TRIAL / 2 * study.problem.search_budget_s / each_s)
     now = study.score(strategy)
     found: list[tuple[str, float]] = []
     if len(study.by_speed) > 1:
         found.append(("a network twice as fast", _with_faster_network(study, strategy, trials)))
     if trials:
-        more = study.cluster.joined_by_another(fastest, ANOTHER)
+        name = ANOTHER + "!" * sum(device.startswith(ANOTHER) for device in study.whole_s)
+        more = study.cluster.joined_by_another(fastest, name)
         found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
     adverb = "many" if study.problem.objective == "throughput" else "fast"
     helpful = [
@@ -166,13 +168,12 @@ def _figure(study: Study, score: float) -> str:
 
 def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float:
     """The same plan, and where that leaves devices idle, others."""
-    cluster = study.cluster.faster(TIMES)
-    same = run_schedule(study.forecast(strategy).schedule, cluster, study.problem.gateway)
-    forecast = study.forecast(strategy)
-    same = replace(same, peak_memory_bytes=forecast.peak_memory_bytes, weight_bytes=forecast.weight_bytes)
-    score = 1 / study.on(cluster).many(same).throughput_per_s
-    if study.problem.objective == "latency":
-        score = same.latency_s
+    cluster, forecast = study.cluster.faster(TIMES), study.forecast(strategy)
+    same = run_schedule(forecast.schedule, cluster, study.problem.gateway)
+    score = same.latency_s
+    if study.problem.objective == "throughput":
+        in_flight = study.stream(strategy).in_flight
+        score = 1 / stream(same, cluster, study.problem.gateway, in_flight).throughput_per_s
     idle = len(forecast.compute_s) < len(study.by_speed)
     return min(score, _best(study, cluster, strategy, trials) if idle and trials else score)
 
@@ -185,16 +186,20 @@ def _best(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> fl
 
 
 def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Strategy]:
-    """The strategy on another cluster: with its new device, if there is one, in every division; then the model divided
-    along one axis over all devices, and over the two fastest."""
+    """The strategy on another cluster: with its new device, if there is one, in every division; where the strategy was
+    free, also the model in stages, and divided along one axis over all devices and over the two fastest."""
     choices = study.choices_of(strategy)
     new = other.cluster.devices[-1].name
     if new not in study.whole_s and any(isinstance(c, Divide | Reduce) for c in choices.values()):
         wider = {number: _with(choice, new, study.by_speed[0]) for number, choice in choices.items()}
         yield other.strategy(strategy.name, wider, "", strategy.sync, strategy.hub)
-    if other.problem.objective == "throughput":
+    if strategy.name != "auto":
+        return
+    forced = study.problem.axis
+    if other.problem.objective == "throughput" and forced is None:
         yield from staged(other)
-    for axis in other.axis_names[:DIRECTIONS]:
+    axes = other.axis_names[:DIRECTIONS] if forced is None else [a for a in other.axis_names if a == forced]
+    for axis in axes:
         for devices in dict.fromkeys((other.by_speed, other.by_speed[:2])):
             yield along(other, axis, devices)
 

@@ -91,16 +91,16 @@ class _Search:
         self.axes = (forced,) if forced is not None else study.axis_names[:4]
 
     def run(self) -> Iterator[Strategy]:
+        if self.study.problem.objective == "throughput" and self.study.problem.axis is None:
+            for strategy in reversed(list(staged(self.study, "auto"))):
+                if self.left > 0:
+                    self.left -= 1
+                    yield strategy
         for other in (bbgrap, deepthings, modnn):
             for strategy in other.candidates(self.study):
                 if self.left > 0:
                     self.left -= 1
                     yield replace(strategy, name="auto")
-        many = self.study.problem.objective == "throughput" and self.study.problem.axis is None
-        for strategy in staged(self.study, "auto") if many else ():
-            if self.left > 0:
-                self.left -= 1
-                yield strategy
         for strategy in self._pairs():
             if self.left > 0:
                 self.left -= 1
