@@ -287,6 +287,8 @@ class Standing:
     error: str = ""
     error_kind: str = ""
     """Class name in planner/errors.py, so that the user's agent can raise it again."""
+    note: str = ""
+    """Why the plan that serves is another than was predicted to be the best."""
 
 
 ControlMessage = (

@@ -380,6 +380,7 @@ class Cutover:
             devices=tuple(name for name, _ in self.active.order.names) if self.active else (),
             error=failed.error if failed else self._trouble,
             error_kind=failed.kind if failed else "",
+            note=self.note,
         )
 
     def _safe(self, world: World) -> bool:
@@ -398,7 +399,7 @@ class Cutover:
             return "preparing", f"preparing a plan: {ready} of {total} devices are ready"
         if self.active is not None and self.serving:
             devices = ", ".join(name for name, _ in self.active.order.names) or "the gateways alone"
-            return "serving", f"serving on {devices}" + (f" ({self.note})" if self.note else "")
+            return "serving", f"serving on {devices}"
         if not holders:
             return "waiting", "no member here stores its model; start one that does"
         if world.node not in holders:

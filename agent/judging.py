@@ -6,8 +6,10 @@ plan on several devices must not be slower than one device alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import Any
 
 from edgepart.agent.control import Latency
 from edgepart.agent.profiles import ProfileBook
@@ -19,24 +21,42 @@ SLOWER = 1.02
 """Less than so many times as slow as one device is within what measurements are wrong by."""
 
 
-def measured_over_predicted(
-    plan: Plan, kinds: Mapping[str, tuple[str, int]], profiles: ProfileBook
-) -> float | None:
-    """How many times as long as predicted the slowest device computes, in whole; None where a segment was not timed.
+Kinds = Mapping[str, tuple[str, int]]
+"""By device name, its pace (planner/cluster.py) and threads."""
 
-    `kinds`: kind and threads by device name."""
-    worst = 0.0
+
+def computing_s(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> dict[str, tuple[float, float | None]]:
+    """By device, predicted and measured seconds of computing for one request; None where a segment was not timed."""
+    found: dict[str, tuple[float, float | None]] = {}
     for name, program in plan.programs.items():
-        predicted = measured = 0.0
-        for step in program.steps:
-            if isinstance(step, Run):
-                segment = program.segments[step.segment]
-                seconds = profiles.seconds(segment.digest, *kinds[name]) if name in kinds else None
-                if seconds is None:
-                    return None
-                predicted, measured = predicted + segment.compute_s, measured + seconds
+        run = [program.segments[step.segment] for step in program.steps if isinstance(step, Run)]
+        known = [profiles.seconds(segment.digest, *kinds[name]) if name in kinds else None for segment in run]
+        measured = [seconds for seconds in known if seconds is not None]
+        whole = sum(measured) if len(measured) == len(run) else None
+        found[name] = sum(segment.compute_s for segment in run), whole
+    return found
+
+
+def measured_over_predicted(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> float | None:
+    """How many times as long as predicted the slowest device computes, in whole; None where a segment was not timed."""
+    worst = 0.0
+    for predicted, measured in computing_s(plan, kinds, profiles).values():
+        if measured is None:
+            return None
         worst = max(worst, measured / predicted if predicted else 0.0)
     return worst or None
+
+
+def report(plan: Plan, kinds: Kinds, profiles: ProfileBook, latencies: Sequence[float]) -> dict[str, Any]:
+    """What was measured of a plan, for people. `latencies`: seconds of requests that ran alone."""
+    return {
+        "latency_s": median(latencies) if latencies else None,
+        "requests": len(latencies),
+        "devices": {
+            name: {"predicted_compute_s": predicted, "measured_compute_s": measured}
+            for name, (predicted, measured) in computing_s(plan, kinds, profiles).items()
+        },
+    }
 
 
 def seconds_as_measured(plan: Plan, ratio: float, busiest_s: float) -> float:
@@ -46,13 +66,7 @@ def seconds_as_measured(plan: Plan, ratio: float, busiest_s: float) -> float:
 
 def busiest_s(plan: Plan) -> float:
     """Predicted seconds of computing on the device that computes longest."""
-    return max(
-        (
-            sum(program.segments[step.segment].compute_s for step in program.steps if isinstance(step, Run))
-            for program in plan.programs.values()
-        ),
-        default=0.0,
-    )
+    return max((predicted for predicted, _ in computing_s(plan, {}, ProfileBook()).values()), default=0.0)
 
 
 @dataclass

@@ -182,6 +182,7 @@ class Agent:
             self._store,
             lambda event: self._shell.post(event),
             lambda: self._http.url,
+            self._requester.latencies,
         )
         self._http = HttpServer(
             self._face, self.identity.admin, listener=listener, spool=self._store.root / "partial"

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgepart.cli.options import Agent, State, target_of
+from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
 from edgepart.planner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +35,9 @@ def plan(
         Path | None,
         typer.Option(help="cluster.json, as `edgepart devices --json` prints it; default: this machine."),
     ] = None,
-    strategy: Annotated[str, typer.Option(help="auto, single, modnn, deepthings, bbgrap or pipeline.")] = "auto",
+    strategy: Annotated[
+        str, typer.Option(help="auto, single, modnn, deepthings, bbgrap or pipeline.")
+    ] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help="Every strategy, side by side.")] = False,
     axis: Annotated[
         str | None, typer.Option(help="Split along this: height, width, channel, batch ...")
@@ -50,6 +54,15 @@ def plan(
         list[str] | None, typer.Option(help="Per device: 2G, or pi-a=2G for one of them. Repeatable.")
     ] = None,
     budget: Annotated[float, typer.Option(help="Seconds that the search may take, about.")] = 10.0,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Measure it, too: on this machine, or, where MODEL is the name of a deployment, on its cluster.",
+        ),
+    ] = False,
+    state: State = None,
+    agent: Agent = None,
     html: Annotated[Path | None, typer.Option(help="Draw the plan into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
@@ -58,6 +71,9 @@ def plan(
         raise UsageError(f"--budget {budget}: give a positive number of seconds")
     if compare and html:
         raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
+    if verify and is_deployment(model):
+        _print_verified(verify_live(target_of(agent, state), str(model)), as_json)
+        return
     problem = _problem(
         model, cluster, shape or [], devices, gateway, memory_limit or [], objective, axis, budget
     )
@@ -72,10 +88,22 @@ def plan(
 
         html.write_text(draw(offer.document, offer.plan, offer.simulation, problem, offer.strategy))
         print(f"drawn: {html}", file=sys.stderr)
+    if verify:
+        found, made = offer.simulation, offer.document
+        made["verified"] = verify_here(problem, offer.plan, found.latency_s, found.compute_s)
     if as_json:
         print(json.dumps(offer.document))
+        return
+    _print_plan(offer.document)
+    if verify:
+        show(offer.document["verified"])
+
+
+def _print_verified(document: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(document))
     else:
-        _print_plan(offer.document)
+        show(document)
 
 
 @dataclass(frozen=True)
