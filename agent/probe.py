@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import onnxruntime as ort
 import psutil
 
-from edgepart.planner.cluster import Cluster, Device, Link, to_json
+from edgepart.planner.cluster import FIXED_S, Cluster, Device, Link, to_json
 from edgepart.planner.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 ECHO_BYTES = 1 << 20
 """Payload of the big echo."""
+BORDER_BYTES = 1 << 18
+"""Payload of the middle one: what devices that share a layer send each other."""
+BURST = 16
+"""Small echoes that go together, for what one more message costs."""
 
 _SHARE_OF_MEMORY = 0.8
 """Of what is free: the rest is for the system, and for what the plan does not count."""
@@ -168,13 +172,16 @@ def default_threads() -> int:
 class LinkProbe:
     """From round trips of echoes to a Link. Feed it, then ask.
 
-    The best small round trip is twice the latency; what a big one takes longer is its payload, both ways.
-    The best of several counts: what disturbs an echo only makes it longer."""
+    The best small round trip is twice the way of one message; what each of many that go together adds is the fixed cost
+    of a message at the slower end, and the rest of the way is latency. What a big one takes longer is its payload, both
+    ways. The best of several of a size counts: what disturbs an echo only makes it longer; of sizes, the slower."""
 
     small_s: list[float] = field(default_factory=list)
     """Round trips of echoes without payload."""
     big: list[tuple[int, float]] = field(default_factory=list)
     """Payload bytes (sent and sent back) and round trips; several echoes that went together count as one."""
+    bursts: list[tuple[int, float]] = field(default_factory=list)
+    """Echoes without payload that went together, and when all were back."""
 
     def add(self, payload_bytes: int, round_trip_s: float) -> None:
         """One echo; UsageError for a time that cannot be."""
@@ -185,18 +192,33 @@ class LinkProbe:
         else:
             self.big.append((payload_bytes, round_trip_s))
 
+    def add_burst(self, count: int, seconds: float) -> None:
+        """So many echoes without payload, sent together; UsageError for what cannot be."""
+        if count < 2 or not seconds > 0:
+            raise UsageError(f"{count} echoes cannot take {seconds} s together")
+        self.bursts.append((count, seconds))
+
     def link(self) -> Link:
         """Unavailable: not both kinds of echo came back yet."""
         if not self.small_s or not self.big:
             raise Unavailable("this link is not measured yet: no echo came back")
         quiet_s = min(self.small_s)
-        rates = [2 * nbytes / max(trip_s - quiet_s, trip_s / 100) for nbytes, trip_s in self.big]
-        return Link(bytes_per_s=max(rates), latency_s=quiet_s / 2)
+        rates: dict[int, float] = {}
+        for nbytes, trip_s in self.big:
+            rate = 2 * nbytes / max(trip_s - quiet_s, trip_s / 100)
+            rates[nbytes] = max(rate, rates.get(nbytes, 0.0))
+        message_s = self._message_s(quiet_s)
+        return Link(min(rates.values()), quiet_s / 2 - 2 * message_s, message_s)
+
+    def _message_s(self, quiet_s: float) -> float:
+        """At each end; no more than half of the way of one."""
+        each = [(seconds - quiet_s) / (count - 1) for count, seconds in self.bursts]
+        return min(max(0.0, min(each, default=FIXED_S)), quiet_s / 4)
 
 
 def echo_sizes() -> Sequence[int]:
     """Payloads of the echoes that measure a link, in the order to send them."""
-    return (*[0] * 10, *[ECHO_BYTES] * 4)
+    return (*[0] * 10, *[BORDER_BYTES] * 4, *[ECHO_BYTES] * 4)
 
 
 if __name__ == "__main__":  # agent/probing.py: in a process of its own

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.agent.probe import (
+    BORDER_BYTES,
+    BURST,
     ECHO_BYTES,
     LinkProbe,
     available_memory_bytes,
@@ -24,7 +26,7 @@ from edgepart.agent.probe import (
 )
 from edgepart.agent.trials import FAMILIES, MOVES
 from edgepart.planner.access import accesses
-from edgepart.planner.cluster import Cluster, Device, from_json, to_json
+from edgepart.planner.cluster import FIXED_S, Cluster, Device, from_json, to_json
 from edgepart.planner.cost import Cost
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.model import load_graph
@@ -179,11 +181,13 @@ def test_a_link_is_found_again_from_its_echoes(
     latency_s: float, bytes_per_s: float, delays_s: list[float]
 ) -> None:
     probe = LinkProbe()
+    probe.add_burst(BURST, 2 * latency_s + (BURST - 1) * 2e-6)
     for nbytes in (0, ECHO_BYTES):
         for delay_s in [*delays_s, 0.0]:  # one echo of each kind came through undisturbed
             probe.add(nbytes, 2 * latency_s + 2 * nbytes / bytes_per_s + delay_s)
     link = probe.link()
-    assert link.latency_s == pytest.approx(latency_s)
+    assert link.message_s == pytest.approx(min(2e-6, latency_s / 2), rel=1e-3)
+    assert 2 * link.message_s + link.latency_s == pytest.approx(latency_s)
     trip_s = 2 * latency_s + 2 * ECHO_BYTES / bytes_per_s
     measurable = 2 * ECHO_BYTES / bytes_per_s > trip_s / 100
     assert link.bytes_per_s == pytest.approx(
@@ -209,4 +213,23 @@ def test_echoes_that_cannot_be_are_refused(nbytes: int, trip_s: float) -> None:
 def test_echoes_are_small_first_then_big() -> None:
     sizes = list(echo_sizes())
     assert sizes == sorted(sizes)
-    assert {0, ECHO_BYTES} == set(sizes)
+    assert {0, BORDER_BYTES, ECHO_BYTES} == set(sizes)
+
+
+def test_of_sizes_the_slower_counts_and_of_one_size_the_best() -> None:
+    probe = LinkProbe(small_s=[0.002])
+    for nbytes, seconds in ((1000000, 0.102), (1000000, 0.202), (250000, 0.052)):
+        probe.add(nbytes, seconds)
+    assert probe.link().bytes_per_s == pytest.approx(1e7)
+
+
+def test_without_bursts_a_message_costs_what_is_guessed() -> None:
+    probe = LinkProbe(small_s=[0.002], big=[(1 << 20, 0.1)])
+    assert probe.link().message_s == FIXED_S
+    assert LinkProbe(small_s=[4e-5], big=[(1 << 20, 0.1)]).link().message_s == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(1, 0.1), (16, 0.0), (16, math.nan)])
+def test_bursts_that_cannot_be_are_refused(count: int, seconds: float) -> None:
+    with pytest.raises(UsageError, match="cannot take"):
+        LinkProbe().add_burst(count, seconds)

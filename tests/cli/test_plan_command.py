@@ -50,6 +50,24 @@ def test_json_is_one_document_with_what_the_design_promises(files: tuple[str, st
         assert any("height" in part for part in row["layers"].values())
 
 
+def test_a_plan_for_this_machine_is_measured_on_it(files: tuple[str, str]) -> None:
+    result = run(files[0], "--verify", "--json", "--budget", "1")
+    assert result.exit_code == 0, result.output
+    verified = json.loads(result.stdout)["verified"]
+    (device,) = verified["devices"].values()
+    assert 0 < device["measured_compute_s"] <= verified["measured_latency_s"]
+    assert verified["off"] == pytest.approx(
+        verified["predicted_latency_s"] / verified["measured_latency_s"] - 1, abs=1e-3
+    )
+    assert "a request alone" in run(files[0], "--verify", "--budget", "1").stdout
+
+
+def test_what_cannot_be_measured_from_here_is_said(files: tuple[str, str]) -> None:
+    result = run(files[0], "--cluster", files[1], "--verify", "--budget", "1")
+    assert isinstance(result.exception, UsageError)
+    assert "--verify" in str(result.exception)
+
+
 def test_compare_puts_every_strategy_side_by_side(files: tuple[str, str]) -> None:
     result = run(files[0], "--cluster", files[1], "--compare", "--json", "--budget", "1")
     rows = json.loads(result.stdout)["strategies"]
