@@ -47,7 +47,7 @@ def even_rate(bytes_per_s: float, demands: Iterable[tuple[float, int]]) -> float
 class Shared:
     """One direction of a network card, or a medium."""
 
-    __slots__ = ("bytes_per_s", "carrying", "kind", "least", "name", "offered", "ways")
+    __slots__ = ("bytes_per_s", "carrying", "kind", "name", "offered", "ways")
 
     def __init__(self, kind: str, name: str, bytes_per_s: float) -> None:
         self.kind, self.name, self.bytes_per_s = kind, name, bytes_per_s
@@ -55,17 +55,18 @@ class Shared:
         """All that ever go through it, and how often each crosses it."""
         self.carrying: dict[Way, int] = {}
         """Those that carry something now."""
-        self.least = NEVER
-        """What the slowest of its ways can."""
         self.offered = NEVER
 
     def offer(self) -> None:
         """Works out anew what is offered to each way."""
-        crossings = sum(self.carrying.values())
-        if crossings and self.least * crossings >= self.bytes_per_s:
-            self.offered = self.bytes_per_s / crossings
-        else:
-            self.offered = even_rate(self.bytes_per_s, [(w.alone, n) for w, n in self.carrying.items()])
+        if len(self.carrying) < 2:
+            self.offered = NEVER  # No way is faster than what it goes through.
+            return
+        self.offered = even = self.bytes_per_s / sum(self.carrying.values())
+        for way in self.carrying:
+            if way.alone < even:
+                self.offered = even_rate(self.bytes_per_s, [(w.alone, n) for w, n in self.carrying.items()])
+                return
 
     @property
     def load_s(self) -> float:
@@ -88,7 +89,8 @@ class Way:
         self.after_s = 0.0
         """From the last byte sent to when the target has all."""
         self.announced = 0.0
-        self.shared: tuple[Shared, ...] = ()
+        self.shared: tuple[tuple[Shared, int], ...] = ()
+        """What it goes through, and how often it crosses that."""
         self.queue: deque[tuple[int, float]] = deque()
         """Messages that wait, and their bytes."""
         self.key = -1
@@ -125,19 +127,19 @@ class Network:
             return False
         way.key, way.left, way.since = key, nbytes, now
         free = True
-        for one in way.shared:
+        for one, count in way.shared:
             if one.carrying:
+                self.changed[one] = None
                 free = False
-            one.carrying[way] = one.ways[way]
-        if free:
-            for one in way.shared:
+            else:
                 one.offered = NEVER
+            one.carrying[way] = count
+        if free:
             way.rate = way.alone
             way.finish = way.event = now + nbytes / way.alone
             heappush(self.events, (way.event, way.code))
         else:
             way.rate, way.finish, way.event = 0.0, NEVER, NEVER
-            self.changed.update(dict.fromkeys(way.shared))
         return True
 
     def end(self, way: Way, now: float) -> int:
@@ -157,7 +159,7 @@ class Network:
             heappush(self.events, (way.finish, way.code))
             return key
         way.key, way.finish, way.event = -1, NEVER, NEVER
-        for one in way.shared:
+        for one, _ in way.shared:
             del one.carrying[way]
             if one.carrying:
                 self.changed[one] = None
@@ -165,25 +167,26 @@ class Network:
 
     def settle(self, now: float) -> None:
         """New rates, where `changed`."""
-        touched: dict[Way, None] = {}
         for one in self.changed:
             one.offer()
-            touched.update(dict.fromkeys(one.carrying))
+        for changed in self.changed:
+            for way in changed.carrying:
+                rate = way.alone
+                for one, _ in way.shared:
+                    if one.offered < rate:
+                        rate = one.offered
+                if rate != way.rate:
+                    self._change(way, rate, now)
         self.changed.clear()
-        for way in touched:
-            rate = way.alone
-            for one in way.shared:
-                if one.offered < rate:
-                    rate = one.offered
-            if rate == way.rate:
-                continue
-            if way.rate:
-                way.left = max(0.0, way.left - (now - way.since) * way.rate)
-            way.since, way.rate = now, rate
-            way.finish = now + way.left / rate
-            if way.finish < way.event:
-                way.event = way.finish
-                heappush(self.events, (way.finish, way.code))
+
+    def _change(self, way: Way, rate: float, now: float) -> None:
+        if way.rate:
+            way.left = max(0.0, way.left - (now - way.since) * way.rate)
+        way.since, way.rate = now, rate
+        way.finish = now + way.left / rate
+        if way.finish < way.event:
+            way.event = way.finish
+            heappush(self.events, (way.finish, way.code))
 
     def _open(self, source: str, target: str) -> Way:
         link = self.cluster.link(source, target)
@@ -194,10 +197,9 @@ class Network:
                 crossed[self._medium(medium)] = count
         way.alone = min([link.bytes_per_s, *(one.bytes_per_s / count for one, count in crossed.items())])
         way.fixed, way.after_s = link.message_s * way.alone, link.latency_s + link.message_s
-        way.shared = tuple(crossed)
+        way.shared = tuple(crossed.items())
         for one, count in crossed.items():
             one.ways[way] = count
-            one.least = min(one.least, way.alone)
         self.ways.append(way)
         self._by_ends[source, target] = way
         return way

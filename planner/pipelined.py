@@ -15,7 +15,7 @@ from edgepart.planner.cluster import Cluster
 from edgepart.planner.errors import InternalError
 from edgepart.planner.network import Events, Network, local_s
 from edgepart.planner.plan import GATEWAY, Receive, Send
-from edgepart.planner.simulate import Simulation, ways_of
+from edgepart.planner.simulate import Simulation, announced
 from edgepart.planner.timeline import Compute, Schedule
 
 FEWEST_IN_FLIGHT, MOST_IN_FLIGHT = 4, 32
@@ -110,7 +110,7 @@ class _World:
         self.schedule, self.count = schedule, count
         self.events: Events = []
         self.network = Network(cluster, self.events)
-        self.ways = ways_of(schedule, self.network, gateway)
+        self.ways, self.volumes = announced(schedule, self.network, gateway)
         self.names = list(schedule.steps)
         self.steps = list(schedule.steps.values())
         self.inputs = [n for n, message in enumerate(schedule.messages) if message.source == GATEWAY]
@@ -165,12 +165,11 @@ class _World:
             self._answered(number, now)
 
     def _send(self, number: int, message: int, now: float) -> None:
-        way, nbytes = self.ways[message], self.schedule.messages[message].nbytes
-        key = number * self.span + message
+        way, key = self.ways[message], number * self.span + message
         if way is None:
-            heappush(self.events, (now + local_s(nbytes), key))
+            heappush(self.events, (now + local_s(self.volumes[message]), key))
         else:
-            self.network.start(way, key, way.fixed + nbytes, now)
+            self.network.start(way, key, self.volumes[message], now)
 
     def _start(self, request: _Request, device: int) -> None:
         if not request.started[device]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
+from typing import cast
 
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.cost import Cost
@@ -107,7 +108,7 @@ class _World:
         self.departures: list[float | None] = [None] * count
         self.sent: list[float | None] = [None] * count
         self.arrivals: list[float | None] = [None] * count
-        self.ways = ways_of(schedule, self.network, gateway)
+        self.ways, self.volumes = announced(schedule, self.network, gateway)
 
     def run(self) -> Simulation:
         for number, message in enumerate(self.schedule.messages):
@@ -115,9 +116,9 @@ class _World:
                 self._send(number, 0.0)
         for device in range(len(self.steps)):
             self._follow(device, 0.0)
-        events, network, now = self.events, self.network, 0.0
-        while events or network.changed:
-            if network.changed and (not events or events[0][0] > now):
+        events, network, changed, now = self.events, self.network, self.network.changed, 0.0
+        while events or changed:
+            if changed and (not events or events[0][0] > now):
                 network.settle(now)
                 continue
             now, code = heappop(events)
@@ -125,6 +126,8 @@ class _World:
                 self._follow(code, now)
                 continue
             way = network.ways[-1 - code]
+            if now != way.event:
+                continue  # Overtaken by another event.
             number = network.end(way, now)
             if number >= 0:
                 if way.key >= 0:
@@ -158,11 +161,10 @@ class _World:
 
     def _send(self, number: int, now: float) -> None:
         way = self.ways[number]
-        nbytes = self.schedule.messages[number].nbytes
         if way is None:
             self.departures[number] = self.sent[number] = now
-            self._arrive(number, now + local_s(nbytes), now)
-        elif self.network.start(way, number, way.fixed + nbytes, now):
+            self._arrive(number, now + local_s(self.volumes[number]), now)
+        elif self.network.start(way, number, self.volumes[number], now):
             self.departures[number] = now
 
     def _arrive(self, number: int, when: float, now: float) -> None:
@@ -190,7 +192,7 @@ class _World:
             if message.target in received:
                 received[message.target] += message.nbytes
         compute = compute_s(self.schedule)
-        arrivals = tuple(a for a in self.arrivals if a is not None)
+        arrivals = tuple(cast("list[float]", self.arrivals))
         outputs = [a for a, m in zip(arrivals, messages, strict=True) if m.target == GATEWAY]
         return Simulation(
             schedule=self.schedule,
@@ -200,27 +202,32 @@ class _World:
             | loads_of(self.network),
             sent_bytes=sent,
             received_bytes=received,
-            departures_s=tuple(d for d in self.departures if d is not None),
-            sent_s=tuple(s for s in self.sent if s is not None),
+            departures_s=tuple(cast("list[float]", self.departures)),
+            sent_s=tuple(cast("list[float]", self.sent)),
             arrivals_s=arrivals,
         )
 
 
-def ways_of(schedule: Schedule, network: Network, gateway: str) -> list[Way | None]:
-    """By message, the way that it goes, where its bytes are announced; None between the gateway and its own
-    device."""
+def announced(schedule: Schedule, network: Network, gateway: str) -> tuple[list[Way | None], list[float]]:
+    """By message, the way that it goes, None between the gateway and its own device, and its bytes, on a way with its
+    fixed cost; ways know from then on what they will carry."""
     found: dict[tuple[str, str], Way | None] = {}
     ways: list[Way | None] = []
+    volumes: list[float] = []
     for message in schedule.messages:
         ends = message.source, message.target
-        if ends not in found:
+        if ends in found:
+            way = found[ends]
+        else:
             source, target = message.source or gateway, message.target or gateway
-            found[ends] = None if source == target else network.way(source, target)
-        way = found[ends]
+            way = found[ends] = None if source == target else network.way(source, target)
+        volume = float(message.nbytes)
         if way is not None:
-            way.announced += way.fixed + message.nbytes
+            volume += way.fixed
+            way.announced += volume
         ways.append(way)
-    return ways
+        volumes.append(volume)
+    return ways, volumes
 
 
 def loads_of(network: Network) -> dict[tuple[str, ...], float]:
