@@ -75,7 +75,12 @@ class Computing:
             problem, options.strategy, order.deployment.model, digests=digests, study=study
         )
         asked = plan if options.strategy in CHOSEN_BY_USER else None
-        current_s = _latency_of(order.current, study, asked)
+        current_s = _seconds_of(order.current, study, asked)
+        if options.objective == "throughput":
+            # What one request takes alone says nothing for or against the plan.
+            between_s = 1 / plan.predicted_throughput_per_s
+            made = to_bytes(plan)
+            return PlanComputed(order.key, made, tuple(plan.programs), between_s, current_s, order.quick)
         latency_s, single_s, note = simulation.latency_s, _single_s(study), ""
         weighed = options.strategy == "auto" and not order.quick and len(cluster.devices) > 1
         if weighed and single_s < math.inf:
@@ -140,8 +145,9 @@ def _note(order: ComputePlan, single_s: float) -> str:
     return f"a plan on {on} took {order.measured_s:.3g} s, one device alone {single_s:.3g} s"
 
 
-def _latency_of(current: bytes, study: Study, asked: Plan | None) -> float:
-    """What the plan that serves now would take on this cluster; inf where there is none or it cannot run.
+def _seconds_of(current: bytes, study: Study, asked: Plan | None) -> float:
+    """What the plan that serves now would take on this cluster, for a request or, where throughput is the objective,
+    between two of them; inf where there is none or it cannot run.
 
     A division that the user asked for is followed, not weighed: where it takes other devices than the plan that serves
     (`asked`'s), that one counts no more."""
@@ -152,4 +158,7 @@ def _latency_of(current: bytes, study: Study, asked: Plan | None) -> float:
     moved = asked is not None and asked.programs.keys() != plan.programs.keys()
     if moved or not plan.programs.keys() <= there.keys():
         return math.inf
-    return simulate(plan, study.cluster, study.problem.gateway, study.cost).latency_s
+    simulation = simulate(plan, study.cluster, study.problem.gateway, study.cost)
+    if study.problem.objective == "throughput":
+        return 1 / study.many(simulation).throughput_per_s
+    return simulation.latency_s

@@ -209,9 +209,10 @@ class Cutover:
                 device = read(world.cluster.cards[node].document).device
                 kinds[name] = (device.pace, device.threads)
         ratio = measured_over_predicted(plan, kinds, world.profiles)
-        return ratio is not None and (
-            seconds_as_measured(plan, ratio, busiest_s(plan)) >= placement.instead_of_s
-        )
+        if ratio is None:
+            return False
+        many = self.deployment.options.objective == "throughput"
+        return seconds_as_measured(plan, ratio, busiest_s(plan), many=many) >= placement.instead_of_s
 
     def _ready(self, placement: Placement, world: World) -> int:
         holdings = [world.holding(node, self.deployment.name, placement.epoch) for node in placement.nodes]

@@ -130,14 +130,14 @@ class PlanComputed:
     names: tuple[str, ...]
     """Devices of the plan that have a program."""
     latency_s: float
-    """Predicted, of the new plan."""
+    """Predicted, of the new plan; where throughput is the objective, the seconds between two requests."""
     current_latency_s: float
-    """Predicted now, on the same cluster, of `ComputePlan.current`; inf when there was none or it cannot
+    """Predicted now, on the same cluster, of `ComputePlan.current`, likewise; inf when there was none or it cannot
     run."""
     quick: bool = False
     """As in the order: a plan that was made in haste is compared with a thorough one once it serves."""
     single_s: float = float("inf")
-    """Predicted, of the best single device; inf where none has the memory."""
+    """Predicted, of the best single device; inf where none has the memory, and where throughput is the objective."""
     note: str = ""
     """What became of the plan before, where it was slower than one device."""
 

@@ -59,9 +59,11 @@ def report(plan: Plan, kinds: Kinds, profiles: ProfileBook, latencies: Sequence[
     }
 
 
-def seconds_as_measured(plan: Plan, ratio: float, busiest_s: float) -> float:
-    """The latency predicted for `plan`, were its busiest device `ratio` times as long at work."""
-    return plan.predicted_latency_s + (ratio - 1) * busiest_s
+def seconds_as_measured(plan: Plan, ratio: float, busiest_s: float, *, many: bool = False) -> float:
+    """The latency predicted for `plan`, were its busiest device `ratio` times as long at work; with `many`, the seconds
+    between two requests."""
+    predicted_s = 1 / plan.predicted_throughput_per_s if many else plan.predicted_latency_s
+    return predicted_s + (ratio - 1) * busiest_s
 
 
 def busiest_s(plan: Plan) -> float:

@@ -8,7 +8,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -234,7 +234,12 @@ def _compare(problem: Problem) -> dict[str, Any]:
             "peak_memory_bytes": max(simulation.peak_memory_bytes.values(), default=0),
             "why": result.strategy.why,
         }
-    return {"model": problem.graph.name, "strategies": found, "search_s": time.perf_counter() - start}
+    return {
+        "model": problem.graph.name,
+        "objective": problem.objective,
+        "strategies": found,
+        "search_s": time.perf_counter() - start,
+    }
 
 
 def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
@@ -248,7 +253,7 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
     for column in ("latency", "req/s", "devices", "sent", "memory"):
         table.add_column(column, justify="right")
     rows = document["strategies"]
-    best = min((r["predicted_latency_s"] for r in rows.values() if r["feasible"]), default=None)
+    best = _best(document)
     for name, row in rows.items():
         if not row["feasible"]:
             table.add_row(name, "does not fit", "", "", "", "", style="red")
@@ -260,7 +265,7 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
             str(len(row["devices"])),
             size_text(row["sent_bytes"]),
             size_text(row["peak_memory_bytes"]),
-            style="bold" if row["predicted_latency_s"] == best else None,
+            style="bold" if name in best else None,
         )
     console = Console()
     console.print(table)
@@ -268,14 +273,25 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
         console.print(f"[bold]{name}[/bold]: {row['why']}", highlight=False)
 
 
+def _best(document: Mapping[str, Any]) -> set[str]:
+    """The strategies that nobody beats, by the objective."""
+    rows = {name: row for name, row in document["strategies"].items() if row["feasible"]}
+    if document["objective"] == "throughput":
+        score = {name: -(row["predicted_throughput_per_s"] or 0.0) for name, row in rows.items()}
+    else:
+        score = {name: row["predicted_latency_s"] for name, row in rows.items()}
+    return {name for name in score if score[name] == min(score.values())}
+
+
 def _print_plan(document: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console, rate = Console(), document["predicted_throughput_per_s"]
     console.print(
         f"[bold]{document['model']}[/bold] · {document['strategy']}: "
         f"[bold]{document['predicted_latency_s'] * 1e3:.4g} ms[/bold] a request"
+        + (f", {rate:.4g} requests/s with many in flight" if rate else "")
     )
     if single := document["baselines"]["single"]:
         console.print(

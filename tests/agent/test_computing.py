@@ -76,6 +76,23 @@ def test_a_plan_that_was_slower_than_predicted_and_faster_than_one_stays() -> No
     assert not found.note
 
 
+def test_where_throughput_is_wanted_plans_are_weighed_by_it() -> None:
+    first = order(2, "auto")
+    options = replace(first.deployment.options, objective="throughput")
+    many = replace(first, deployment=replace(first.deployment, options=options), quick=False)
+    found = computed(many)
+    alone = computed(order(1, "single"))
+    assert len(found.names) == 2
+    assert (
+        from_bytes(found.plan).predicted_latency_s > alone.latency_s
+    )  # One after another: no faster for one.
+    assert found.latency_s == pytest.approx(1 / from_bytes(found.plan).predicted_throughput_per_s)
+    assert found.latency_s < 0.6 * alone.latency_s
+    assert found.single_s == math.inf
+    weighed = computed(replace(many, current=alone.plan, measured_s=5.0))
+    assert found.latency_s < 0.6 * weighed.current_latency_s < alone.latency_s
+
+
 def test_what_a_segment_took_is_what_it_takes() -> None:
     alone = computed(order(1, "single"))
     (segment,) = from_bytes(alone.plan).programs["d0"].segments

@@ -71,10 +71,20 @@ def test_what_cannot_be_measured_from_here_is_said(files: tuple[str, str]) -> No
 def test_compare_puts_every_strategy_side_by_side(files: tuple[str, str]) -> None:
     result = run(files[0], "--cluster", files[1], "--compare", "--json", "--budget", "1")
     rows = json.loads(result.stdout)["strategies"]
-    assert list(rows) == ["single", "modnn", "deepthings", "bbgrap", "auto"]
+    assert list(rows) == ["single", "modnn", "deepthings", "bbgrap", "pipeline", "auto"]
     assert rows["auto"]["predicted_latency_s"] <= rows["single"]["predicted_latency_s"]
     text = run(files[0], "--cluster", files[1], "--compare", "--budget", "1").stdout
     assert "bbgrap" in text and "ms" in text
+
+
+def test_throughput_is_shown_and_stages_answer_more_requests(files: tuple[str, str]) -> None:
+    wanted = ("--cluster", files[1], "--budget", "1", "--objective", "throughput")
+    rows = json.loads(run(files[0], *wanted, "--compare", "--json").stdout)["strategies"]
+    rates = {name: row["predicted_throughput_per_s"] for name, row in rows.items()}
+    assert rates["auto"] >= rates["pipeline"] > 1.5 * rates["single"]
+    text = run(files[0], *wanted).stdout
+    assert f"{rates['auto']:.4g} requests/s with many in flight" in text
+    assert "times as many requests as" in " ".join(text.split())
 
 
 def test_html_draws_everybody(files: tuple[str, str], tmp_path: Path) -> None:
