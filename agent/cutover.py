@@ -277,6 +277,7 @@ class Cutover:
             self._disappointed is None
             and active is not None
             and self.deployment.options.strategy == "auto"
+            and self.deployment.options.objective == "latency"
             and self.judge.disappoints(active.epoch, len(active.nodes))
         ):
             self._disappointed = version, devices, sha256(active.order.plan).hexdigest()[:16]

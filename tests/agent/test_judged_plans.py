@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from edgepart.agent.cards import Measured, write
 from edgepart.agent.control import (
     ALIVE,
@@ -182,8 +184,11 @@ def test_a_plan_that_is_slower_than_one_device_is_planned_again_once_and_says_wh
     assert [one for one in story.orders[asked:] if one.current] == []  # one device it is
 
 
-def test_what_a_user_asked_for_is_followed_however_slow() -> None:
-    story = Story(replace(ENTRY, options=DeployOptions(strategy="bbgrap")))
+@pytest.mark.parametrize("options", [DeployOptions(strategy="bbgrap"), DeployOptions(objective="throughput")])
+def test_what_was_not_chosen_for_the_latency_of_one_request_is_not_judged_by_it(
+    options: DeployOptions,
+) -> None:
+    story = Story(replace(ENTRY, options=options))
     epoch = story.serve(plan(0.5, a=0.3, b=0.4), single_s=0.8)
     asked = len(story.orders)
     story.cutover.measured(Latency("net", epoch, 9.0, REQUESTS))
