@@ -26,7 +26,7 @@ from edgepart.planner.study import WORTH, Shares, Study
 from edgepart.planner.timeline import critical_path
 
 MOSTLY = 0.8
-"""Of the time, from which on what bounds a plan needs no second half of the sentence."""
+"""The part from which on a thing is as good as all there is."""
 
 TIMES = 2.0
 """How much faster the network is that is tried."""
@@ -76,12 +76,14 @@ def bound(study: Study, simulation: Simulation) -> str:
         else:
             one, two = sorted((leg.source or gateway, leg.target or gateway))
             moving[one, two] += leg.seconds
-    waited = sum(moving.values()) / simulation.latency_s
+    computed, waited = (sum(spent.values()) / simulation.latency_s for spent in (computing, moving))
     link, device = _longest(moving), _longest(computing)
-    part = computing[device] / simulation.latency_s if device else 0.0
-    if device and part >= waited:
+    if device and computed >= waited:
+        part = computing[device] / simulation.latency_s
         text = f"what bounds it is computing on {device}, {part:.0%} of the time"
-        return text if part >= MOSTLY or waited < 0.01 else f"{text}; moving data takes {waited:.0%}"
+        if part < MOSTLY * computed:
+            text = f"what bounds it is computing, {computed:.0%} of the time, most of it on {device} ({part:.0%})"
+        return f"{text}; moving data takes {waited:.0%}" if waited >= 0.01 else text
     assert link is not None
     between = (
         f"between {link[0]} and {link[1]}" if link[0] != link[1] else f"to and from {link[0]}'s own gateway"
