@@ -18,7 +18,6 @@ from edgepart.agent.exchange import Echo, Echoed, Files, Part, Question, WantFil
 from edgepart.agent.frames import Buffer
 from edgepart.agent.store import Partial, Source, Store, manifest_from_json, manifest_to_json
 from edgepart.planner.errors import EdgepartError, FrameError, PeerError, Unavailable
-from edgepart.planner.model import load_graph
 from edgepart.planner.plan import Plan, WeightRef, pack_region, unpack_region
 from edgepart.planner.region import Array
 
@@ -154,6 +153,8 @@ class Fetching:
         names = [name for name in plan.constant_outputs if name not in {info.name for info in plan.inputs}]
         if not names:
             return {}
+        from edgepart.planner.model import load_graph  # Few models need it.
+
         await self.model(plan.model_digest, sources)
         path = self._store.model_path(plan.model_digest)
         graph = await asyncio.to_thread(load_graph, path, shapes=shapes)

@@ -12,15 +12,17 @@ from pathlib import Path
 from edgepart.agent.cards import cluster_of
 from edgepart.agent.control import Deployment
 from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed
+from edgepart.agent.profiles import for_planner
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.errors import EdgepartError, Infeasible, UserError
 from edgepart.planner.graph import Graph
 from edgepart.planner.layout import Problem
 from edgepart.planner.model import load_graph
 from edgepart.planner.plan import Plan, from_bytes, to_bytes
-from edgepart.planner.search import Digests, choose
+from edgepart.planner.search import Digests, choose, single
 from edgepart.planner.simulate import simulate
 from edgepart.planner.strategies import strategies
+from edgepart.planner.study import Study
 
 log = logging.getLogger(__name__)
 
@@ -68,14 +70,37 @@ class Computing:
         options = order.deployment.options
         budget_s = QUICK_S if order.quick else THOROUGH_S
         problem = Problem(graph, cluster, gateway, options.objective, options.axis, search_budget_s=budget_s)
-        plan, simulation, _ = choose(problem, options.strategy, order.deployment.model, digests=digests)
+        study = Study(problem, for_planner(order.profiles))
+        plan, simulation, _ = choose(
+            problem, options.strategy, order.deployment.model, digests=digests, study=study
+        )
+        asked = plan if options.strategy in CHOSEN_BY_USER else None
+        current_s = _seconds_of(order.current, study, asked)
+        if options.objective == "throughput":
+            # What one request takes alone says nothing for or against the plan.
+            between_s = 1 / plan.predicted_throughput_per_s
+            made = to_bytes(plan)
+            return PlanComputed(order.key, made, tuple(plan.programs), between_s, current_s, order.quick)
+        latency_s, single_s, note = simulation.latency_s, _single_s(study), ""
+        weighed = options.strategy == "auto" and not order.quick and len(cluster.devices) > 1
+        if weighed and single_s < math.inf:
+            alone, of_one, _ = choose(problem, "single", order.deployment.model, digests=digests, study=study)
+            single_s = of_one.latency_s
+            if len(plan.programs) > 1:
+                latency_s *= _disappointment(order, current_s)
+            if single_s <= latency_s and len(plan.programs) > 1:
+                note = _note(order, single_s)
+                plan = replace(alone, why="; ".join(filter(None, (alone.why, note))))
+                latency_s = single_s
         return PlanComputed(
             order.key,
             to_bytes(plan),
             tuple(plan.programs),
-            simulation.latency_s,
-            _latency_of(order.current, problem, plan if options.strategy in CHOSEN_BY_USER else None),
+            latency_s,
+            max(current_s, order.measured_s),
             order.quick,
+            single_s,
+            note,
         )
 
     def _loaded(self, deployment: Deployment) -> tuple[Graph, Digests]:
@@ -100,16 +125,40 @@ def limited(cluster: Cluster, deployment: Deployment) -> Cluster:
     return replace(cluster, devices=devices)
 
 
-def _latency_of(current: bytes, problem: Problem, asked: Plan | None) -> float:
-    """What the plan that serves now would take on this cluster; inf where there is none or it cannot run.
+def _single_s(study: Study) -> float:
+    found = single(study)
+    return found[1] if found else math.inf
+
+
+def _disappointment(order: ComputePlan, current_s: float) -> float:
+    """How many times as long as predicted requests take on the plan that serves, where that is on several devices:
+    another one on several would fare no better than it."""
+    if not order.measured_s or not 0 < current_s < math.inf or len(from_bytes(order.current).programs) < 2:
+        return 1.0
+    return max(1.0, order.measured_s / current_s)
+
+
+def _note(order: ComputePlan, single_s: float) -> str:
+    if not order.measured_s:
+        return ""
+    on = ", ".join(from_bytes(order.current).programs)
+    return f"a plan on {on} took {order.measured_s:.3g} s, one device alone {single_s:.3g} s"
+
+
+def _seconds_of(current: bytes, study: Study, asked: Plan | None) -> float:
+    """What the plan that serves now would take on this cluster, for a request or, where throughput is the objective,
+    between two of them; inf where there is none or it cannot run.
 
     A division that the user asked for is followed, not weighed: where it takes other devices than the plan that serves
     (`asked`'s), that one counts no more."""
     if not current:
         return math.inf
     plan: Plan = from_bytes(current)
-    there: Mapping[str, object] = {device.name: device for device in problem.cluster.devices}
+    there: Mapping[str, object] = {device.name: device for device in study.cluster.devices}
     moved = asked is not None and asked.programs.keys() != plan.programs.keys()
     if moved or not plan.programs.keys() <= there.keys():
         return math.inf
-    return simulate(plan, problem.cluster, problem.gateway).latency_s
+    simulation = simulate(plan, study.cluster, study.problem.gateway, study.cost)
+    if study.problem.objective == "throughput":
+        return 1 / study.many(simulation).throughput_per_s
+    return simulation.latency_s

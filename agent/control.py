@@ -53,7 +53,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """To every linked device each `Timing.heartbeat_s`, and at once when the leader changes."""
+    """To every linked device each `Profile.heartbeat_s`, and at once when the leader changes."""
 
     boot: str
     incarnation: int
@@ -154,7 +154,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A member's state, to its leader: at once when it changes, and each `Timing.report_s`."""
+    """A member's state, to its leader: at once when it changes, and each `Profile.report_s`."""
 
     boot: str
     holdings: tuple[Holding, ...]
@@ -195,6 +195,8 @@ class Prepare:
     """Predicted."""
     shapes: dict[str, tuple[int, ...]]
     """That the user, or for a variant a request, gave the inputs."""
+    weighed: bool = False
+    """Whether another plan serves meanwhile, which this one has to beat: its segments are timed before it is READY."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,41 @@ class FetchModel:
     sources: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a segment took on a device of some kind."""
+
+    segment: str
+    """Its digest."""
+    kind: str
+    """As planner/cluster.py's Device.pace gives it."""
+    threads: int
+    seconds: float
+    """Median of several runs, or the best of those before the plan served."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < float("inf"):
+            raise ValueError(f"a segment cannot take {self.seconds} s")
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What the sender knows that segments take: when a link comes up, and when it is news."""
+
+    timings: tuple[Profile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """From a gateway to the leader: what requests took that ran alone."""
+
+    deployment: str
+    epoch: Epoch
+    seconds: float
+    """Median."""
+    requests: int
+
+
 REFUSED = "refused"
 
 
@@ -250,6 +287,8 @@ class Standing:
     error: str = ""
     error_kind: str = ""
     """Class name in planner/errors.py, so that the user's agent can raise it again."""
+    note: str = ""
+    """Why the plan that serves is another than was predicted to be the best."""
 
 
 ControlMessage = (
@@ -267,5 +306,7 @@ ControlMessage = (
     | Activate
     | Retire
     | FetchModel
+    | Timed
+    | Latency
     | Standing
 )

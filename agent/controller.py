@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from edgepart.agent.bindings import is_variant, parent_of
-from edgepart.agent.control import Prepare, Retire, Standing, Want
+from edgepart.agent.control import Latency, Prepare, Retire, Standing, Want
 from edgepart.agent.cutover import RESEND_S, Cutover, World, epochs
 from edgepart.agent.deployments import DeploymentMap
 from edgepart.agent.events import Effect, PlanComputed, PlanFailed, Send
@@ -82,6 +82,11 @@ class Controller:
         variants = self._variants.get(want.deployment)
         told = variants.wish(want, self.term, now) if variants else None
         return [] if told is None else [Send(node, told)]
+
+    def measured(self, latency: Latency) -> bool:
+        """What requests take on a plan; whether that says anything new."""
+        cutover = self._cutover_of(latency.deployment)
+        return cutover is not None and cutover.measured(latency)
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
         """Of a deployment that is gone, the answer is dropped."""

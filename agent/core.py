@@ -22,10 +22,12 @@ from edgepart.agent.control import (
     FetchModel,
     Heartbeat,
     Hello,
+    Latency,
     Prepare,
     Report,
     Retire,
     Standing,
+    Timed,
     View,
     Want,
 )
@@ -39,15 +41,18 @@ from edgepart.agent.events import (
     DeployRequested,
     Effect,
     Event,
+    LatencyMeasured,
     LeaderChanged,
     LeaveRequested,
     MembersChanged,
     ModelsStored,
     PersistDeployments,
+    PersistProfiles,
     PlanComputed,
     PlanFailed,
     PlanLoaded,
     Received,
+    SegmentsTimed,
     Send,
     StandingChanged,
     UndeployRequested,
@@ -55,6 +60,10 @@ from edgepart.agent.events import (
 from edgepart.agent.follower import Follower
 from edgepart.agent.membership import Facts, Membership, Timing
 from edgepart.agent.planning import Cluster, PlanningTiming
+from edgepart.agent.profiles import ProfileBook
+
+TOLD_TIMINGS = 512
+"""Profiles that a newcomer is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +93,10 @@ class Core:
         term: int = 0,
         deployments: Iterable[Deployment] = (),
         models: Iterable[str] = (),
+        profiles: ProfileBook | None = None,
         timing: CoreTiming | None = None,
     ) -> None:
-        """`term`, `deployments` and `models` as they were persisted."""
+        """`term`, `deployments`, `models` and `profiles` as they were persisted."""
         self.timing = timing or CoreTiming()
         self.node = facts.node
         self.membership = Membership(facts, now, self.timing.membership)
@@ -96,6 +106,7 @@ class Core:
         self.follower.models = tuple(sorted(models))
         self.controller: Controller | None = None
         self.cards: dict[str, Card] = {}
+        self.profiles = profiles or ProfileBook()
         self.standings: dict[str, Standing] = {}
         """How each deployment stands, as the leader last told."""
         self._digests: dict[str, str] = {}
@@ -187,6 +198,12 @@ class Core:
                 self.follower.loaded(event)
             case BindingWanted(name, version, shapes) if self.leader:
                 yield Send(self.leader, Want(name, version, shapes))
+            case SegmentsTimed(timings):
+                if news := self.profiles.learn(timings):
+                    yield from self._learnt()
+                    yield from self._tell_all(Timed(news))
+            case LatencyMeasured(name, epoch, seconds, requests) if self.leader:
+                yield Send(self.leader, Latency(name, epoch, seconds, requests))
             case PlanComputed() | PlanFailed():
                 if self.controller is not None:
                     self.controller.answered(event, now)
@@ -250,6 +267,8 @@ class Core:
                 if self.node in self.cards:
                     yield Send(node, self.cards[self.node])
                 yield Send(node, Deployments(tuple(self.deployments)))
+                if timings := self.profiles.profiles(TOLD_TIMINGS):
+                    yield Send(node, Timed(timings))
                 if self.controller is not None:
                     yield from self.controller.retell([node])
             case Heartbeat(boot) if boot == self._boots.get(node):
@@ -263,6 +282,11 @@ class Core:
             case Report(boot) if node == self.node or boot == self._boots.get(node):
                 self._stale |= self._reports.get(node) != message
                 self._reports[node] = message
+            case Timed(timings):
+                if self.profiles.learn(timings):
+                    yield from self._learnt()
+            case Latency() if self.controller is not None:
+                self._stale |= self.controller.measured(message)
             case Want() if self.controller is not None:
                 self._stale = True
                 yield from self.controller.wish(node, message, now)
@@ -277,6 +301,10 @@ class Core:
                     yield StandingChanged(message)
             case _:
                 pass
+
+    def _learnt(self) -> Iterator[Effect]:
+        self._stale = True
+        yield PersistProfiles(self.profiles.profiles())
 
     def _card(self, card: Card) -> None:
         if self.cards.get(card.node) != card:
@@ -295,7 +323,7 @@ class Core:
                 self.standings.pop(entry.name, None)
         yield from self._tell_all(Deployments(changed))
 
-    def _tell_all(self, message: Card | Deployments) -> Iterator[Effect]:
+    def _tell_all(self, message: Card | Deployments | Timed) -> Iterator[Effect]:
         return (Send(node, message) for node in self.membership.alive())
 
     # What comes round
@@ -340,7 +368,7 @@ class Core:
         cards = {node: card for node, card in self.cards.items() if node in here}
         cluster = Cluster(members, cards, self._digests, self.membership.broken_links())
         reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}
-        world = World(self.node, self.election.term, cluster, reports)
+        world = World(self.node, self.election.term, cluster, reports, self.profiles)
         effects = self.controller.step(self.deployments, world, now)
         self._lead_at = self.controller.wake_at(now)
         return effects

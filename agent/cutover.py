@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
 from edgepart.agent.bindings import parent_of
+from edgepart.agent.cards import read
 from edgepart.agent.control import (
     FAILED,
     READY,
@@ -18,6 +20,7 @@ from edgepart.agent.control import (
     Deployment,
     FetchModel,
     Holding,
+    Latency,
     Prepare,
     Report,
     Retire,
@@ -25,8 +28,11 @@ from edgepart.agent.control import (
     Version,
 )
 from edgepart.agent.events import ComputePlan, Effect, PlanComputed, PlanFailed, Send
+from edgepart.agent.judging import Judge, busiest_s, measured_over_predicted, seconds_as_measured
 from edgepart.agent.messages import NO_EPOCH, Epoch
 from edgepart.agent.planning import Cluster, Planning, PlanningTiming, compute
+from edgepart.agent.profiles import ProfileBook
+from edgepart.planner.plan import from_bytes
 
 COPIES = 2
 """A deployment is acknowledged when so many members have its model and its entry (or all, where there are
@@ -46,6 +52,8 @@ class World:
     cluster: Cluster
     reports: Mapping[str, Report]
     """Of the members' present processes only."""
+    profiles: ProfileBook = field(default_factory=ProfileBook)
+    """What segments take."""
 
     @property
     def nodes(self) -> list[str]:
@@ -68,6 +76,8 @@ class Placement:
     order: Prepare
     sent_at: dict[tuple[str, str], float] = field(default_factory=dict)
     """When which order last went to which node."""
+    instead_of_s: float = math.inf
+    """What the plan that it is to replace takes."""
 
     @property
     def epoch(self) -> Epoch:
@@ -96,6 +106,10 @@ class Cutover:
         self.next: Placement | None = None
         self.planning = Planning(timing)
         self.standing: Standing | None = None
+        self.judge = Judge()
+        self.note = ""
+        """Why the plan that serves is not the one that was predicted to be the best."""
+        self._disappointed: tuple[Version, tuple[tuple[str, str, str], ...], str] | None = None
         self._fetch_at: dict[str, float] = {}
         self._trouble = ""
         self._lost = awaited
@@ -120,7 +134,7 @@ class Cutover:
     def step(self, world: World, new_epoch: Iterator[Epoch], now: float) -> list[Effect]:
         """Give the orders that are missing."""
         effects: list[Effect] = list(self._abandon(world, now))
-        self._promote(world)
+        effects += self._promote(world)
         effects += self._store(world, now)
         effects += self._plan(world, new_epoch, now)
         for placement in (self.active, self.next):
@@ -133,6 +147,12 @@ class Cutover:
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
         """A plan was computed, or could not be."""
         self.planning.answered(result, now)
+        if isinstance(result, PlanComputed) and self.planning.is_wanted(result.key):
+            self.judge.single_s = result.single_s
+
+    def measured(self, latency: Latency) -> bool:
+        """What requests take on a plan of this deployment; whether that is news."""
+        return self.judge.hears(latency)
 
     def wake_at(self, now: float) -> float:
         resend = [
@@ -168,9 +188,31 @@ class Cutover:
 
         return all(map(fine, placement.nodes))
 
-    def _promote(self, world: World) -> None:
-        if self.next is not None and self._ready(self.next, world) == len(self.next.nodes):
-            self.active, self.next, self._trouble, self._lost = self.next, None, "", False
+    def _promote(self, world: World) -> Iterator[Effect]:
+        if self.next is None or self._ready(self.next, world) < len(self.next.nodes):
+            return
+        if self.serving and self.active is not None and self._falls_short(self.next, world):
+            self.planning.settle(self.active.order.plan)
+            order = Retire(world.term, self.deployment.name, self.next.epoch)
+            self.next = None
+            yield from (Send(node, order) for node in world.nodes)
+            return
+        self.active, self.next, self._trouble, self._lost = self.next, None, "", False
+
+    def _falls_short(self, placement: Placement, world: World) -> bool:
+        """Whether what its segments took says that the move is not worth it."""
+        if placement.instead_of_s == math.inf or not world.profiles.profiles(1):
+            return False
+        plan, kinds = from_bytes(placement.order.plan), {}
+        for name, node in placement.order.names:
+            if node in world.cluster.cards:
+                device = read(world.cluster.cards[node].document).device
+                kinds[name] = (device.pace, device.threads)
+        ratio = measured_over_predicted(plan, kinds, world.profiles)
+        if ratio is None:
+            return False
+        many = self.deployment.options.objective == "throughput"
+        return seconds_as_measured(plan, ratio, busiest_s(plan), many=many) >= placement.instead_of_s
 
     def _ready(self, placement: Placement, world: World) -> int:
         holdings = [world.holding(node, self.deployment.name, placement.epoch) for node in placement.nodes]
@@ -197,6 +239,7 @@ class Cutover:
     def _plan(self, world: World, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
         planning, cluster = self.planning, world.cluster
         key = planning.key(cluster, self.deployment, now)
+        key = replace(key, disappointed=self._disappointment(key.devices))
         planning.look(key, now)
         if self.next is not None or world.node not in world.holders(self.deployment.model):
             return
@@ -205,7 +248,10 @@ class Cutover:
             if (found := planning.needed(now)) is not None:
                 self._begin(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
-                yield compute(key, self.deployment, cluster, b"", urgent=True, quick=self._lost)
+                known = world.profiles.profiles()
+                yield compute(
+                    key, self.deployment, cluster, b"", urgent=True, quick=self._lost, profiles=known
+                )
             return
         if self._overtaken(current, world):
             self.next = Placement(replace(current.order, term=world.term, epoch=next(new_epoch)))
@@ -215,9 +261,27 @@ class Cutover:
             self._begin(found, world, new_epoch)
         elif not planning.settled(plan):
             if planning.ask(key, now, plan, urgent=False):
-                yield compute(key, self.deployment, cluster, plan, urgent=False)
+                known, took_s = world.profiles.profiles(), self.judge.seconds(current.epoch)
+                yield compute(
+                    key, self.deployment, cluster, plan, urgent=False, profiles=known, measured_s=took_s
+                )
         else:
             yield from self._contingency(current, world, now)
+
+    def _disappointment(self, devices: tuple[tuple[str, str, str], ...]) -> str:
+        """Digest of a plan that was slower here than one device is said to be: a reason to plan again, once."""
+        version, active = self.deployment.version, self.active
+        if self._disappointed is not None and self._disappointed[:2] != (version, devices):
+            self._disappointed, self.note = None, ""
+        if (
+            self._disappointed is None
+            and active is not None
+            and self.deployment.options.strategy == "auto"
+            and self.deployment.options.objective == "latency"
+            and self.judge.disappoints(active.epoch, len(active.nodes))
+        ):
+            self._disappointed = version, devices, sha256(active.order.plan).hexdigest()[:16]
+        return self._disappointed[2] if self._disappointed else ""
 
     def _begin(self, found: PlanComputed, world: World, new_epoch: Iterator[Epoch]) -> None:
         nodes = {name: node for node, name, _ in found.key.devices}
@@ -232,8 +296,10 @@ class Cutover:
             sources=tuple(world.holders(self.deployment.model)),
             latency_s=found.latency_s,
             shapes=self.deployment.options.shapes,
+            weighed=self.serving and found.current_latency_s < math.inf,
         )
-        self.next = Placement(order)
+        self.next = Placement(order, instead_of_s=found.current_latency_s)
+        self.note = found.note
         if not found.quick:
             self.planning.settle(found.plan)
 
@@ -316,6 +382,7 @@ class Cutover:
             devices=tuple(name for name, _ in self.active.order.names) if self.active else (),
             error=failed.error if failed else self._trouble,
             error_kind=failed.kind if failed else "",
+            note=self.note,
         )
 
     def _safe(self, world: World) -> bool:

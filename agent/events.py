@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgepart.agent.control import Card, ControlMessage, Deployment, Standing, Version
+from edgepart.agent.control import Card, ControlMessage, Deployment, Profile, Standing, Version
 from edgepart.agent.messages import DeployOptions, Epoch
 
 # Events: links and discovery
@@ -117,6 +117,8 @@ class PlanKey:
     version: Version
     devices: tuple[tuple[str, str, str], ...]
     """(node, name in the plan, digest of its card), sorted by node."""
+    disappointed: str = ""
+    """Digest of a plan that was slower than one device, where one was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +130,16 @@ class PlanComputed:
     names: tuple[str, ...]
     """Devices of the plan that have a program."""
     latency_s: float
-    """Predicted, of the new plan."""
+    """Predicted, of the new plan; where throughput is the objective, the seconds between two requests."""
     current_latency_s: float
-    """Predicted now, on the same cluster, of `ComputePlan.current`; inf when there was none or it cannot
+    """Predicted now, on the same cluster, of `ComputePlan.current`, likewise; inf when there was none or it cannot
     run."""
     quick: bool = False
     """As in the order: a plan that was made in haste is compared with a thorough one once it serves."""
+    single_s: float = float("inf")
+    """Predicted, of the best single device; inf where none has the memory, and where throughput is the objective."""
+    note: str = ""
+    """What became of the plan before, where it was slower than one device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +152,23 @@ class PlanFailed:
     """Class name in planner/errors.py."""
     final: bool
     """True: the same key would fail again (Infeasible, a bad model); False: worth another try."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentsTimed:
+    """This device has measured segments."""
+
+    timings: tuple[Profile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyMeasured:
+    """Requests of this gateway that ran alone on a plan."""
+
+    deployment: str
+    epoch: Epoch
+    seconds: float
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +190,8 @@ Event = (
     | BindingWanted
     | PlanComputed
     | PlanFailed
+    | SegmentsTimed
+    | LatencyMeasured
     | LeaveRequested
 )
 
@@ -244,6 +269,13 @@ class PersistDeployments:
 
 
 @dataclass(frozen=True, slots=True)
+class PersistProfiles:
+    """All profiles; losing the last ones does no harm."""
+
+    timings: tuple[Profile, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LoadPlan:
     """Get the weights of this device's program, build and warm its sessions, keep the plan; answer
     PlanLoaded."""
@@ -256,6 +288,8 @@ class LoadPlan:
     """(device name in the plan, node id)."""
     model: str
     sources: tuple[str, ...]
+    weighed: bool = False
+    """Time its segments before it is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +339,10 @@ class ComputePlan:
     """False: a contingency plan or a comparison, at low priority."""
     quick: bool = False
     """True: requests wait for it, or would; a good plan soon is worth more than the best one later."""
+    profiles: tuple[Profile, ...] = ()
+    """What segments took on real devices."""
+    measured_s: float = 0.0
+    """What requests take on `current`, where that was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +361,7 @@ Effect = (
     | PersistTerm
     | PersistIncarnation
     | PersistDeployments
+    | PersistProfiles
     | LoadPlan
     | SwitchTo
     | SwitchOff

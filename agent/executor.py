@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Condition, Thread
 
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
@@ -31,6 +31,9 @@ Key = tuple[str, Epoch]
 """Deployment and epoch: one installed program."""
 
 COMPUTE_THREAD = "edgepart-compute"
+
+RECENT_RUNS = 31
+"""Of a segment; enough for a median that a few disturbed ones do not move."""
 
 START = -1
 """In `Tensors.transfer`, without arrays: from the gateway to a device whose program receives nothing."""
@@ -61,6 +64,8 @@ class SegmentTime:
     runs: int = 0
     total_s: float = 0.0
     least_s: float = float("inf")
+    recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_RUNS))
+    """What the last ones took."""
 
 
 @dataclass(slots=True)
@@ -236,7 +241,7 @@ class Executor:
         """A copy."""
         with self._changed:
             now = self._counters
-            segments = {key: SegmentTime(t.runs, t.total_s, t.least_s) for key, t in now.segments.items()}
+            segments = {key: replace(t, recent_s=t.recent_s.copy()) for key, t in now.segments.items()}
             return Counters(
                 now.requests_done,
                 now.requests_failed,
@@ -368,10 +373,10 @@ class Executor:
         self._post(out)
 
     def _step(self, task: _Task, work: Work) -> list[Value]:
+        began = time.perf_counter()  # putting together what came is a part of what the planner predicts
         values = work.values()
         installed = task.installed
         if isinstance(work.step, Run):
-            began = time.perf_counter()
             outputs = installed.prepared.run(work.step.segment, values)
             took = time.perf_counter() - began
             self._count_run(task, installed.prepared.program.segments[work.step.segment].digest, took)
@@ -390,6 +395,7 @@ class Executor:
             times.runs += 1
             times.total_s += took_s
             times.least_s = min(times.least_s, took_s)
+            times.recent_s.append(took_s)
 
     def _post(self, out: list[Parcel]) -> None:
         """Send without the lock held: the other end may be this device."""

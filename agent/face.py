@@ -12,22 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from edgepart import __version__
-from edgepart.agent import cards, events
+from edgepart.agent import cards, events, judging
 from edgepart.agent.bindings import is_variant, shapes_of
 from edgepart.agent.control import Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.election import term_round
 from edgepart.agent.gateway.node import Bound, InferResult, ModelCard, Progress
-from edgepart.agent.messages import DeployOptions, Epoch
+from edgepart.agent.messages import NO_EPOCH, DeployOptions, Epoch
 from edgepart.agent.plans import HeldPlan, Plans
 from edgepart.agent.routing import Router
 from edgepart.agent.store import Store
 from edgepart.planner import errors
 from edgepart.planner.cluster import to_json
 from edgepart.planner.errors import EdgepartError, ModelError, Unavailable, UnknownDeployment
-from edgepart.planner.model import load_graph, model_files
 from edgepart.planner.plan import Plan, from_bytes
-from edgepart.planner.shares import report
 
 FINAL = ("Infeasible", "ModelError", "UsageError", "RequestError", "InternalError")
 """Kinds of errors that trying again does not mend: the deployment is taken back."""
@@ -46,7 +44,9 @@ class Face:
         store: Store,
         post: Callable[[events.Event], None],
         http: Callable[[], str],
+        latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]],
     ) -> None:
+        """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone."""
         self._name = name
         self._fingerprint = fingerprint
         self._core = core
@@ -55,6 +55,7 @@ class Face:
         self._store = store
         self._post = post
         self._http = http
+        self._latencies = latencies
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
@@ -105,6 +106,7 @@ class Face:
             devices=tuple(plan.programs),
             why=plan.why,
             predicted_latency_s=plan.predicted_latency_s,
+            note=self._note(entry),
             model_digest=entry.model,
             bindings=self._bindings(entry.name, active),
         )
@@ -137,6 +139,11 @@ class Face:
     def _text(self, entry: Deployment) -> str:
         standing = self._standing(entry)
         return standing.text if standing else "waiting for the leader"
+
+    def _note(self, entry: Deployment) -> str:
+        """What the leader says of a plan besides where it serves."""
+        standing = self._standing(entry)
+        return standing.note if standing else ""
 
     def _entry(self, name: str) -> Deployment:
         entry = self._core.deployments.get(name)
@@ -177,6 +184,9 @@ class Face:
     async def _deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
+        # Loading models takes 30 MB, of an agent that nobody deploys through.
+        from edgepart.planner.model import load_graph, model_files
+
         progress("checking the model", 0, 0)
         graph_file = _graph_file(folder)
         graph = await asyncio.to_thread(load_graph, graph_file, shapes=options.shapes)
@@ -277,9 +287,21 @@ class Face:
         return to_json(cards.cluster_of(known, names))
 
     def plan(self, name: str) -> dict[str, Any]:
-        epoch = self._plans.active(name)
-        document = report(self._plan(name))
-        return document | {"epoch": list(astuple(readable(epoch[0]))) if epoch else None}
+        from edgepart.planner.shares import report  # with the simulator and the operators
+
+        active, plan = self._plans.active(name), self._plan(name)
+        epoch = active[0] if active else NO_EPOCH
+        took = self._latencies().get((name, epoch), ())
+        measured = judging.report(plan, self._kinds(), self._core.profiles, took)
+        shown = list(astuple(readable(epoch))) if active else None
+        return report(plan) | {"epoch": shown, "measured": measured}
+
+    def _kinds(self) -> judging.Kinds:
+        """Of the members that were measured."""
+        devices = cards.cluster_of(
+            self._core.cards.values(), {m.node: m.name for m in self._core.membership.members()}
+        ).devices
+        return {device.name: (device.pace, device.threads) for device in devices}
 
     def _plan(self, name: str) -> Plan:
         """With every device's segments: the leader's order has them, also for those that only serve."""

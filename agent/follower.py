@@ -116,7 +116,14 @@ class Follower:
             return
         self._held[key] = Held(order, LOADING)
         yield LoadPlan(
-            order.deployment, order.version, order.epoch, order.plan, order.names, order.model, order.sources
+            order.deployment,
+            order.version,
+            order.epoch,
+            order.plan,
+            order.names,
+            order.model,
+            order.sources,
+            order.weighed,
         )
 
     def _activate(self, name: str, epoch: Epoch, now: float) -> Iterator[Effect]:

@@ -6,6 +6,7 @@ gateway's part requester.py's. Sessions are made once; runs follow one another.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,16 +25,18 @@ DEVICE_THREADS = 1
 class InProcess:
     """The devices of one plan."""
 
-    def __init__(self, plan: Plan, graph: Graph, *, level: Any = None) -> None:
+    def __init__(self, plan: Plan, graph: Graph, *, level: Any = None, threads: int = DEVICE_THREADS) -> None:
         """Makes all sessions; the weights come from `graph`, which the plan was made for. `level` is an
         ort.GraphOptimizationLevel, None ONNX Runtime's default. InternalError where ONNX Runtime refuses a segment."""
         sessions = Sessions(
-            DEVICE_THREADS,
+            threads,
             lambda ref: blobs.cut(graph.constants[ref.source], ref.region),
             level=level,
             warmed=False,
         )
         self.plan = plan
+        self.computed_s: dict[str, float] = {}
+        """By device, what its segments took in the last run."""
         self._prepared = {name: sessions.prepare(program) for name, program in plan.programs.items()}
         self._schedules = {
             name: make_schedule(one.program, plan.transfers, one.dtypes)
@@ -46,6 +49,7 @@ class InProcess:
         """Every output of the model by name. RequestError where the inputs are not the model's, or ONNX Runtime cannot
         run on them."""
         checked = check_inputs(self.plan.inputs, inputs)
+        self.computed_s = dict.fromkeys(self.plan.programs, 0.0)
         devices = {name: Progress(schedule) for name, schedule in self._schedules.items()}
         mail = {number: values for _, number, values in cut(self._gateway, checked)}
         answers: dict[int, Value] = {}
@@ -73,7 +77,10 @@ class InProcess:
             return False
         values = work.values()
         if isinstance(work.step, Run):
-            progress.done(self._prepared[name].run(work.step.segment, values))
+            began = time.perf_counter()
+            outputs = self._prepared[name].run(work.step.segment, values)
+            self.computed_s[name] += time.perf_counter() - began
+            progress.done(outputs)
             return True
         number = work.step.transfer
         target = self.plan.transfers[number].target

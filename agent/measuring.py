@@ -16,7 +16,7 @@ from edgepart.agent.asks import Asks
 from edgepart.agent.cards import Measured, differs, write
 from edgepart.agent.events import CardReady
 from edgepart.agent.exchange import Echo
-from edgepart.agent.probe import LinkProbe, echo_sizes
+from edgepart.agent.probe import BURST, ECHO_BYTES, LinkProbe, echo_sizes
 from edgepart.planner.cluster import Device, Link
 from edgepart.planner.errors import Unavailable
 
@@ -30,6 +30,7 @@ LATER_S = 10.0
 """A link that neither end has measured is tried again after this, by the end with the larger node id."""
 ECHO_S = 18.0
 """How long an echo may take: three of 1 MiB there and back at 2 Mbit/s, sent together."""
+BURSTS = 4
 TOGETHER = 3
 """Large echoes under way at once: devices that exchange borders load both directions, and both ends' processors."""
 
@@ -96,6 +97,7 @@ class Measuring:
             except Unavailable as error:
                 log.info("link to %s not measured: %s", node, error)
                 continue
+            log.info("link to %s: %s", node, link)
             self._measured = replace(self._measured, links={**self._measured.links, node: link})
 
     def _tell(self) -> None:
@@ -104,22 +106,24 @@ class Measuring:
             self._ready(CardReady(write(self._measured)))
 
     async def measure(self, node: str) -> Link:
-        """Echoes without payload one at a time, then large ones `TOGETHER`. Unavailable where the other end does not
-        answer."""
+        """Echoes without payload one at a time and in bursts, middle ones one at a time, large ones `TOGETHER`.
+        Unavailable where the other end does not answer."""
         probe = LinkProbe()
         await self._echo(node, 0)  # the first one meets cold caches
+        for _ in range(BURSTS):
+            probe.add_burst(BURST, await self._echoes(node, 0, BURST))
         for size in echo_sizes():
-            if size:
+            if size == ECHO_BYTES:
                 # The first is there before its echo begins: the last one's way back makes one more than they are.
-                probe.add(size * (TOGETHER + 1) // 2, await self._echoes(node, size))
+                probe.add(size * (TOGETHER + 1) // 2, await self._echoes(node, size, TOGETHER))
             else:
                 probe.add(size, await self._echo(node, size))
         return probe.link()
 
-    async def _echoes(self, node: str, nbytes: int) -> float:
+    async def _echoes(self, node: str, nbytes: int, count: int) -> float:
         """Seconds until all are back."""
         began = time.perf_counter()
-        await asyncio.gather(*(self._echo(node, nbytes) for _ in range(TOGETHER)))
+        await asyncio.gather(*(self._echo(node, nbytes) for _ in range(count)))
         return time.perf_counter() - began
 
     async def _echo(self, node: str, nbytes: int) -> float:

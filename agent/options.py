@@ -14,6 +14,7 @@ from edgepart.planner.errors import UsageError
 
 LISTEN_PORT = 7433
 HTTP_PORT = 8433
+MOST_PROFILE_BUDGET_S = 600.0
 
 Address = tuple[str, int]
 """(host, port): the host is a name or a bare IPv4 or IPv6 address; port 0 picks a free one where we
@@ -42,6 +43,9 @@ class AgentOptions:
     box."""
     memory_limit_bytes: int | None = None
     """What plans may use on this device; None takes most of what is free at the start."""
+    profile_budget_s: float = 10.0
+    """For how long the segments of a plan that may replace one are timed here before it does. More: slow segments are
+    noticed before they serve; less: the device computes less that nobody asked for. 0 times none."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", self.name):
@@ -52,6 +56,10 @@ class AgentOptions:
             raise UsageError(f"--threads {self.threads}: give 1 to 1024, or leave it out for every core")
         if self.memory_limit_bytes is not None and self.memory_limit_bytes <= 0:
             raise UsageError(f"--memory-limit {self.memory_limit_bytes}: give a positive number of bytes")
+        if not 0 <= self.profile_budget_s <= MOST_PROFILE_BUDGET_S:
+            raise UsageError(
+                f"--profile-budget {self.profile_budget_s:g}: give 0 to {MOST_PROFILE_BUDGET_S:g} seconds"
+            )
         for _, port in self.peers:
             if port == 0:
                 raise UsageError("--peer: port 0 is nobody's; give the port the peer listens on")

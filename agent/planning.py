@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from edgepart.agent.control import ALIVE, Card, Deployment
+from edgepart.agent.control import ALIVE, Card, Deployment, Profile
 from edgepart.agent.events import ComputePlan, Member, PlanComputed, PlanFailed, PlanKey
 
 MAX_RESULTS = 64
@@ -98,10 +98,21 @@ class Planning:
     def avoided(self, now: float) -> set[str]:
         return {node for node, (until, _) in self._avoided.items() if now < until}
 
-    def key(self, cluster: Cluster, deployment: Deployment, now: float, without: str = "") -> PlanKey:
+    def key(
+        self,
+        cluster: Cluster,
+        deployment: Deployment,
+        now: float,
+        without: str = "",
+        disappointed: str = "",
+    ) -> PlanKey:
         members = usable(cluster, deployment, self.avoided(now) | {without})
         devices = tuple((m.node, m.name, cluster.digests[m.node]) for m in members)
-        return PlanKey(deployment.name, deployment.version, devices)
+        return PlanKey(deployment.name, deployment.version, devices, disappointed)
+
+    def is_wanted(self, key: PlanKey) -> bool:
+        """Whether that is what is wanted now."""
+        return key == self._key
 
     def key_devices(self) -> bool:
         """Whether there is any device to plan on."""
@@ -204,6 +215,8 @@ def compute(
     *,
     urgent: bool,
     quick: bool = False,
+    profiles: tuple[Profile, ...] = (),
+    measured_s: float = 0.0,
 ) -> ComputePlan:
     cards = tuple(cluster.cards[node] for node, _, _ in key.devices)
-    return ComputePlan(key, deployment, cards, current, urgent, quick)
+    return ComputePlan(key, deployment, cards, current, urgent, quick, profiles, measured_s)

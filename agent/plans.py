@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgepart.agent.bindings import is_variant, parent_of
-from edgepart.agent.events import DropPlan, LoadPlan, PlanLoaded, SwitchTo
+from edgepart.agent.control import Profile
+from edgepart.agent.events import DropPlan, LoadPlan, PlanLoaded, SegmentsTimed, SwitchTo
 from edgepart.agent.executor import Executor, gateway_of
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.requester import Requester
@@ -54,8 +55,10 @@ class Plans:
         requester: Requester,
         fetch: FetchWeights,
         constants: Constants,
-        loaded: Callable[[PlanLoaded], None],
+        loaded: Callable[[PlanLoaded | SegmentsTimed], None],
+        time: Callable[[PreparedProgram], tuple[Profile, ...]] = lambda _: (),
     ) -> None:
+        """`loaded` is told of plans, and what `time` finds their segments to take."""
         self._node = node
         self._sessions = sessions
         self._executor = executor
@@ -63,6 +66,7 @@ class Plans:
         self._fetch = fetch
         self._constants = constants
         self._loaded = loaded
+        self._time = time
         self._held: dict[tuple[str, Epoch], HeldPlan] = {}
         self._loading: dict[tuple[str, Epoch], asyncio.Task[None]] = {}
         self._active: dict[str, Epoch] = {}
@@ -125,6 +129,8 @@ class Plans:
             weights = [ref for segment in program.segments for ref in segment.weights]
             await self._fetch(plan, weights, order.sources)
             prepared = await self._prepare(program)
+            if order.weighed and (profiles := await asyncio.to_thread(self._timed, prepared)):
+                self._loaded(SegmentsTimed(profiles))
             try:
                 self._executor.install(order.deployment, order.epoch, prepared, plan.transfers, names)
             except EdgepartError:
@@ -133,6 +139,14 @@ class Plans:
         else:
             self._executor.retire(order.deployment, order.epoch)  # it expects nothing
         self._held[order.deployment, order.epoch] = held
+
+    def _timed(self, prepared: PreparedProgram) -> tuple[Profile, ...]:
+        """None where a segment does not run: its first request will say why."""
+        try:
+            return self._time(prepared)
+        except EdgepartError as error:
+            log.info("a plan is not timed: %s", error)
+            return ()
 
     async def _prepare(self, program: Program) -> PreparedProgram:
         """Sessions made in a thread; released again when nobody waits for them any more."""

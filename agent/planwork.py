@@ -16,7 +16,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
 
-from edgepart.agent.computing import Computing
 from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.store import Store
 from edgepart.planner.errors import Unavailable
@@ -102,6 +101,8 @@ class Planwork:
 
 def work(orders: Connection[Answer, ComputePlan], store: Path, here: str) -> None:
     """The process: answers orders until none comes for IDLE_S, or the agent is gone."""
+    from edgepart.agent.computing import Computing  # The whole planner: not in the agent's own process.
+
     os.nice(NICENESS)
     computing = Computing(Store(store, alone=False).model_path, here)
     try:

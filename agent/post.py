@@ -38,6 +38,8 @@ CONTROL_KINDS = kinds(
     control.Activate,
     control.Retire,
     control.FetchModel,
+    control.Timed,
+    control.Latency,
     control.Standing,
 )
 DATA_KINDS = kinds(

@@ -1,78 +1,47 @@
 """What this box can do, and what its links can: measured where that is possible, read where it is not.
 
-A door: runs small ONNX models in ordinary ONNX Runtime sessions, reads /proc, /sys and the clock. The
+A door: runs small ONNX models (trials.py) in ordinary ONNX Runtime sessions, reads /proc, /sys and the clock. The
 arithmetic from round trips to a Link is in `LinkProbe`, which does no I/O.
 """
 
 from __future__ import annotations
 
-import math
+import json
 import os
 import platform
 import re
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import onnxruntime as ort
 import psutil
-from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from edgepart.planner.cluster import Device, Link
+from edgepart.planner.cluster import FIXED_S, Cluster, Device, Link, to_json
 from edgepart.planner.errors import Unavailable, UsageError
-from edgepart.planner.region import Array
+
+if TYPE_CHECKING:
+    from edgepart.agent.trials import Trial
 
 ECHO_BYTES = 1 << 20
 """Payload of the big echo."""
+BORDER_BYTES = 1 << 18
+"""Payload of the middle one: what devices that share a layer send each other."""
+BURST = 16
+"""Small echoes that go together, for what one more message costs."""
 
 _SHARE_OF_MEMORY = 0.8
 """Of what is free: the rest is for the system, and for what the plan does not count."""
 
-_RUNS = 40
-"""Timed runs of each probe; the best counts: what disturbs a run only ever makes it longer."""
+_LEAST_RUNS = 3
+_MOST_RUNS = 400
+"""Timed runs of each trial; the best counts: what disturbs a run only ever makes it longer."""
 
-_BUDGET_S = 0.25
-"""For the runs of one probe; the first always runs to its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """One small model, and what it does."""
-
-    node: NodeProto
-    """Reads "x" and, where there is one, the weight "w"; writes "y"."""
-    x: tuple[int, ...]
-    w: tuple[int, ...] | None
-    y: tuple[int, ...]
-    flops: float
-    nbytes: float
-    """Moved to and from memory, by an operator that does nothing else."""
-
-
-def _conv(channels: int, size: int, kernel: int, groups: int = 1) -> _Work:
-    weight = (channels, channels // groups, kernel, kernel)
-    node = helper.make_node("Conv", ["x", "w"], ["y"], group=groups, pads=[kernel // 2] * 4)
-    shape = (1, channels, size, size)
-    return _Work(node, shape, weight, shape, 2.0 * math.prod(weight) * size * size, 0)
-
-
-_WORKS: dict[str, _Work] = {
-    "conv": _conv(64, 56, 3),
-    "pointwise": _conv(256, 28, 1),
-    "depthwise": _conv(128, 56, 3, groups=128),
-    "gemm": _Work(
-        helper.make_node("MatMul", ["x", "w"], ["y"]),
-        (64, 512),
-        (512, 512),
-        (64, 512),
-        2.0 * 64 * 512 * 512,
-        0,
-    ),
-    "memory": _Work(helper.make_node("Neg", ["x"], ["y"]), (1 << 23,), None, (1 << 23,), 0, 8.0 * (1 << 23)),
-    "segment": _Work(helper.make_node("Neg", ["x"], ["y"]), (1,), None, (1,), 0, 0),
-}
+_BUDGET_S = 0.03
+"""For the runs of one trial, beyond the least that it gets."""
 
 
 def probe_device(
@@ -89,54 +58,62 @@ def probe_device(
         raise UsageError(
             f"cannot measure with {threads} threads and {memory_limit} bytes; both must be positive"
         )
-    best_s = {family: _best_s(work, threads, clock) for family, work in _WORKS.items()}
-    segment_s = best_s["segment"]
-    families = {
-        family: work.flops / max(best_s[family] - segment_s, best_s[family] / 10)
-        for family, work in _WORKS.items()
-        if work.flops
-    }
+    from edgepart.agent.trials import CHAINED, FAMILIES, MOVES, chain  # Their weights are tens of megabytes.
+
+    one_s = _best_s(chain(1), threads, clock)
+    kernel_s = max(0.0, _best_s(chain(CHAINED), threads, clock) - one_s) / (CHAINED - 1)
+
+    def own_s(trial: Trial, besides_s: float = 0.0) -> float:
+        """Without the fixed costs, and what is done besides."""
+        took_s = _best_s(trial, threads, clock)
+        return max(took_s - one_s - besides_s, took_s / 10)
+
+    moves = {name: trial.nbytes / own_s(trial) for name, trial in MOVES.items()}
+    moves["border"] = border = _border(own_s, max(moves.values()))
+    families = {name: trial.flops / own_s(trial, trial.border / border) for name, trial in FAMILIES.items()}
     return Device(
         name=name,
         kind=device_kind(),
         flops_per_s=families["conv"],
-        memory_bytes_per_s=_WORKS["memory"].nbytes / best_s["memory"],
+        memory_bytes_per_s=moves["elementwise/67108864"],
         memory_bytes=float(memory_limit or available_memory_bytes() * _SHARE_OF_MEMORY),
         threads=threads,
-        segment_s=segment_s,
+        segment_s=one_s,
         families=families,
+        moves=moves,
+        kernel_s=kernel_s,
     )
 
 
-def _best_s(work: _Work, threads: int, clock: Callable[[], float]) -> float:
+def _border(own_s: Callable[[Trial], float], most: float) -> float:
+    """Bytes/s, read and written, of bringing values into the order that convolutions want, and back: `most` where that
+    takes no time that could be seen."""
+    from edgepart.agent.trials import ONE_CONV, TWO_CONVS
+
+    taken_s = 2 * own_s(ONE_CONV) - own_s(TWO_CONVS)
+    return ONE_CONV.border / max(taken_s, ONE_CONV.border / most)
+
+
+def _best_s(trial: Trial, threads: int, clock: Callable[[], float]) -> float:
     """Shortest time of one run, in seconds."""
-    session = _session(work, threads)
-    feeds = {"x": _noise(work.x)}
+    session = _session(trial, threads)
+    feeds = {"x": trial.input}
     session.run(None, feeds)
     best, end = float("inf"), clock() + _BUDGET_S
-    for _ in range(_RUNS * (10 if not (work.flops or work.nbytes) else 1)):
+    for run in range(_MOST_RUNS):
         start = clock()
         session.run(None, feeds)
         best = min(best, clock() - start)
-        if clock() > end:
+        if run + 1 >= _LEAST_RUNS and clock() > end:
             break
     return best
 
 
-def _session(work: _Work, threads: int) -> ort.InferenceSession:
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, work.x)]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, work.y)]
-    weights = [] if work.w is None else [numpy_helper.from_array(_noise(work.w), "w")]
-    graph = helper.make_graph([work.node], "probe", inputs, outputs, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+def _session(trial: Trial, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-
-
-def _noise(shape: tuple[int, ...]) -> Array:
-    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    return ort.InferenceSession(trial.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def device_kind(device_tree: Path = Path("/proc/device-tree"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -195,13 +172,16 @@ def default_threads() -> int:
 class LinkProbe:
     """From round trips of echoes to a Link. Feed it, then ask.
 
-    The best small round trip is twice the latency; what a big one takes longer is its payload, both ways.
-    The best of several counts: what disturbs an echo only makes it longer."""
+    The best small round trip is twice the way of one message; what each of many that go together adds is the fixed cost
+    of a message at the slower end, and the rest of the way is latency. What a big one takes longer is its payload, both
+    ways. The best of several of a size counts: what disturbs an echo only makes it longer; of sizes, the slower."""
 
     small_s: list[float] = field(default_factory=list)
     """Round trips of echoes without payload."""
     big: list[tuple[int, float]] = field(default_factory=list)
     """Payload bytes (sent and sent back) and round trips; several echoes that went together count as one."""
+    bursts: list[tuple[int, float]] = field(default_factory=list)
+    """Echoes without payload that went together, and when all were back."""
 
     def add(self, payload_bytes: int, round_trip_s: float) -> None:
         """One echo; UsageError for a time that cannot be."""
@@ -212,15 +192,34 @@ class LinkProbe:
         else:
             self.big.append((payload_bytes, round_trip_s))
 
+    def add_burst(self, count: int, seconds: float) -> None:
+        """So many echoes without payload, sent together; UsageError for what cannot be."""
+        if count < 2 or not seconds > 0:
+            raise UsageError(f"{count} echoes cannot take {seconds} s together")
+        self.bursts.append((count, seconds))
+
     def link(self) -> Link:
         """Unavailable: not both kinds of echo came back yet."""
         if not self.small_s or not self.big:
             raise Unavailable("this link is not measured yet: no echo came back")
         quiet_s = min(self.small_s)
-        rates = [2 * nbytes / max(trip_s - quiet_s, trip_s / 100) for nbytes, trip_s in self.big]
-        return Link(bytes_per_s=max(rates), latency_s=quiet_s / 2)
+        rates: dict[int, float] = {}
+        for nbytes, trip_s in self.big:
+            rate = 2 * nbytes / max(trip_s - quiet_s, trip_s / 100)
+            rates[nbytes] = max(rate, rates.get(nbytes, 0.0))
+        message_s = self._message_s(quiet_s)
+        return Link(min(rates.values()), quiet_s / 2 - 2 * message_s, message_s)
+
+    def _message_s(self, quiet_s: float) -> float:
+        """At each end; no more than half of the way of one."""
+        each = [(seconds - quiet_s) / (count - 1) for count, seconds in self.bursts]
+        return min(max(0.0, min(each, default=FIXED_S)), quiet_s / 4)
 
 
 def echo_sizes() -> Sequence[int]:
     """Payloads of the echoes that measure a link, in the order to send them."""
-    return (*[0] * 10, *[ECHO_BYTES] * 4)
+    return (*[0] * 10, *[BORDER_BYTES] * 4, *[ECHO_BYTES] * 4)
+
+
+if __name__ == "__main__":  # agent/probing.py: in a process of its own
+    print(json.dumps(to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2])),)))))

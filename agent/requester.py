@@ -35,6 +35,9 @@ from edgepart.planner.region import Array, Region
 log = logging.getLogger(__name__)
 
 
+ALONE = 15
+"""Latencies of requests that ran alone, of each plan: enough for a median, and soon new."""
+
 FAILURES: Mapping[str, type[EdgepartError]] = {"request": RequestError, "unplanned": Unavailable}
 """By kind of rules.Fail; any other is a ClusterError."""
 
@@ -87,6 +90,9 @@ class _Flight:
     request: int
     deployment: str
     epoch: Epoch
+    began_s: float = 0.0
+    alone: bool = False
+    """Whether no other request of this gateway was under way when it began."""
     got: dict[int, Value] = field(default_factory=dict)
     """By the recipes' numbers."""
 
@@ -104,6 +110,7 @@ class Requester:
         self._current: dict[str, ActivePlan] = {}
         self._held: dict[int, _Held] = {}
         self._flights: dict[int, _Flight] = {}
+        self._alone_s: dict[tuple[str, Epoch], deque[float]] = {}
         self._count = 0
         self._queue: deque[rules.Event] = deque()
         self._handling = False
@@ -184,6 +191,10 @@ class Requester:
     def counts(self) -> Mapping[str, tuple[int, int]]:
         """By deployment, requests in flight and waiting."""
         return self._rules.counts()
+
+    def latencies(self) -> Mapping[tuple[str, Epoch], tuple[float, ...]]:
+        """By deployment and epoch, what the last requests took that ran while no other one did."""
+        return {key: tuple(seconds) for key, seconds in self._alone_s.items()}
 
     def active(self, deployment: str) -> Plan | None:
         """The plan that new requests run on."""
@@ -269,11 +280,16 @@ class Requester:
                 self._settle(request, FAILURES.get(kind, ClusterError)(error))
             case rules.Forget(deployment, epoch):
                 del self._plans[deployment, epoch]
+                self._alone_s.pop((deployment, epoch), None)
 
     def _start(self, effect: rules.Start) -> None:
         held = self._held[effect.request]
         active = self._plans[effect.deployment, effect.epoch]
-        self._flights[effect.attempt] = _Flight(effect.request, effect.deployment, effect.epoch)
+        for flight in self._flights.values():
+            flight.alone = False
+        self._flights[effect.attempt] = _Flight(
+            effect.request, effect.deployment, effect.epoch, self._loop.time(), not self._flights
+        )
         try:
             check_inputs(active.plan.inputs, held.inputs)  # the model may be another one by now
             for target, transfer, values in cut(active, held.inputs):
@@ -295,6 +311,9 @@ class Requester:
     def _answer(self, effect: rules.Answer) -> None:
         active = self._plans[effect.deployment, effect.epoch]
         flight = self._flights.pop(effect.attempt)
+        if flight.alone:
+            known = self._alone_s.setdefault((effect.deployment, effect.epoch), deque(maxlen=ALONE))
+            known.append(self._loop.time() - flight.began_s)
         held = self._held.pop(effect.request)
         if held.answer.done():
             return

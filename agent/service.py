@@ -32,19 +32,24 @@ from edgepart.agent.identity import Identity, load
 from edgepart.agent.joining import Doorkeeper
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
+from edgepart.agent.memory import resident_bytes, share_heaps, within
 from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions, format_address, parse_address
 from edgepart.agent.plans import Plans
 from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
-from edgepart.agent.probe import default_threads, probe_device
+from edgepart.agent.probe import default_threads
+from edgepart.agent.probing import probe_apart
+from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.requester import Requester
 from edgepart.agent.routing import Router
 from edgepart.agent.sessions import Sessions
 from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Store
+from edgepart.agent.timing import Timing
 from edgepart.agent.transport import Transport
+from edgepart.planner.cluster import Device
 from edgepart.planner.errors import EdgepartError, FrameError, UsageError
 
 log = logging.getLogger(__name__)
@@ -81,14 +86,14 @@ class Agent:
         """Returns when links and HTTP are served. UsageError, Unavailable where an address cannot be had."""
         self._notify.status("measuring this device")
         threads = self._options.threads or default_threads()
-        limit = self._options.memory_limit_bytes
-        device = await asyncio.to_thread(probe_device, self._name, threads, limit)
-        self._make_data_plane(threads)
+        device = await asyncio.to_thread(probe_apart, self._name, threads)
+        self._make_data_plane(threads, device)
         listener = bind(self._options.http)
         self._ending.callback(listener.close)
         listen = self._transport.listen(*self._options.listen)
         self._make_logic(listen, listener)
         node, post = self.identity.node_id, self._shell.post
+        device = within(device, self._options.memory_limit_bytes, resident_bytes())
         self._measuring = Measuring(node, device, self._asks, post, self._measured_by)
         self._post.connect(self._plans, self._shell.post, self._serving.asked, self._asks.answered)
         self._wired.set()
@@ -98,6 +103,10 @@ class Agent:
         await self._http.start()
         await self._look_around(listen)
         self._keep_doing("measuring", self._measuring.run())
+        self._keep_doing(
+            "timing",
+            self._timing.watch(lambda: self._executor.counters().segments, self._requester.latencies),
+        )
         self._keep_doing("deleting what nothing uses", self._collect_garbage())
         self._keep_doing("feeding the watchdog", self._notify.feed(self._progressing))
         self._files.announce(self._name, reachable_text(listen), self._http.url)
@@ -105,7 +114,7 @@ class Agent:
         self._notify.ready()
         log.info("agent %s (%s) listens on %s, %s", self._name, self.identity.node_id, listen, self._http.url)
 
-    def _make_data_plane(self, threads: int) -> None:
+    def _make_data_plane(self, threads: int, device: Device) -> None:
         node = self.identity.node_id
         doorkeeper = Doorkeeper(self.identity, self._addresses, self._addresses)
         self._transport = Transport(self.identity, self._frame, self._link, doorkeeper)
@@ -118,7 +127,7 @@ class Agent:
         self._fetching = Fetching(self._store, self._asks)
         self._executor = Executor(self._post.values)
         self._requester = Requester(node, self._post.values)
-        self._sessions = Sessions(threads, lambda ref: self._store.get(ref.digest))
+        self._sessions = Sessions(threads, lambda ref: self._store.file(ref.digest))
         self._plans = Plans(
             node,
             self._sessions,
@@ -126,6 +135,15 @@ class Agent:
             self._requester,
             self._fetching.weights,
             self._fetching.constants,
+            lambda event: self._shell.post(event),
+            lambda prepared: self._timing.time(prepared),
+        )
+        self._profiles = ProfileBook(self._files.profiles())
+        self._timing = Timing(
+            device.pace,
+            threads,
+            self._options.profile_budget_s,
+            self._profiles,
             lambda event: self._shell.post(event),
         )
         self._executor.start()
@@ -145,7 +163,14 @@ class Agent:
             version=__version__,
         )
         now = asyncio.get_running_loop().time()
-        core = Core(facts, now, term=files.term, deployments=files.deployments(), models=self._store.models())
+        core = Core(
+            facts,
+            now,
+            term=files.term,
+            deployments=files.deployments(),
+            models=self._store.models(),
+            profiles=self._profiles,
+        )
         router = Router(core, self._requester, lambda event: self._shell.post(event))
         self._ending.callback(router.stop)
         self._face = Face(
@@ -157,6 +182,7 @@ class Agent:
             self._store,
             lambda event: self._shell.post(event),
             lambda: self._http.url,
+            self._requester.latencies,
         )
         self._http = HttpServer(
             self._face, self.identity.admin, listener=listener, spool=self._store.root / "partial"
@@ -333,6 +359,7 @@ async def serve(options: AgentOptions) -> None:
 
 def run(options: AgentOptions) -> None:
     """What `edgepart agent` calls."""
+    share_heaps()
     with asyncio.Runner() as runner:
         runner.run(serve(options))
         # All is said and on disk. A thread that still loads or computes cannot be stopped, and need not be waited for.

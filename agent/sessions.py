@@ -1,15 +1,17 @@
 """Sessions: the ONNX Runtime sessions of the programs that this device holds. A door: the only module of the
 product that creates or runs ONNX Runtime sessions.
 
-Weights are not in a segment's model: each is one OrtValue over the memory-mapped blob, made once per digest
-and shape, and shared by every session of every epoch. Equal segments share one session. Both are let go with the last
-program that uses them.
+Weights are not in a segment's model. Those that the store has as files are given to ONNX Runtime as such: it maps
+them, packs what it computes with into memory of its own, and lets the file go again, so that a session takes its weights
+once. (OrtValues it copies, and keeps the mapped file beside the copy.) Equal segments share one session, which is let go
+with the last program that uses it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from onnx import TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
 from edgepart.agent.elements import element_dtype, is_native, is_sub_byte, onnx_number
+from edgepart.agent.memory import give_back
 from edgepart.planner.errors import InternalError, ModelError, RequestError
 from edgepart.planner.plan import Program, Segment, WeightRef
 from edgepart.planner.region import Array
@@ -32,9 +35,12 @@ log = logging.getLogger(__name__)
 Value = Any
 """What travels: a numpy array (object dtype for strings), or for what is no tensor a list, a dict or None."""
 
-WeightSource = Callable[[WeightRef], Array]
-"""Gives a weight's bytes: an array of any type and shape with `nbytes` bytes, contiguous; it may be
-memory-mapped."""
+WeightSource = Callable[[WeightRef], Array | Path]
+"""Gives a weight's bytes: a file that holds just these, or an array of any type and shape with `nbytes` bytes,
+contiguous."""
+
+Weight = Any
+"""An OrtValue, or the Path of a file."""
 
 ORT_ERRORS: tuple[type[Exception], ...] = (
     ort_errors.Fail,
@@ -160,6 +166,8 @@ class Sessions:
             except BaseException:
                 self._drop(held)
                 raise
+            finally:
+                give_back()
         ports = [(p, one) for one in held for p in (*one.segment.inputs, *one.segment.outputs)]
         found = {port.piece.tensor: one.dtypes[port.name] for port, one in ports}
         dtypes = {tensor: dtype for tensor, dtype in found.items() if dtype is not None}
@@ -170,6 +178,7 @@ class Sessions:
         it."""
         with self._lock:
             self._drop(prepared.loaded)
+            give_back()
 
     @property
     def held(self) -> tuple[int, int]:
@@ -184,6 +193,7 @@ class Sessions:
                 loaded = load_segment(segment, values, self._threads, self._level)
                 if self._warmed:
                     warm_up(loaded)
+                give_back()  # Making a session takes twice its weights for a moment, and the next one is to have that.
             except BaseException:
                 self._drop_weights(segment)
                 raise
@@ -237,12 +247,15 @@ def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> L
 
 
 def load_segment(
-    segment: Segment, weights: Mapping[str, Any], threads: int, level: Any = None
+    segment: Segment, weights: Mapping[str, Weight], threads: int, level: Any = None
 ) -> LoadedSegment:
-    """A session; `weights`: OrtValues by initializer name. InternalError if ONNX Runtime refuses it."""
-    options = session_options(threads, weights, level)
+    """A session; `weights` by initializer name. InternalError if ONNX Runtime refuses it."""
+    values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
+    files = {name: value for name, value in weights.items() if isinstance(value, Path)}
+    options = session_options(threads, values, level)
+    model = _with_files(segment.model, files, options) if files else segment.model
     try:
-        session = ort.InferenceSession(segment.model, options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except ORT_ERRORS as error:
         raise InternalError(
             f"ONNX Runtime {ort.__version__} cannot load {describe(segment)}: {error}"
@@ -254,8 +267,22 @@ def load_segment(
             f"{describe(segment)} has no input or output {sorted(absent)}, which its ports name"
         )
     return LoadedSegment(
-        describe(segment), session, *names, types, tuple(weights.values()), plain, segment=segment
+        describe(segment), session, *names, types, tuple(values.values()), plain, segment=segment
     )
+
+
+def _with_files(model: bytes, files: Mapping[str, Path], options: Any) -> bytes:
+    """The model with its external initializers in these files. ONNX Runtime takes them from one folder and what is
+    below it, links followed."""
+    found = {name: path.resolve() for name, path in files.items()}
+    folder = os.path.commonpath([path.parent for path in found.values()])
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    proto = onnx.load_model_from_string(model)
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data if tensor.name in found else ():
+            if entry.key == "location":
+                entry.value = os.path.relpath(found[tensor.name], folder)
+    return bytes(proto.SerializeToString())
 
 
 def _types(session: Any) -> tuple[dict[str, np.dtype[Any] | None], bool]:
@@ -273,6 +300,9 @@ def session_options(threads: int, weights: Mapping[str, Any], level: Any = None)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    # An arena of each session would keep the most that it ever took, and sessions run one at a time. What is freed
+    # after a run the next one finds in the C library's heap, as fast.
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if weights:
@@ -280,18 +310,25 @@ def session_options(threads: int, weights: Mapping[str, Any], level: Any = None)
     return options
 
 
-def warm_up(loaded: LoadedSegment) -> None:
-    """One run on made-up inputs, so that the first request does not pay for first-time allocations.
+def made_up_inputs(loaded: LoadedSegment) -> list[Array] | None:
+    """To run a segment with before requests come.
 
-    Left out where made-up inputs could do harm: integers are indices, lengths or divisors (a division by zero
-    kills the process), a loop might not end; and where shapes or values cannot be made up."""
+    None where they could do harm: integers are indices, lengths or divisors (a division by zero kills the process), a
+    loop might not end; and where shapes or values cannot be made up."""
     inputs: list[Array] = []
     for port in loaded.segment.inputs:
         dtype = loaded.dtypes[port.name]
         if dtype is None or not (dtype.kind == "f" or not is_native(dtype)) or port.piece.region.rank == 0:
-            return
+            return None
         inputs.append(np.ones(port.piece.region.shape, dtype))
-    if any(node.op_type == "Loop" for node in onnx.load_from_string(loaded.segment.model).graph.node):
+    looping = any(node.op_type == "Loop" for node in onnx.load_from_string(loaded.segment.model).graph.node)
+    return None if looping else inputs
+
+
+def warm_up(loaded: LoadedSegment) -> None:
+    """One run on made-up inputs, so that the first request does not pay for first-time allocations."""
+    inputs = made_up_inputs(loaded)
+    if inputs is None:
         return
     try:
         loaded.run(inputs)
@@ -314,15 +351,18 @@ def _key(ref: WeightRef) -> _Key:
     return ref.digest, ref.dtype, ref.shape
 
 
-def _weight_value(ref: WeightRef, blob: Array) -> Any:
+def _weight_value(ref: WeightRef, blob: Array | Path) -> Weight:
     dtype = element_dtype(ref.dtype)
     if dtype is None or is_sub_byte(dtype):
         raise InternalError(f"weight {ref.name} is of {ref.dtype}, which has to be inside its segment")
-    if blob.nbytes != ref.nbytes:
+    nbytes = blob.stat().st_size if isinstance(blob, Path) else blob.nbytes
+    if nbytes != ref.nbytes:
         raise InternalError(
-            f"weight {ref.name} ({ref.dtype}, cut from {ref.source}) has {blob.nbytes} bytes in the store "
+            f"weight {ref.name} ({ref.dtype}, cut from {ref.source}) has {nbytes} bytes in the store "
             f"and {ref.nbytes} in the plan"
         )
+    if isinstance(blob, Path):
+        return blob
     raw = np.asarray(blob).reshape(-1).view(np.uint8)
     return as_ort_value(raw.view(dtype).reshape(ref.shape))
 

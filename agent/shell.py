@@ -136,6 +136,8 @@ class Shell:
                 for entry in entries:
                     if entry.deleted:
                         doors.plans.undeployed(entry.name)
+            case events.PersistProfiles(timings):
+                doors.files.keep_profiles(timings)
             case events.LoadPlan():
                 doors.plans.load(effect)
             case events.SwitchTo():

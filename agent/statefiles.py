@@ -3,6 +3,7 @@
 term.json         largest term seen, and this device's incarnation
 deployments.json  the versioned map, tombstones included
 cluster.json      where members listened when last seen: hints to call them
+profiles.json     what segments took on devices of which kind
 agent.json        addresses in use; there while the agent runs
 lock              held by the agent that runs on this directory
 """
@@ -17,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from edgepart.agent import deployments
-from edgepart.agent.control import Deployment
+from edgepart.agent import deployments, profiles
+from edgepart.agent.control import Deployment, Profile
 from edgepart.agent.store import read_json, write_atomic
 from edgepart.planner.errors import UsageError
 
@@ -66,6 +67,19 @@ class StateFiles:
 
     def keep_deployments(self, entries: Iterable[Deployment]) -> None:
         self._write("deployments.json", deployments.to_json(entries))
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """Where the file is damaged, a warning and none: segments are measured again."""
+        path = self.state / "profiles.json"
+        try:
+            document = read_json(path)
+            return () if document is None else profiles.from_json(document)
+        except UsageError as error:
+            log.warning("%s is not used: %s", path, error)
+            return ()
+
+    def keep_profiles(self, timings: Iterable[Profile]) -> None:
+        self._write("profiles.json", profiles.to_json(timings))
 
     def members(self) -> dict[str, tuple[str, ...]]:
         """Addresses by node id, as they were last seen. Where the file is damaged, a warning and none: hints are no

@@ -31,9 +31,9 @@ from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from edgepart.planner.blobs import cut
+from edgepart.planner.digests import file_digest, joint_digest
 from edgepart.planner.errors import EdgepartError, PeerError, Unavailable, UsageError
 from edgepart.planner.graph import Constant, Graph
-from edgepart.planner.model import file_digest, joint_digest, load_constants, load_graph
 from edgepart.planner.plan import Plan, WeightRef
 from edgepart.planner.region import Array, Region
 
@@ -142,6 +142,11 @@ class Store:
         if self.size(digest) == 0:
             return np.frombuffer(b"", np.uint8)
         return np.memmap(self.path(digest), np.uint8, mode="r")
+
+    def file(self, digest: str) -> Path:
+        """Where the blob's bytes are. Unavailable: it is not here."""
+        self.size(digest)
+        return self.path(digest)
 
     def put_bytes(self, data: bytes | memoryview) -> str:
         """Keeps the bytes; their digest."""
@@ -316,6 +321,9 @@ class Store:
 
     def _constant(self, source: Source) -> Constant | None:
         """The constant of a model that is here; None where it has none of that name."""
+        # All that loads models: not where none is cut.
+        from edgepart.planner.model import load_constants, load_graph
+
         path = self.model_path(source.model)
         constants = _remembered(self._constants, source.model, lambda: load_constants(path))
         if source.constant in constants or not source.shapes:

@@ -93,11 +93,11 @@ class Speedup:
         return self.all_busy_s / len(self.used) / self.busiest_s
 
 
-def slow_environment(runs: Path | None = None) -> dict[str, str]:
+def slow_environment(runs: Path | None = None, factor: float = FACTOR) -> dict[str, str]:
     """Makes a process a slow device; `runs` is told when it computed."""
     paths = [str(SLOW), os.environ.get("PYTHONPATH", "")]
     told = {} if runs is None else {"EDGEPART_LAB_RUNS": str(runs)}
-    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "EDGEPART_LAB_SLOW": str(FACTOR), **told}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "EDGEPART_LAB_SLOW": str(factor), **told}
 
 
 def bare_slow_s(path: Path) -> float:

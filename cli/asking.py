@@ -154,6 +154,9 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
         parts += [Text(), table(columns, deployments, right=("epoch", "predicted"))]
     else:
         parts.append(Text("\nnothing deployed", style="dim"))
+    for card in document.get("deployments", ()):
+        if card.get("note"):
+            parts.append(Text(f"\n{card['name']}: {card['note']}", style="yellow"))
     for name, why in (document.get("failed_deployments") or {}).items():
         parts.append(Text(f"\nthe last try to deploy {name} here failed: {why}", style="yellow"))
     return Group(*parts)

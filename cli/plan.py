@@ -8,13 +8,15 @@ import json
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgepart.cli.options import Agent, State, target_of
+from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
 from edgepart.planner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +36,8 @@ def plan(
         typer.Option(help="cluster.json, as `edgepart devices --json` prints it; default: this machine."),
     ] = None,
     strategy: Annotated[
-        str, typer.Option(help="auto, single, modnn, deepthings, bbgrap, data, model, owt or optcnn.")
+        str,
+        typer.Option(help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn or pipeline."),
     ] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help="Every strategy, side by side.")] = False,
     axis: Annotated[
@@ -52,6 +55,15 @@ def plan(
         list[str] | None, typer.Option(help="Per device: 2G, or pi-a=2G for one of them. Repeatable.")
     ] = None,
     budget: Annotated[float, typer.Option(help="Seconds that the search may take, about.")] = 10.0,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Measure it, too: on this machine, or, where MODEL is the name of a deployment, on its cluster.",
+        ),
+    ] = False,
+    state: State = None,
+    agent: Agent = None,
     html: Annotated[Path | None, typer.Option(help="Draw the plan into this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
@@ -60,6 +72,9 @@ def plan(
         raise UsageError(f"--budget {budget}: give a positive number of seconds")
     if compare and html:
         raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
+    if verify and is_deployment(model):
+        _print_verified(verify_live(target_of(agent, state), str(model)), as_json)
+        return
     problem = _problem(
         model, cluster, shape or [], devices, gateway, memory_limit or [], objective, axis, budget
     )
@@ -74,10 +89,22 @@ def plan(
 
         html.write_text(draw(offer.document, offer.plan, offer.simulation, problem, offer.strategy))
         print(f"drawn: {html}", file=sys.stderr)
+    if verify:
+        found, made = offer.simulation, offer.document
+        made["verified"] = verify_here(problem, offer.plan, found.latency_s, found.compute_s)
     if as_json:
         print(json.dumps(offer.document))
+        return
+    _print_plan(offer.document)
+    if verify:
+        show(offer.document["verified"])
+
+
+def _print_verified(document: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(document))
     else:
-        _print_plan(offer.document)
+        show(document)
 
 
 @dataclass(frozen=True)
@@ -202,13 +229,18 @@ def _compare(problem: Problem) -> dict[str, Any]:
         found[result.name] = {
             "feasible": True,
             "predicted_latency_s": simulation.latency_s,
-            "predicted_throughput_per_s": simulation.throughput_per_s if simulation.compute_s else None,
+            "predicted_throughput_per_s": result.throughput_per_s if simulation.compute_s else None,
             "devices": sorted(simulation.compute_s),
             "sent_bytes": sum(simulation.sent_bytes.values()),
             "peak_memory_bytes": max(simulation.peak_memory_bytes.values(), default=0),
             "why": result.strategy.why,
         }
-    return {"model": problem.graph.name, "strategies": found, "search_s": time.perf_counter() - start}
+    return {
+        "model": problem.graph.name,
+        "objective": problem.objective,
+        "strategies": found,
+        "search_s": time.perf_counter() - start,
+    }
 
 
 def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
@@ -222,7 +254,7 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
     for column in ("latency", "req/s", "devices", "sent", "memory"):
         table.add_column(column, justify="right")
     rows = document["strategies"]
-    best = min((r["predicted_latency_s"] for r in rows.values() if r["feasible"]), default=None)
+    best = _best(document)
     for name, row in rows.items():
         if not row["feasible"]:
             table.add_row(name, "does not fit", "", "", "", "", style="red")
@@ -234,7 +266,7 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
             str(len(row["devices"])),
             size_text(row["sent_bytes"]),
             size_text(row["peak_memory_bytes"]),
-            style="bold" if row["predicted_latency_s"] == best else None,
+            style="bold" if name in best else None,
         )
     console = Console()
     console.print(table)
@@ -242,14 +274,25 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
         console.print(f"[bold]{name}[/bold]: {row['why']}", highlight=False)
 
 
+def _best(document: Mapping[str, Any]) -> set[str]:
+    """The strategies that nobody beats, by the objective."""
+    rows = {name: row for name, row in document["strategies"].items() if row["feasible"]}
+    if document["objective"] == "throughput":
+        score = {name: -(row["predicted_throughput_per_s"] or 0.0) for name, row in rows.items()}
+    else:
+        score = {name: row["predicted_latency_s"] for name, row in rows.items()}
+    return {name for name in score if score[name] == min(score.values())}
+
+
 def _print_plan(document: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console, rate = Console(), document["predicted_throughput_per_s"]
     console.print(
         f"[bold]{document['model']}[/bold] · {document['strategy']}: "
         f"[bold]{document['predicted_latency_s'] * 1e3:.4g} ms[/bold] a request"
+        + (f", {rate:.4g} requests/s with many in flight" if rate else "")
     )
     if single := document["baselines"]["single"]:
         console.print(

@@ -46,6 +46,10 @@ def agent(
             metavar="BYTES", help="What plans may use here: 2G.", show_default="most of what is free"
         ),
     ] = None,
+    profile_budget: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="For timing a plan on this device before it replaces one."),
+    ] = 10.0,
     log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")] = "info",
 ) -> None:
     """Run this device's agent until it is told to stop (SIGTERM, Ctrl-C)."""
@@ -61,6 +65,7 @@ def agent(
         memory_limit_bytes=None
         if memory_limit is None
         else parse_bytes(memory_limit, option="--memory-limit"),
+        profile_budget_s=profile_budget,
     )
     if log_level not in LEVELS:
         raise UsageError(f"--log-level {log_level!r}: give one of {', '.join(LEVELS)}")

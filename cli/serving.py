@@ -14,6 +14,7 @@ import typer
 
 from edgepart.cli.options import Agent, Json, State, Target, target_of
 from edgepart.cli.output import console, note, print_json, progress, say, seconds, shape, table
+from edgepart.cli.verifying import measured_report, of_plan, show
 from edgepart.planner.errors import ClusterError, EdgepartError, UsageError
 
 if TYPE_CHECKING:
@@ -127,6 +128,8 @@ class Run:
     retries: int = 0
     replays: int = 0
     epochs: set[str] = field(default_factory=set)
+    report: dict[str, Any] | None = None
+    """Of the plan that served in the end, with what was measured of it."""
     difference: float = 0.0
     """The largest between any answer and the first: the inputs are the same each time."""
 
@@ -140,6 +143,7 @@ class Run:
         if latency is not None:
             latency |= {"mean": float(times.mean()), "max": float(times.max())}
         took_s = self.ended - self.began
+        alone_s = latency["p50"] if latency is not None and self.concurrency == 1 else None
         return {
             "model": self.model,
             "concurrency": self.concurrency,
@@ -149,6 +153,7 @@ class Run:
             "requests_per_s": len(times) / took_s if took_s else None,
             "latency_s": latency,
             "predicted_latency_s": self.predicted_s,
+            "predicted_and_measured": of_plan(self.report, alone_s, len(times)) if self.report else None,
             "longest_gap_s": max(gaps) if gaps else None,
             "retries": self.retries,
             "replays": self.replays,
@@ -192,7 +197,7 @@ async def _bench(
         inputs = (
             read_inputs(given, metadata)
             if given
-            else random_inputs(_bound(metadata, cards.get(name, {})), seed)
+            else random_inputs(bound_metadata(metadata, cards.get(name, {})), seed)
         )
         run = Run(name, number, concurrency, cards.get(name, {}).get("predicted_latency_s"))
         first = await client.infer(name, inputs, None, timeout_s)  # warms up; not counted
@@ -201,10 +206,11 @@ async def _bench(
         workers = [_work(client, run, todo, inputs, first, timeout_s, report) for _ in range(concurrency)]
         await asyncio.gather(*workers)
         run.ended = time.perf_counter()
+        run.report = await measured_report(client, name) if len(run.latencies_s) else None
     return run
 
 
-def _bound(metadata: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
+def bound_metadata(metadata: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
     """With the shapes that the deployment was bound to first in place of open ones."""
     first: Mapping[str, Any] = next((bound["shapes"] for bound in card.get("bindings") or ()), {})
     inputs = [entry | {"shape": first.get(entry["name"], entry["shape"])} for entry in metadata["inputs"]]
@@ -258,6 +264,8 @@ def _show(document: Mapping[str, Any]) -> None:
         ("answers", _sameness(document)),
     ]
     console().print(table(("", document["model"]), rows))
+    if document["predicted_and_measured"]:
+        show(document["predicted_and_measured"])
 
 
 def _sameness(document: Mapping[str, Any]) -> str:

@@ -5,17 +5,21 @@ Facts, and the one place that knows the JSON's form. No file is opened here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from math import log2
 from typing import Any
 
 from edgepart.planner.errors import UsageError
+from edgepart.planner.rates import Rates, curves
 
 FIXED_S = 5e-5
 """Fixed cost of a segment or a message where nobody has measured it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Device:
     """One box."""
 
@@ -34,7 +38,23 @@ class Device:
     """Fixed cost of starting one segment."""
     families: Mapping[str, float] = field(default_factory=dict)
     """Achieved FLOP/s by operator family ("conv", "depthwise", "gemm" ...) where it was measured; overrides
-    `flops_per_s` for that family."""
+    `flops_per_s` for that family. With a size behind a slash, at so many channels or rows (planner/rates.py)."""
+    moves: Mapping[str, float] = field(default_factory=dict)
+    """Achieved bytes/s, read and written, by kind of operator that mostly moves data ("softmax", "lrn" ...) where it was
+    measured; overrides `memory_bytes_per_s` for that kind. With a size behind a slash, at so many bytes."""
+    kernel_s: float = 0.0
+    """Fixed cost of each operator that the runtime runs."""
+
+    @cached_property
+    def rates(self) -> Rates:
+        """The same, to be asked."""
+        return Rates(curves(self.families), curves(self.moves), self.flops_per_s, self.memory_bytes_per_s)
+
+    @property
+    def pace(self) -> str:
+        """Devices of one pace share profiles: of equal hardware, and found to be about equally fast, in steps of half an
+        octave. A box that is throttled is not what its twin is."""
+        return f"{self.kind}~{round(2 * log2(self.flops_per_s))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +66,29 @@ class Link:
     """From the first byte sent to the first byte there, for a small message: half a round trip."""
     message_s: float = FIXED_S
     """Fixed cost per message at each end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """What several ways between devices share, both directions together: a Wi-Fi channel, a bus, a cable between two
+    switches."""
+
+    name: str
+    bytes_per_s: float
+    """Of all that crosses it, at any time."""
+    devices: frozenset[str] = frozenset()
+    """All that they send to others, and receive from them, crosses it."""
+    links: frozenset[tuple[str, str]] = frozenset()
+    """What goes between these pairs crosses it, either way."""
+    relayed: bool = False
+    """Whether what goes from one of `devices` to another crosses it twice, as it does through an access point."""
+
+    def crossings(self, a: str, b: str) -> int:
+        """How often what goes from `a` to `b` crosses it."""
+        ends = (a in self.devices) + (b in self.devices)
+        if ends == 0:
+            return int((a, b) in self.links or (b, a) in self.links)
+        return ends if self.relayed else 1
 
 
 LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
@@ -60,6 +103,8 @@ class Cluster:
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
     """By (a, b) with a's and b's names; looked up in both orders."""
     default_link: Link = Link(bytes_per_s=1.17e8, latency_s=2e-4)
+    media: tuple[Medium, ...] = ()
+    """What links share; links that are in none have their bytes to themselves."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -69,6 +114,14 @@ class Cluster:
             for name in pair:
                 if name not in names:
                     raise UsageError(f"cluster: link {pair} names {name!r}, which is no device of it")
+        if len({medium.name for medium in self.media}) < len(self.media):
+            raise UsageError(f"cluster: two media share a name among {sorted(m.name for m in self.media)}")
+        for medium in self.media:
+            for name in sorted(medium.devices.union(*medium.links)):
+                if name not in names:
+                    raise UsageError(
+                        f"cluster: medium {medium.name!r} names {name!r}, which is no device of it"
+                    )
 
     def device(self, name: str) -> Device:
         for device in self.devices:
@@ -84,15 +137,78 @@ class Cluster:
     def only(self, names: tuple[str, ...]) -> Cluster:
         """The cluster with just these devices, in the order given."""
         kept = {pair: link for pair, link in self.links.items() if set(pair) <= set(names)}
-        return Cluster(tuple(self.device(name) for name in names), kept, self.default_link)
+        media = tuple(
+            replace(
+                medium,
+                devices=medium.devices & set(names),
+                links=frozenset(pair for pair in medium.links if set(pair) <= set(names)),
+            )
+            for medium in self.media
+        )
+        devices = tuple(self.device(name) for name in names)
+        return Cluster(devices, kept, self.default_link, tuple(m for m in media if m.devices or m.links))
+
+    @cached_property
+    def card_bytes_per_s(self) -> Mapping[str, float]:
+        """By device, what its network card can send, and at the same time receive: as much as the fastest of its
+        links."""
+        pairs = {
+            tuple(sorted(pair)): self.link(*pair).bytes_per_s for pair in self.links if len(set(pair)) > 1
+        }
+        linked = Counter(name for pair in pairs for name in pair)
+        rest = len(self.devices) - 1
+        found = {
+            d.name: self.default_link.bytes_per_s if linked[d.name] < rest else 0.0 for d in self.devices
+        }
+        for pair, rate in pairs.items():
+            found.update({name: rate for name in pair if rate > found[name]})
+        return found
+
+    def faster(self, times: float) -> Cluster:
+        """The cluster with so many times the bytes a second on every link and medium."""
+
+        def sped(link: Link) -> Link:
+            return replace(link, bytes_per_s=times * link.bytes_per_s)
+
+        links = {pair: sped(link) for pair, link in self.links.items()}
+        media = tuple(replace(medium, bytes_per_s=times * medium.bytes_per_s) for medium in self.media)
+        return Cluster(self.devices, links, sped(self.default_link), media)
+
+    def joined_by_another(self, like: str, name: str) -> Cluster:
+        """The cluster with one more device, `name`, just like `like`, linked to the others as that is, to `like` by the
+        fastest link that `like` has, and in the same media."""
+        others = [device.name for device in self.devices if device.name != like]
+        mine = {other: self.link(like, other) for other in others}
+        best = max(mine.values(), key=lambda link: link.bytes_per_s, default=self.default_link)
+        links = (
+            dict(self.links) | {(name, other): link for other, link in mine.items()} | {(name, like): best}
+        )
+        media = tuple(
+            replace(
+                medium,
+                devices=medium.devices | ({name} if like in medium.devices else set()),
+                links=medium.links
+                | {(name, b if a == like else a) for a, b in medium.links if like in (a, b)},
+            )
+            for medium in self.media
+        )
+        twin = replace(self.device(like), name=name)
+        return Cluster((*self.devices, twin), links, self.default_link, media)
 
 
 def to_json(cluster: Cluster) -> dict[str, Any]:
-    return {
-        "devices": [asdict(device) | {"families": dict(device.families)} for device in cluster.devices],
+    document = {
+        "devices": [
+            asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
+            for device in cluster.devices
+        ],
         "links": [{"a": a, "b": b, **asdict(link)} for (a, b), link in cluster.links.items()],
         "default_link": asdict(cluster.default_link),
     }
+    media = [
+        asdict(m) | {"devices": sorted(m.devices), "links": sorted(map(list, m.links))} for m in cluster.media
+    ]
+    return document | {"media": media} if media else document
 
 
 def from_json(document: Any) -> Cluster:
@@ -109,12 +225,15 @@ def from_json(document: Any) -> Cluster:
         for where in [f"links[{i}]"]
     }
     default = _link(root["default_link"], "default_link") if "default_link" in root else Cluster.default_link
-    return Cluster(devices, links, default)
+    media = tuple(
+        _medium(entry, f"media[{i}]")
+        for i, entry in enumerate(_list(root, "media", "cluster") if "media" in root else [])
+    )
+    return Cluster(devices, links, default, media)
 
 
 def _device(entry: Any, where: str) -> Device:
     entry = _mapping(entry, where)
-    families = _mapping(entry.get("families", {}), f"{where}.families")
     return Device(
         name=_text(entry, "name", where),
         kind=str(entry.get("kind", "unknown")),
@@ -123,8 +242,21 @@ def _device(entry: Any, where: str) -> Device:
         memory_bytes=_positive(entry, "memory_bytes", where),
         threads=int(_positive(entry, "threads", where, default=1)),
         segment_s=_positive(entry, "segment_s", where, default=FIXED_S),
-        families={str(name): _positive(families, name, f"{where}.families") for name in families},
+        families=_rates(entry, "families", where),
+        moves=_rates(entry, "moves", where),
+        kernel_s=_positive(entry, "kernel_s", where, default=0.0, or_zero=True),
     )
+
+
+def _rates(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
+    inside = f"{where}.{key}"
+    rates = _mapping(entry.get(key, {}), inside)
+    found = {str(name): _positive(rates, name, inside) for name in rates}
+    try:
+        curves(found)
+    except ValueError as error:
+        raise UsageError(f"{inside}: {error}") from error
+    return found
 
 
 def _link(entry: Any, where: str) -> Link:
@@ -133,6 +265,27 @@ def _link(entry: Any, where: str) -> Link:
         bytes_per_s=_positive(entry, "bytes_per_s", where),
         latency_s=_positive(entry, "latency_s", where, or_zero=True),
         message_s=_positive(entry, "message_s", where, default=FIXED_S, or_zero=True),
+    )
+
+
+def _medium(entry: Any, where: str) -> Medium:
+    entry = _mapping(entry, where)
+    devices = _list(entry, "devices", where) if "devices" in entry else []
+    pairs = _list(entry, "links", where) if "links" in entry else []
+    named = [*devices, *(name for pair in pairs for name in (pair if isinstance(pair, list) else [None]))]
+    if not named or not all(isinstance(name, str) for name in named) or any(len(pair) != 2 for pair in pairs):
+        raise UsageError(
+            f'{where}: give the names of its devices ("devices": ["a", "b"]), or of linked pairs ("links": [["a", "b"]])'
+        )
+    relayed = entry.get("relayed", False)
+    if not isinstance(relayed, bool):
+        raise UsageError(f"{where}: expected true or false under 'relayed', found {relayed!r}")
+    return Medium(
+        name=_text(entry, "name", where),
+        bytes_per_s=_positive(entry, "bytes_per_s", where),
+        devices=frozenset(devices),
+        links=frozenset((a, b) for a, b in pairs),
+        relayed=relayed,
     )
 
 

@@ -1,6 +1,6 @@
 """Cost: predicted seconds of computing and of moving bytes. Rules: no clock, no measuring; the numbers come
 from the cluster's devices (calibrated) and from profiles of real segments on real devices, where there are
-any."""
+any. What an operator does, and how fast work of its kind goes, is in work.py and rates.py."""
 
 from __future__ import annotations
 
@@ -8,41 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgepart.planner.access.language import Access, Outputs
-from edgepart.planner.cluster import Cluster, Device, Link
+from edgepart.planner.cluster import Cluster, Link
 from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.region import Region
+from edgepart.planner.work import FUSED_BEHIND, NOTHING, VIEWS, Work, work_of
 
-VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})
-"""The runtime gives these the buffer of their input: no bytes move."""
+__all__ = ["Cost", "Profiles", "Work"]
 
-FUSED_BEHIND: Mapping[str, frozenset[str]] = {
-    "Conv": frozenset(
-        {"BatchNormalization", "Relu", "LeakyRelu", "Clip", "Sigmoid", "HardSigmoid", "Tanh", "Add", "Sum"}
-    ),
-    "Gemm": frozenset({"Relu", "LeakyRelu", "Sigmoid", "HardSigmoid", "Tanh", "Elu"}),
-    "MatMul": frozenset({"Add"}),
-    "ConvTranspose": frozenset({"BatchNormalization"}),
-    "BatchNormalization": frozenset({"Relu"}),
-}
-"""By operator, what ONNX Runtime's CPU provider computes in the same pass when it is the only reader."""
-
-Profiles = Mapping[tuple[str, str], float]
-"""Measured seconds, by (segment digest, device kind)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one operator does to write one region."""
-
-    flops: float
-    nbytes: float
-    """Read and written, weights included."""
-    family: str
-
-    def on(self, device: Device) -> float:
-        """Seconds: arithmetic or memory, whichever is slower."""
-        rate = device.families.get(self.family, device.flops_per_s)
-        return max(self.flops / rate, self.nbytes / device.memory_bytes_per_s)
+Profiles = Mapping[tuple[str, str, int], float]
+"""Measured seconds, by (segment digest, device pace, threads)."""
 
 
 @dataclass
@@ -77,11 +51,13 @@ class Cost:
 
     def copy_s(self, device: str, nbytes: float) -> float:
         """Seconds to read so many bytes and write them elsewhere."""
-        return 2 * nbytes / self._devices[device].memory_bytes_per_s
+        here = self._devices[device]
+        return 2 * nbytes / (here.rates.bytes_per_s("border", nbytes) or here.memory_bytes_per_s)
 
     def profiled_s(self, digest: str, device: str) -> float | None:
         """What running the segment took on a device of this kind; None where nobody measured it."""
-        return self.profiles.get((digest, self._devices[device].kind))
+        here = self._devices[device]
+        return self.profiles.get((digest, here.pace, here.threads))
 
     def transfer_s(self, nbytes: float, link: Link) -> float:
         """Seconds from handing over a message to having all of it there, on an idle link."""
@@ -105,13 +81,18 @@ class Cost:
     def measure(self, op: Operator, access: Access, outputs: Outputs, needs: Sequence[Region | None]) -> Work:
         """The same for what is asked once only, with `needs` at hand."""
         if op.op_type in VIEWS or op.name in self.free:
-            return Work(0.0, 0.0, access.family)
-        pairs = list(zip(op.inputs, needs, strict=True))
-        pairs += [(op.outputs[index], region) for index, region in outputs.items()]
-        nbytes = sum(
-            region.size * self.item_bytes(name) for name, region in pairs if name and region is not None
-        )
-        return Work(access.flops(outputs), nbytes, access.family)
+            return NOTHING
+        reads = [
+            (name, region, region.size * self.item_bytes(name))
+            for name, region in zip(op.inputs, needs, strict=True)
+            if name and region is not None
+        ]
+        writes = [
+            (region, region.size * self.item_bytes(op.outputs[index]))
+            for index, region in outputs.items()
+            if op.outputs[index]
+        ]
+        return work_of(self.graph, op, access.family, access.flops(outputs), reads, writes)
 
 
 def _fused(graph: Graph) -> frozenset[str]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import NodeProto, TypeProto, ValueInfoProto, helper
 from onnx.helper import tensor_dtype_to_np_dtype
-from onnx.reference import ReferenceEvaluator
 
 from edgepart.planner.errors import ModelError
 from edgepart.planner.graph import Constant
@@ -182,6 +181,9 @@ def _filled(node: NodeProto, sources: list[Constant | None], version: int) -> Ar
 
 def _evaluate(node: NodeProto, inputs: Sequence[Array | None], version: int) -> list[Array]:
     """What ONNX's reference gives for the named outputs."""
+    # 10 MB of memory, which an agent that loads no model does without.
+    from onnx.reference import ReferenceEvaluator
+
     names, results = list(dict.fromkeys(filter(None, node.input))), [name for name in node.output if name]
     values = [[ValueInfoProto(name=name) for name in group] for group in (names, results)]
     alone = helper.make_graph([node], "fold", values[0], values[1])

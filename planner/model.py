@@ -6,7 +6,9 @@ does to types is in shapes.py, what is constant in fold.py, what the file carrie
 
 from __future__ import annotations
 
-import hashlib
+import errno
+import mmap
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +27,13 @@ from onnx import (
     helper,
 )
 
+from edgepart.planner.digests import file_digest, joint_digest
 from edgepart.planner.errors import EdgepartError, ModelError, UsageError
 from edgepart.planner.fold import SHAPED_BY_DATA, fold
 from edgepart.planner.graph import Constant, Graph, Operator, Tensor, check
 from edgepart.planner.schemas import check_node, check_opsets
 from edgepart.planner.shapes import completed, contradiction, infer, known_shape, tensor_of, type_of
+from edgepart.planner.skim import skim
 from edgepart.planner.subgraphs import (
     captured_names,
     described,
@@ -41,6 +45,7 @@ from edgepart.planner.subgraphs import (
     without_functions,
 )
 from edgepart.planner.weights import (
+    SMALL_BYTES,
     Origin,
     constant,
     constant_of,
@@ -123,19 +128,10 @@ def model_digest(files: Sequence[Path]) -> str:
     return joint_digest([file_digest(file) for file in files])
 
 
-def joint_digest(digests: Sequence[str]) -> str:
-    """A model's digest from its files' digests, in the order of `model_files`."""
-    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    """SHA-256 (hex) of the bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
-    origin = Origin("model", None) if isinstance(path, bytes) else Origin(path.name, path.absolute().parent)
+    origin = (
+        Origin("model", None) if isinstance(path, bytes) else Origin(path.name, path.absolute().parent, path)
+    )
     try:
         size = len(path) if isinstance(path, bytes) else path.stat().st_size
         if size > LARGEST_FILE:
@@ -143,13 +139,11 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
                 f"{origin.name}: has {size} bytes, and an ONNX file cannot have more than {LARGEST_FILE}; save it with "
                 "its weights as external data"
             )
-        data = path if isinstance(path, bytes) else path.read_bytes()
-    except OSError as error:
+        data = path if isinstance(path, bytes) else _read(path)
+    except (OSError, MemoryError) as error:
+        if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+            raise ModelError(f"{origin.name}: has {size} bytes, more than there is memory for") from error
         raise ModelError(f"{path!s}: cannot be read ({error.strerror}); is the path right?") from error
-    except MemoryError as error:
-        raise ModelError(
-            f"{origin.name}: has {size} bytes, and reading it takes twice that memory"
-        ) from error
     try:
         model = onnx.load_model_from_string(data)
     except (DecodeError, *_FAULTS) as error:
@@ -161,6 +155,15 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
             f"{origin.name}: holds no graph with outputs ({len(data)} bytes); is it an ONNX model?"
         )
     return model, origin
+
+
+def _read(path: Path) -> bytes:
+    """A model file but for its weights, which are mapped into memory only to be passed over."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size <= SMALL_BYTES:
+            return file.read()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            return skim(data)
 
 
 @dataclass

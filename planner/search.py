@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from edgepart.planner import strategies
 from edgepart.planner.cost import Profiles
 from edgepart.planner.errors import Infeasible
+from edgepart.planner.explain import explain
 from edgepart.planner.layout import Problem, Strategy
 from edgepart.planner.lower import make_plan
 from edgepart.planner.plan import Plan
@@ -29,6 +30,8 @@ class Result:
     name: str
     strategy: Strategy | None
     simulation: Simulation | None
+    throughput_per_s: float | None = None
+    """With many requests in flight."""
     infeasible: Infeasible | None = None
     """Set, and the rest None, where it needs more memory than there is."""
 
@@ -60,20 +63,26 @@ def choose(
     plan = replace(
         plan,
         predicted_latency_s=simulation.latency_s,
-        predicted_throughput_per_s=simulation.throughput_per_s,
-        why=explain(study, strategy, simulation),
+        predicted_throughput_per_s=study.many(simulation).throughput_per_s,
+        why=explain(study, strategy, simulation, _alone(study)),
     )
     return plan, simulation, strategy
 
 
 def single(study: Study) -> tuple[str, float] | None:
     """The best single device and its seconds for one request; None where the model fits on no device."""
-    try:
-        strategy = strategies.plan(study.problem, "single", study)
-    except Infeasible:
+    strategy = _alone(study)
+    if strategy is None:
         return None
     device = next((d for layout in strategy.layouts.values() for d in layout.regions), study.problem.gateway)
     return device, study.forecast(strategy).latency_s
+
+
+def _alone(study: Study) -> Strategy | None:
+    try:
+        return strategies.plan(study.problem, "single", study)
+    except Infeasible:
+        return None
 
 
 def compare(problem: Problem, study: Study | None = None) -> list[Result]:
@@ -85,38 +94,8 @@ def compare(problem: Problem, study: Study | None = None) -> list[Result]:
         try:
             strategy = strategies.plan(problem, name, study)
         except Infeasible as error:
-            found.append(Result(name, None, None, error))
+            found.append(Result(name, None, None, infeasible=error))
         else:
-            found.append(Result(name, strategy, study.forecast(strategy)))
+            rate = study.stream(strategy).throughput_per_s
+            found.append(Result(name, strategy, study.forecast(strategy), rate))
     return found
-
-
-def explain(study: Study, strategy: Strategy, simulation: Simulation) -> str:
-    """What the strategy does, and what keeps it from being faster."""
-    parts = [strategy.why] if strategy.why else []
-    alone = single(study)
-    if alone is not None and len(study.cluster.devices) > 1 and len(simulation.compute_s) > 1:
-        parts.append(
-            f"{alone[1] / simulation.latency_s:.2f} times as fast as {alone[0]} alone"
-            if simulation.latency_s
-            else ""
-        )
-    parts.append(bound(study, simulation, strategy.name == "auto"))
-    return "; ".join(filter(None, parts))
-
-
-def bound(study: Study, simulation: Simulation, auto: bool = False) -> str:
-    """A phrase for what most of the time goes to."""
-    if not simulation.compute_s or not simulation.latency_s:
-        return ""
-    busiest = max(simulation.compute_s, key=lambda name: simulation.compute_s[name])
-    part = simulation.compute_s[busiest] / simulation.latency_s
-    text = f"computing on {busiest} takes {part:.0%} of the time"
-    if part < 0.8:
-        moved = sum(simulation.sent_bytes.values())
-        text += f", the rest is waiting for data ({moved / 1e6:.3g} MB between devices)"
-        if len(simulation.compute_s) == 1:
-            text = f"computing on {busiest} takes {part:.0%} of the time, the way to the gateway the rest"
-    elif auto and len(simulation.compute_s) == 1 and len(study.cluster.devices) > 1:
-        text += ", and every split that was tried loses more to its links than it gains"
-    return text

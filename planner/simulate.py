@@ -1,83 +1,65 @@
-"""Simulation: a discrete-event run of one request through a schedule on a cluster. Rules only: virtual
-time, no clock.
+"""Simulation: one request's way through a schedule on a cluster, by discrete events. Rules only: virtual time,
+no clock.
 
-A device takes its steps in order and computes one segment at a time. Its network card sends one message
-after another and receives one after another; both directions at once do not disturb each other. The gateway
-lives on one of the devices and shares that device's network card; between it and its own device data
-crosses the `LOCAL` link."""
+A device takes its steps in order and computes one segment at a time; sending does not keep it from computing.
+What is sent goes through planner/network.py. The gateway lives on one of the devices and shares that device's
+network card; between it and its own device data crosses the `LOCAL` link.
+
+Since one request's steps depend on nothing but what arrives, a device is followed through its steps as far as it
+can go; only messages are events. Many requests at a time are planner/pipelined.py's."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from heapq import heappop, heappush
+from typing import cast
 
-from edgepart.planner.cluster import Cluster, Link
+from edgepart.planner.cluster import Cluster
 from edgepart.planner.cost import Cost
 from edgepart.planner.errors import InternalError
+from edgepart.planner.network import Events, Network, Way, local_s
 from edgepart.planner.plan import GATEWAY, Plan, Receive, Run, Send
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A transfer, as far as time is concerned."""
-
-    source: str
-    target: str
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """A step of a schedule: so many seconds of computing."""
-
-    seconds: float
-    what: str
-    """For people: the operators, or the segment's number."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """What is simulated: a plan, or anything that is not one yet."""
-
-    steps: Mapping[str, Sequence[Receive | Compute | Send]]
-    """By device, in order."""
-    messages: Sequence[Message]
-    """By transfer number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """One bar of a timeline."""
-
-    start_s: float
-    stop_s: float
-    what: str
-    kind: str
-    """"compute", "send" or "wait"."""
+from edgepart.planner.timeline import Busy, Compute, Message, Schedule, timelines
 
 
 @dataclass(frozen=True)
 class Simulation:
     """What would happen."""
 
+    schedule: Schedule
     latency_s: float
     """From the request's arrival at the gateway to the last output there."""
-    throughput_per_s: float
-    """Requests a second with enough in flight: one over the load of the busiest device, or network card."""
-    timeline: Mapping[str, tuple[Busy, ...]]
-    """By device: what it computes and sends, and when it has to wait for data, by start."""
     compute_s: Mapping[str, float]
+    """By device."""
+    loads_s: Mapping[tuple[str, ...], float]
+    """Seconds that one request keeps each thing busy that all requests share: ("compute", device), ("send", device)
+    and ("receive", device) for its network card, ("link", source, target) and ("medium", name)."""
     sent_bytes: Mapping[str, int]
     """By device; the gateway's traffic is not the device's, and a device's to the gateway counts."""
     received_bytes: Mapping[str, int]
-    arrivals_s: tuple[float, ...]
-    """By transfer number, when all of it was there."""
     departures_s: tuple[float, ...]
     """By transfer number, when its first byte left."""
+    sent_s: tuple[float, ...]
+    """By transfer number, when its last byte left."""
+    arrivals_s: tuple[float, ...]
+    """By transfer number, when all of it was there."""
     peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device, as the plan predicts it."""
+    """By device, as the plan predicts it for one request."""
+    weight_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By device, the part of it that all requests share."""
+
+    @property
+    def most_per_s(self) -> float:
+        """Requests a second at most, however many are in flight: the busiest thing has no more time."""
+        load = max(self.loads_s.values(), default=0.0)
+        return 1 / load if load else float("inf")
+
+    @cached_property
+    def timeline(self) -> Mapping[str, tuple[Busy, ...]]:
+        """By device: what it computes and sends, and when it has to wait for data, by start."""
+        return timelines(self.schedule, self.departures_s, self.sent_s, self.arrivals_s)
 
 
 def schedule_of(plan: Plan, cost: Cost | None = None) -> Schedule:
@@ -100,8 +82,8 @@ def simulate(plan: Plan, cluster: Cluster, gateway: str, cost: Cost | None = Non
     """One request through `plan`, entering at the device `gateway`."""
     found = run_schedule(schedule_of(plan, cost), cluster, gateway)
     peaks = {device: program.peak_memory_bytes for device, program in plan.programs.items()}
-    fields = {name: getattr(found, name) for name in found.__dataclass_fields__}
-    return Simulation(**fields | {"peak_memory_bytes": peaks})
+    weights = {device: program.weight_bytes for device, program in plan.programs.items()}
+    return replace(found, peak_memory_bytes=peaks, weight_bytes=weights)
 
 
 def run_schedule(schedule: Schedule, cluster: Cluster, gateway: str) -> Simulation:
@@ -110,132 +92,156 @@ def run_schedule(schedule: Schedule, cluster: Cluster, gateway: str) -> Simulati
 
 
 class _World:
-    """The state of one simulation. Events are (time, order of birth, kind, what)."""
+    """The state of one simulation. An event's code is a way's, or a device's number."""
 
     def __init__(self, schedule: Schedule, cluster: Cluster, gateway: str) -> None:
-        self.schedule = schedule
-        self.cluster = cluster
-        self.gateway = gateway
-        self.events: list[tuple[float, int, str, int | str]] = []
-        self.born = 0
-        self.at = dict.fromkeys(schedule.steps, 0)
-        self.waiting: dict[int, tuple[str, float]] = {}
-        self.departures: list[float | None] = [None] * len(schedule.messages)
-        self.arrivals: list[float | None] = [None] * len(schedule.messages)
-        self.out_free: dict[str, float] = defaultdict(float)
-        self.in_free: dict[str, float] = defaultdict(float)
-        self.out_load: dict[str, float] = defaultdict(float)
-        self.in_load: dict[str, float] = defaultdict(float)
-        self.bars: dict[str, list[Busy]] = {device: [] for device in schedule.steps}
+        self.schedule, self.cluster, self.gateway = schedule, cluster, gateway
+        self.events: Events = []
+        self.network = Network(cluster, self.events)
+        self.steps = list(schedule.steps.values())
+        self.at = [0] * len(self.steps)
+        self.local_s = [0.0] * len(self.steps)
+        """By device, how far it was followed."""
+        count = len(schedule.messages)
+        self.waiting = [-1] * count
+        """By message, the device that can only go on with it."""
+        self.departures: list[float | None] = [None] * count
+        self.sent: list[float | None] = [None] * count
+        self.arrivals: list[float | None] = [None] * count
+        self.ways, self.volumes = announced(schedule, self.network, gateway)
 
     def run(self) -> Simulation:
         for number, message in enumerate(self.schedule.messages):
             if message.source == GATEWAY:
-                self._later(0.0, "send", number)
-        for device in self.schedule.steps:
-            self._later(0.0, "step", device)
-        while self.events:
-            now, _, kind, what = heappop(self.events)
-            if isinstance(what, str):
-                self._advance(what, now)
-            elif kind == "send":
-                self._depart(what, now)
-            elif kind == "reach":
-                self._reach(what, now)
-            else:
-                self._arrive(what, now)
+                self._send(number, 0.0)
+        for device in range(len(self.steps)):
+            self._follow(device, 0.0)
+        events, network, changed, now = self.events, self.network, self.network.changed, 0.0
+        while events or changed:
+            if changed and (not events or events[0][0] > now):
+                network.settle(now)
+                continue
+            now, code = heappop(events)
+            if code >= 0:
+                self._follow(code, now)
+                continue
+            way = network.ways[-1 - code]
+            if now != way.event:
+                continue  # Overtaken by another event.
+            number = network.end(way, now)
+            if number >= 0:
+                if way.key >= 0:
+                    self.departures[way.key] = now
+                self.sent[number] = now
+                self._arrive(number, now + way.after_s, now)
         return self._result()
 
-    def _later(self, when: float, kind: str, what: int | str) -> None:
-        self.born += 1
-        heappush(self.events, (when, self.born, kind, what))
-
-    def _advance(self, device: str, now: float) -> None:
-        steps = self.schedule.steps[device]
-        while self.at[device] < len(steps):
-            step = steps[self.at[device]]
-            if isinstance(step, Receive):
-                arrived = self.arrivals[step.transfer]
-                if arrived is None:
-                    self.waiting[step.transfer] = (device, now)
-                    return
+    def _follow(self, device: int, now: float) -> None:
+        """Takes the device's steps until one needs what has not arrived, or sends later than `now`."""
+        steps, at, then = self.steps[device], self.at[device], self.local_s[device]
+        arrivals = self.arrivals
+        while at < len(steps):
+            step = steps[at]
+            if isinstance(step, Compute):
+                then += step.seconds
             elif isinstance(step, Send):
-                self._depart(step.transfer, now)
+                if then > now:
+                    heappush(self.events, (then, device))
+                    break
+                self._send(step.transfer, then)
             else:
-                self.bars[device].append(Busy(now, now + step.seconds, step.what, "compute"))
-                self.at[device] += 1
-                self._later(now + step.seconds, "step", device)
-                return
-            self.at[device] += 1
+                arrived = arrivals[step.transfer]
+                if arrived is None:
+                    self.waiting[step.transfer] = device
+                    break
+                if arrived > then:
+                    then = arrived
+            at += 1
+        self.at[device], self.local_s[device] = at, then
 
-    def _way(self, number: int) -> tuple[str, str, Link]:
-        message = self.schedule.messages[number]
-        source, target = message.source or self.gateway, message.target or self.gateway
-        return source, target, self.cluster.link(source, target)
+    def _send(self, number: int, now: float) -> None:
+        way = self.ways[number]
+        if way is None:
+            self.departures[number] = self.sent[number] = now
+            self._arrive(number, now + local_s(self.volumes[number]), now)
+        elif self.network.start(way, number, self.volumes[number], now):
+            self.departures[number] = now
 
-    def _depart(self, number: int, now: float) -> None:
-        source, target, link = self._way(number)
-        seconds = link.message_s + self.schedule.messages[number].nbytes / link.bytes_per_s
-        start = now if source == target else max(now, self.out_free[source])
-        self.departures[number] = start
-        if source != target:
-            self.out_free[source] = start + seconds
-            self.out_load[source] += seconds
-        if source in self.bars and source != target:
-            self.bars[source].append(Busy(start, start + seconds, f"to {target}", "send"))
-        self._later(start + link.message_s + link.latency_s, "reach", number)
-
-    def _reach(self, number: int, now: float) -> None:
-        """The first byte is at the target, whose card may still be busy with others."""
-        source, target, link = self._way(number)
-        seconds = link.message_s + self.schedule.messages[number].nbytes / link.bytes_per_s
-        start = now if source == target else max(now, self.in_free[target])
-        if source != target:
-            self.in_free[target] = start + seconds
-            self.in_load[target] += seconds
-        self._later(start + seconds, "arrive", number)
-
-    def _arrive(self, number: int, now: float) -> None:
-        self.arrivals[number] = now
-        if number in self.waiting:
-            device, since = self.waiting.pop(number)
-            source = self.schedule.messages[number].source
-            self.bars[device].append(Busy(since, now, f"for {source or 'the request'}", "wait"))
-            self._advance(device, now)
+    def _arrive(self, number: int, when: float, now: float) -> None:
+        """It is known now that the message arrives at `when`: whoever waits for it is followed from there."""
+        self.arrivals[number] = when
+        device = self.waiting[number]
+        if device >= 0:
+            self.waiting[number] = -1
+            self._follow(device, now)
 
     def _result(self) -> Simulation:
-        stuck = {device for device, at in self.at.items() if at < len(self.schedule.steps[device])}
+        names = list(self.schedule.steps)
+        stuck = [name for name, at, steps in zip(names, self.at, self.steps, strict=True) if at < len(steps)]
         lost = [number for number, arrived in enumerate(self.arrivals) if arrived is None]
         if stuck or lost:
             raise InternalError(
                 f"the plan comes to no end: {sorted(stuck)} wait, transfers {lost} never arrive"
             )
         messages = self.schedule.messages
-        sent: dict[str, int] = dict.fromkeys(self.bars, 0)
-        received: dict[str, int] = dict.fromkeys(self.bars, 0)
+        sent: dict[str, int] = dict.fromkeys(names, 0)
+        received: dict[str, int] = dict.fromkeys(names, 0)
         for message in messages:
             if message.source in sent:
                 sent[message.source] += message.nbytes
             if message.target in received:
                 received[message.target] += message.nbytes
-        compute = {
-            d: sum(b.stop_s - b.start_s for b in bars if b.kind == "compute") for d, bars in self.bars.items()
-        }
-        load = max([*compute.values(), *self.out_load.values(), *self.in_load.values()], default=0.0)
-        arrivals = tuple(a for a in self.arrivals if a is not None)
+        compute = compute_s(self.schedule)
+        arrivals = tuple(cast("list[float]", self.arrivals))
         outputs = [a for a, m in zip(arrivals, messages, strict=True) if m.target == GATEWAY]
         return Simulation(
+            schedule=self.schedule,
             latency_s=max(outputs, default=0.0),
-            throughput_per_s=1 / load if load else float("inf"),
-            timeline={
-                d: tuple(sorted(bars, key=lambda b: (b.start_s, b.stop_s))) for d, bars in self.bars.items()
-            },
             compute_s=compute,
+            loads_s={("compute", name): seconds for name, seconds in compute.items()}
+            | loads_of(self.network),
             sent_bytes=sent,
             received_bytes=received,
+            departures_s=tuple(cast("list[float]", self.departures)),
+            sent_s=tuple(cast("list[float]", self.sent)),
             arrivals_s=arrivals,
-            departures_s=tuple(d for d in self.departures if d is not None),
         )
+
+
+def announced(schedule: Schedule, network: Network, gateway: str) -> tuple[list[Way | None], list[float]]:
+    """By message, the way that it goes, None between the gateway and its own device, and its bytes, on a way with its
+    fixed cost; ways know from then on what they will carry."""
+    found: dict[tuple[str, str], Way | None] = {}
+    ways: list[Way | None] = []
+    volumes: list[float] = []
+    for message in schedule.messages:
+        ends = message.source, message.target
+        if ends in found:
+            way = found[ends]
+        else:
+            source, target = message.source or gateway, message.target or gateway
+            way = found[ends] = None if source == target else network.way(source, target)
+        volume = float(message.nbytes)
+        if way is not None:
+            volume += way.fixed
+            way.announced += volume
+        ways.append(way)
+        volumes.append(volume)
+    return ways, volumes
+
+
+def loads_of(network: Network) -> dict[tuple[str, ...], float]:
+    """What is announced, in seconds that it keeps cards, media and links busy."""
+    shared = {(one.kind, one.name): one.load_s for one in network.shared.values()}
+    return shared | {("link", way.source, way.target): way.announced / way.alone for way in network.ways}
+
+
+def compute_s(schedule: Schedule) -> dict[str, float]:
+    """By device, all its computing."""
+    return {
+        device: sum(step.seconds for step in steps if isinstance(step, Compute))
+        for device, steps in schedule.steps.items()
+    }
 
 
 def _label(operators: Sequence[str]) -> str:

@@ -7,15 +7,17 @@ twice. Rules only."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from edgepart.planner.cluster import Cluster
 from edgepart.planner.cost import Cost, Profiles
 from edgepart.planner.division import Choice, Divide, Pull, Whole, lay_out
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.fusion import Coarse, Layer, coarsen
-from edgepart.planner.layout import Problem, Strategy, Sync
+from edgepart.planner.layout import Layout, Problem, Strategy, Sync
 from edgepart.planner.lower import make_plan
+from edgepart.planner.pipelined import Stream, fitting, stream
 from edgepart.planner.region import Region
 from edgepart.planner.simulate import Simulation, simulate
 
@@ -60,6 +62,18 @@ class Study:
             raise UsageError(f"objective {problem.objective!r}: choose 'latency' or 'throughput'")
         problem.cluster.device(problem.gateway)
         self._forecasts: dict[int, tuple[Strategy, Simulation]] = {}
+        self._streams: dict[int, Stream] = {}
+        self._seconds: dict[str, Mapping[str, float]] = {}
+        self._choices: dict[int, tuple[Mapping[str, Layout], Mapping[int, Choice]]] = {}
+        self.too_big: tuple[Strategy, Mapping[str, int]] | None = None
+        """The best of the candidates that did not fit, and by device the bytes that it lacks."""
+
+    def on(self, cluster: Cluster) -> Study:
+        """The same question about another cluster; what is known of the graph alone is not worked out again."""
+        problem = replace(self.problem, cluster=cluster)
+        other = Study(problem, self.cost.profiles)
+        other.__dict__["coarse"] = self.coarse  # A cached property, filled in.
+        return other
 
     @cached_property
     def coarse(self) -> Coarse:
@@ -73,15 +87,21 @@ class Study:
     @cached_property
     def whole_s(self) -> Mapping[str, float]:
         """By device, seconds of computing the whole model there."""
-        by_name, accesses = self.graph.by_name, self.coarse.accesses
         return {
-            device.name: self.cost.segment_s(device.name)
-            + sum(
-                self.cost.compute_s(by_name[name], accesses[name], full, device.name)
-                for name, full in self._full.items()
-            )
+            device.name: self.cost.segment_s(device.name) + sum(self.seconds_on(device.name).values())
             for device in self.cluster.devices
         }
+
+    def seconds_on(self, device: str) -> Mapping[str, float]:
+        """By operator, seconds of computing all of it on that device; remembered."""
+        found = self._seconds.get(device)
+        if found is None:
+            by_name, accesses = self.graph.by_name, self.coarse.accesses
+            found = self._seconds[device] = {
+                name: self.cost.compute_s(by_name[name], accesses[name], full, device)
+                for name, full in self._full.items()
+            }
+        return found
 
     @cached_property
     def by_speed(self) -> tuple[str, ...]:
@@ -117,12 +137,7 @@ class Study:
     @cached_property
     def full_s(self) -> Mapping[str, float]:
         """By operator, seconds of all of it on the fastest device."""
-        return {
-            name: self.cost.compute_s(
-                self.graph.by_name[name], self.coarse.accesses[name], full, self.by_speed[0]
-            )
-            for name, full in self._full.items()
-        }
+        return self.seconds_on(self.by_speed[0])
 
     @cached_property
     def ends(self) -> Mapping[int, int]:
@@ -160,7 +175,12 @@ class Study:
     ) -> Strategy:
         """The layouts that follow from a choice for every layer."""
         laid = lay_out(self.coarse, choices)
+        self._choices[id(laid.layouts)] = laid.layouts, choices
         return Strategy(name, laid.layouts, sync, hub, self.coarse.layer_of, why, laid.parted)
+
+    def choices_of(self, strategy: Strategy) -> Mapping[int, Choice]:
+        """The choices that a strategy of this study was made from, by layer; {} where it was made otherwise."""
+        return self._choices.get(id(strategy.layouts), ({}, {}))[1]
 
     def whole(self, device: str) -> dict[int, Choice]:
         """Everything on one device."""
@@ -186,12 +206,30 @@ class Study:
             found = self._forecasts[id(strategy)] = (strategy, made)
         return found[1]
 
+    def stream(self, strategy: Strategy) -> Stream:
+        """What `strategy` would do with many requests at a time; remembered."""
+        found = self._streams.get(id(strategy))
+        if found is None:
+            found = self._streams[id(strategy)] = self.many(self.forecast(strategy))
+        return found
+
+    def many(self, simulation: Simulation) -> Stream:
+        """The same plan with many requests at a time, as far as the devices have memory for them."""
+        limits = {name: self.limit_bytes(name) for name in simulation.peak_memory_bytes}
+        in_flight = fitting(simulation, self.cluster, limits)
+        return stream(simulation, self.cluster, self.problem.gateway, in_flight)
+
     def score(self, strategy: Strategy) -> float:
         """What is to be small: seconds of a request, or seconds between two of them."""
-        simulation = self.forecast(strategy)
         if self.problem.objective == "throughput":
-            return 1 / simulation.throughput_per_s
-        return simulation.latency_s
+            return 1 / self.stream(strategy).throughput_per_s
+        return self.forecast(strategy).latency_s
+
+    def is_better(self, strategy: Strategy, score: float) -> bool:
+        """Whether it scores below that; many requests are simulated only where the busiest device leaves a chance."""
+        if self.problem.objective == "throughput" and 1 / self.forecast(strategy).most_per_s >= score:
+            return False
+        return self.score(strategy) < score
 
     def short_bytes(self, strategy: Strategy) -> dict[str, int]:
         """By device, the memory that is missing; {} where it fits."""
@@ -209,10 +247,14 @@ class Study:
             short = self.short_bytes(strategy)
             if not short:
                 shared = len(self.forecast(strategy).compute_s) > 1
-                if shared not in chosen or self.score(strategy) < self.score(chosen[shared]):
+                if shared not in chosen or self.is_better(strategy, self.score(chosen[shared])):
                     chosen[shared] = strategy
-            elif not nearest or sum(short.values()) < sum(nearest.values()):
-                nearest = short
+            else:
+                if not nearest or sum(short.values()) < sum(nearest.values()):
+                    nearest = short
+                latency_s = self.forecast(strategy).latency_s
+                if self.too_big is None or latency_s < self.forecast(self.too_big[0]).latency_s:
+                    self.too_big = strategy, short
         if not chosen:
             raise self.infeasible(nearest)
         alone, together = chosen.get(False), chosen.get(True)

@@ -14,12 +14,12 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 import onnx
-import onnx_ir
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from edgepart.planner.errors import ModelError
 from edgepart.planner.graph import Constant
 from edgepart.planner.region import Array
+from edgepart.planner.skim import OWN
 
 _DTYPES = frozenset(TensorProto.DataType.keys())
 
@@ -38,6 +38,8 @@ class Origin:
     """For messages."""
     folder: Path | None
     """Where its external data lies; None for a model given as bytes."""
+    file: Path | None = None
+    """The model file, where its weights were left in it (planner/skim.py)."""
 
 
 _NAMES: Mapping[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items() if number}
@@ -105,15 +107,17 @@ def constant_of(proto: TensorProto, origin: Origin, name: str | None = None) -> 
 
 def stored_bytes(shape: Sequence[int], data_type: int) -> int:
     """Bytes that a tensor takes in a file: sub-byte types are packed there."""
-    return math.ceil(math.prod(shape) * onnx_ir.DataType(data_type).bitwidth / 8)
+    dtype = dtype_name(data_type)
+    return math.ceil(math.prod(shape) * _BITS.get(dtype, 8 * item_bytes(dtype)) / 8)
+
+
+_BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4e2m1": 4}
+"""Of an element, where several share a byte."""
 
 
 def _array(proto: TensorProto, what: str) -> Array:
     try:
-        if proto.data_type == TensorProto.STRING:
-            array: Array = onnx.numpy_helper.to_array(proto)
-        else:
-            array = onnx_ir.serde.TensorProtoTensor(proto).numpy()
+        array: Array = onnx.numpy_helper.to_array(proto)
     except (ValueError, TypeError) as error:
         raise ModelError(f"{what}: its value cannot be read ({error})") from error
     if array.shape != tuple(proto.dims):
@@ -151,9 +155,9 @@ def _external_reader(proto: TensorProto, origin: Origin, what: str) -> Callable[
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or -1)
     except ValueError as error:
         raise ModelError(f"{what}: offset or length of its external data is no number ({error})") from error
-    expected = stored_bytes(proto.dims, proto.data_type)
     if proto.data_type == TensorProto.STRING:
         raise ModelError(f"{what}: strings cannot be external data")
+    expected = stored_bytes(proto.dims, proto.data_type)
     if offset < 0 or length not in (-1, expected):
         raise ModelError(
             f"{what}: its external data has {length} bytes at {offset} where {expected} were expected"
@@ -162,17 +166,17 @@ def _external_reader(proto: TensorProto, origin: Origin, what: str) -> Callable[
         raise ModelError(
             f"{what}: its external data ends at {offset + expected}, {path.name} has {there} bytes"
         )
-
-    data_type, dims = onnx_ir.DataType(proto.data_type), tuple(proto.dims)
+    data_type, dims = proto.data_type, tuple(proto.dims)
 
     def load() -> Array:
-        tensor = onnx_ir.ExternalTensor(
-            path, offset, expected, data_type, shape=onnx_ir.Shape(dims), name=what
-        )
         try:
-            return tensor.numpy()
+            data = np.memmap(path, np.uint8, "r", offset, (expected,)) if expected else np.empty(0, np.uint8)
         except (OSError, ValueError) as error:
             raise ModelError(f"{what}: {path} cannot be read any more ({error}); did it change?") from error
+        if dtype_name(data_type) in _BITS:
+            return _array(TensorProto(data_type=data_type, dims=dims, raw_data=data.tobytes()), what)
+        array = np.asarray(data).view(onnx.helper.tensor_dtype_to_np_dtype(data_type)).reshape(dims)
+        return np.require(array, requirements="A")  # in a model file numbers may begin anywhere
 
     return load
 
@@ -184,6 +188,8 @@ def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:
         raise ModelError(
             f"{what}: lies in the file {location!r}, but the model came as bytes; give its path instead"
         )
+    if location == OWN and origin.file is not None:
+        return origin.file
     relative = PurePosixPath(location)
     if (
         not location
@@ -221,7 +227,7 @@ def embed_external(graph: GraphProto, origin: Origin) -> None:
     for proto in _graph_tensors(graph):
         if proto.data_location == TensorProto.EXTERNAL:
             array = constant_of(proto, origin).load()
-            proto.CopyFrom(onnx_ir.serde.serialize_tensor(onnx_ir.Tensor(array, name=proto.name)))
+            proto.CopyFrom(onnx.numpy_helper.from_array(array, proto.name))
 
 
 def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:

@@ -50,6 +50,8 @@ class ModelCard:
     why: str = ""
     """Why the plan is what it is, in a sentence."""
     predicted_latency_s: float | None = None
+    note: str = ""
+    """What became of the plan before, where measurements said that it was worse than one device."""
     model_digest: str = ""
     bindings: tuple[Bound, ...] = ()
     """Where the model has free dimensions: the first one, then others that requests brought. What is above is of the
@@ -127,5 +129,5 @@ class Node(Protocol):
         """cluster.json's form (planner/cluster.py), with extra keys where they are known."""
 
     def plan(self, name: str) -> dict[str, Any]:
-        """The report of the deployment's active plan. UnknownDeployment, or Unavailable where there is no
-        plan."""
+        """The report of the deployment's active plan; under "measured" what requests through this agent took that ran
+        alone, and what each device computed for one. UnknownDeployment, or Unavailable where there is no plan."""

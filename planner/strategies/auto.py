@@ -22,6 +22,7 @@ from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook,
 from edgepart.planner.strategies import bbgrap, deepthings, modnn, optcnn, register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
+from edgepart.planner.strategies.pipeline import staged
 from edgepart.planner.strategies.single import alone
 from edgepart.planner.study import Shares, Study
 
@@ -90,6 +91,11 @@ class _Search:
         self.axes = (forced,) if forced is not None else study.axis_names[:4]
 
     def run(self) -> Iterator[Strategy]:
+        if self.study.problem.objective == "throughput" and self.study.problem.axis is None:
+            for strategy in reversed(list(staged(self.study, "auto"))):
+                if self.left > 0:
+                    self.left -= 1
+                    yield strategy
         for other in (optcnn, bbgrap, deepthings, modnn):
             for strategy in other.candidates(self.study):
                 if self.left > 0:
@@ -115,10 +121,10 @@ class _Search:
         self.left -= 1
         strategy = replace(cook(self.study, recipe, self.parts), why=self._why(recipe))
         yield strategy
-        if not self.study.short_bytes(strategy):
-            score = self.study.score(strategy)
-            if self.best is None or score < self.best.score:
-                self.best = _Tried(recipe, strategy, score)
+        if self.study.short_bytes(strategy):
+            return
+        if self.best is None or self.study.is_better(strategy, self.best.score):
+            self.best = _Tried(recipe, strategy, self.study.score(strategy))
 
     def _pairs(self) -> Iterator[Strategy]:
         """Dense layers in pairs, with one sum for each: where such layers are most of the work."""

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from benchmarks.models import light
 
 from edgepart.agent.cards import Measured, write
 from edgepart.agent.computing import Computing
-from edgepart.agent.control import Card, Deployment, Version
+from edgepart.agent.control import Card, Deployment, Profile, Version
 from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.messages import DeployOptions
 from edgepart.planner.cluster import Device
+from edgepart.planner.plan import from_bytes
 
 NODES = ("aa" * 8, "bb" * 8)
 VERSION = Version(1, NODES[0])
+DEVICE = Device("any", "board", 1e10, 1e10, 4e9)
 
 
 def order(count: int, strategy: str, current: bytes = b"") -> ComputePlan:
     """To plan squeezenet on `count` equal devices."""
-    device = Device("any", "board", 1e10, 1e10, 4e9)
     key = PlanKey("sq", VERSION, tuple((node, f"d{n}", "digest") for n, node in enumerate(NODES[:count])))
-    cards = tuple(Card(node, write(Measured(device))) for node in NODES[:count])
+    cards = tuple(Card(node, write(Measured(DEVICE))) for node in NODES[:count])
     deployment = Deployment("sq", "model", 5_000_000, DeployOptions(strategy=strategy), VERSION)
     return ComputePlan(key, deployment, cards, current, urgent=False, quick=True)
 
@@ -43,6 +45,65 @@ def test_a_division_that_was_asked_for_follows_the_members(strategy: str, weighe
     again = computed(order(2, strategy, both.plan))
     assert again.plan == both.plan
     assert again.current_latency_s == pytest.approx(both.latency_s)
+
+
+def thorough(
+    current: bytes = b"", measured_s: float = 0.0, profiles: tuple[Profile, ...] = ()
+) -> PlanComputed:
+    made = order(2, "auto", current)
+    return computed(replace(made, quick=False, measured_s=measured_s, profiles=profiles))
+
+
+def test_a_plan_on_several_devices_that_was_slower_than_one_gives_way_to_one_and_it_is_said() -> None:
+    split = thorough()
+    assert len(split.names) == 2
+    assert split.latency_s < split.single_s < math.inf
+    found = thorough(split.plan, measured_s=2 * split.single_s)
+    assert len(found.names) == 1
+    assert found.latency_s == found.single_s
+    assert found.current_latency_s == 2 * split.single_s
+    assert f"a plan on d0, d1 took {2 * split.single_s:.3g} s" in found.note
+    assert found.note in from_bytes(found.plan).why
+
+
+def test_a_plan_that_was_slower_than_predicted_and_faster_than_one_stays() -> None:
+    split = thorough()
+    between_s = (split.latency_s + split.single_s) / 2
+    found = thorough(split.plan, measured_s=between_s)
+    assert found.plan == split.plan
+    assert found.latency_s == pytest.approx(between_s)
+    assert found.current_latency_s == pytest.approx(between_s)
+    assert not found.note
+
+
+def test_where_throughput_is_wanted_plans_are_weighed_by_it() -> None:
+    first = order(2, "auto")
+    options = replace(first.deployment.options, objective="throughput")
+    many = replace(first, deployment=replace(first.deployment, options=options), quick=False)
+    found = computed(many)
+    alone = computed(order(1, "single"))
+    assert len(found.names) == 2
+    assert (
+        from_bytes(found.plan).predicted_latency_s > alone.latency_s
+    )  # One after another: no faster for one.
+    assert found.latency_s == pytest.approx(1 / from_bytes(found.plan).predicted_throughput_per_s)
+    assert found.latency_s < 0.6 * alone.latency_s
+    assert found.single_s == math.inf
+    weighed = computed(replace(many, current=alone.plan, measured_s=5.0))
+    assert found.latency_s < 0.6 * weighed.current_latency_s < alone.latency_s
+
+
+def test_what_a_segment_took_is_what_it_takes() -> None:
+    alone = computed(order(1, "single"))
+    (segment,) = from_bytes(alone.plan).programs["d0"].segments
+    seconds = 3 * segment.compute_s
+    profile = Profile(segment.digest, DEVICE.pace, DEVICE.threads, seconds)
+    again = computed(replace(order(1, "single", alone.plan), profiles=(profile,)))
+    assert again.current_latency_s == pytest.approx(alone.latency_s - segment.compute_s + seconds)
+    assert from_bytes(again.plan).programs["d0"].segments[0].compute_s == pytest.approx(seconds)
+    others = replace(profile, threads=DEVICE.threads + 1)
+    unknown = computed(replace(order(1, "single", alone.plan), profiles=(others,)))
+    assert unknown.current_latency_s == pytest.approx(alone.latency_s)
 
 
 def test_a_plan_that_names_a_lost_device_is_worth_nothing() -> None:

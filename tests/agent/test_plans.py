@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.agent.control import Version
-from edgepart.agent.events import DropPlan, LoadPlan, PlanLoaded, SwitchTo
+from edgepart.agent.control import Profile, Version
+from edgepart.agent.events import DropPlan, LoadPlan, PlanLoaded, SegmentsTimed, SwitchTo
 from edgepart.agent.executor import Executor
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.plans import Plans
-from edgepart.agent.sessions import Sessions
-from edgepart.planner.errors import Unavailable
+from edgepart.agent.sessions import PreparedProgram, Sessions
+from edgepart.planner.errors import RequestError, Unavailable
 from edgepart.planner.plan import Plan, Port, WeightRef, to_bytes
 from edgepart.planner.region import Array
 from tests.agent.handmade import NODES, read_weight, segment, split_plan
@@ -51,12 +51,14 @@ class Bench:
 
     def __init__(self, node: str = A) -> None:
         self.sent: list[tuple[str, Any]] = []
-        self.loaded: asyncio.Queue[PlanLoaded] = asyncio.Queue()
+        self.loaded: asyncio.Queue[PlanLoaded | SegmentsTimed] = asyncio.Queue()
         self.sessions = Sessions(1, read_weight)
         self.executor = Executor(lambda node, message, _: self.sent.append((node, message)))
         self.gateway = Gateway()
         self.fetching = asyncio.Event()
         self.fetching.set()
+        self.fails = False
+        """Whether segments cannot be timed."""
         self.plans = Plans(
             node,
             self.sessions,
@@ -65,6 +67,7 @@ class Bench:
             self._fetch,
             self._constants,
             self.loaded.put_nowait,
+            self._time,
         )
 
     async def _fetch(self, plan: Plan, refs: Sequence[WeightRef], sources: Sequence[str]) -> None:
@@ -75,9 +78,19 @@ class Bench:
     async def _constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
         return {}
 
-    async def answer(self) -> PlanLoaded:
+    def _time(self, prepared: PreparedProgram) -> tuple[Profile, ...]:
+        if self.fails:
+            raise RequestError("it does not run on ones")
+        return tuple(Profile(one.segment.digest, "k", 1, 1.0) for one in prepared.loaded)
+
+    async def told(self) -> PlanLoaded | SegmentsTimed:
         async with asyncio.timeout(20):
             return await self.loaded.get()
+
+    async def answer(self) -> PlanLoaded:
+        told = await self.told()
+        assert isinstance(told, PlanLoaded)
+        return told
 
     def is_stale(self, epoch: Epoch = EPOCH) -> bool:
         """Whether a frame of that epoch is handed back."""
@@ -101,6 +114,25 @@ def run(work: Callable[[Bench], Awaitable[None]], node: str = A) -> Bench:
         return bench
 
     return asyncio.run(main())
+
+
+def test_a_plan_that_has_to_beat_another_is_timed_before_it_is_loaded() -> None:
+    async def work(bench: Bench) -> None:
+        bench.plans.load(order(weighed=True))
+        timed = await bench.told()
+        assert isinstance(timed, SegmentsTimed) and len(timed.timings) == 2
+        assert await bench.answer() == PlanLoaded("m", EPOCH)
+
+    run(work)
+
+
+def test_a_plan_that_cannot_be_timed_is_loaded_all_the_same() -> None:
+    async def work(bench: Bench) -> None:
+        bench.fails = True
+        bench.plans.load(order(weighed=True))
+        assert await bench.answer() == PlanLoaded("m", EPOCH)
+
+    run(work)
 
 
 def test_a_plan_is_loaded_switched_to_and_dropped() -> None:

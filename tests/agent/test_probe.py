@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnxruntime as ort
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.agent.probe import (
+    BORDER_BYTES,
+    BURST,
     ECHO_BYTES,
     LinkProbe,
     available_memory_bytes,
@@ -21,19 +24,62 @@ from edgepart.agent.probe import (
     echo_sizes,
     probe_device,
 )
-from edgepart.planner.cluster import Cluster, from_json, to_json
+from edgepart.agent.trials import FAMILIES, MOVES
+from edgepart.planner.access import accesses
+from edgepart.planner.cluster import FIXED_S, Cluster, Device, from_json, to_json
+from edgepart.planner.cost import Cost
 from edgepart.planner.errors import Unavailable, UsageError
+from edgepart.planner.model import load_graph
+
+PLAIN = Device("plain", "box", 1e9, 1e9, 1e9)
 
 
-def test_a_real_probe_gives_a_device_that_can_be_written_and_read() -> None:
-    device = probe_device("box", threads=1)
-    assert set(device.families) == {"conv", "pointwise", "depthwise", "gemm"}
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return probe_device("box", threads=1)
+
+
+def test_a_real_probe_gives_a_device_that_can_be_written_and_read(device: Device) -> None:
+    assert device.families.keys() == FAMILIES.keys()
+    assert device.moves.keys() == {*MOVES, "border"}
     assert device.flops_per_s == device.families["conv"]
-    numbers = [device.flops_per_s, device.memory_bytes_per_s, device.segment_s, *device.families.values()]
+    numbers = [device.flops_per_s, device.memory_bytes_per_s, device.segment_s]
+    numbers += [*device.families.values(), *device.moves.values()]
     assert all(math.isfinite(number) and number > 0 and type(number) is float for number in numbers)
     assert device.segment_s < 0.1
+    assert 0 <= device.kernel_s < 0.01
     assert 0 < device.memory_bytes <= available_memory_bytes() * 1.5
     assert from_json(to_json(Cluster((device,)))).devices == (device,)
+
+
+def test_what_is_known_to_cost_more_than_its_bytes_is_found_to(device: Device) -> None:
+    kinds = ("elementwise/2097152", "transcendental", "lrn")
+    rates = [device.moves[name] for name in kinds]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[2] < rates[0] / 10  # a power for each element
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *MOVES])
+def test_a_trial_is_work_of_the_family_or_kind_that_it_stands_for(name: str, tmp_path: Path) -> None:
+    """What the planner makes of the trial's model goes at the rate that the trial measures."""
+    trial = {**FAMILIES, **MOVES}[name]
+    onnx.save(trial.model, tmp_path / "trial.onnx")
+    graph = load_graph(tmp_path / "trial.onnx")
+    (op,) = graph.operators
+    outputs = {0: graph.region_of("y")}
+    work = Cost(Cluster((PLAIN,)), graph).work(op, accesses(graph)[op.name], outputs)
+    family, _, size = name.partition("/")
+    if name in MOVES and family != "weights":
+        assert work.kind == family
+        assert work.nbytes == pytest.approx(trial.nbytes, rel=0.01)
+    else:
+        assert work.family == {"columns": "gemm", "weights": "gemm"}.get(family, family)
+        if name in FAMILIES:
+            assert work.flops == pytest.approx(trial.flops)
+        else:
+            assert work.nbytes == pytest.approx(trial.nbytes)
+    if name in FAMILIES and size:
+        assert (work.columns if family == "columns" else work.size) == float(size)
 
 
 def test_a_memory_limit_is_taken_as_it_is() -> None:
@@ -59,18 +105,19 @@ def test_what_slows_sessions_down_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(ort.InferenceSession, "run", slow)
     device = probe_device("box", threads=1, clock=lambda: now[0])
-    assert runs[0] > 12
+    assert runs[0] > len(FAMILIES) + len(MOVES)
     assert device.segment_s == pytest.approx(0.125)
-    assert device.memory_bytes_per_s == pytest.approx(8 * 2**23 / 0.125)
+    # at least a tenth of a run is counted as its work
+    assert device.moves["elementwise/67108864"] == pytest.approx(8 * 2**23 / 0.0125)
+    assert device.memory_bytes_per_s == device.moves["elementwise/67108864"]
 
 
 def test_families_are_what_was_computed_over_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = stepping(0.01)
     device = probe_device("box", threads=1, clock=lambda: next(ticks))
-    # every run takes one step, the segment's too, and at least a tenth of a run is counted as its work
-    assert device.families["gemm"] == pytest.approx(2 * 64 * 512 * 512 / 0.001)
+    assert device.families["gemm"] == pytest.approx(2 * 64 * 256 * 512 / 0.001)
     assert device.families["conv"] / device.families["pointwise"] == pytest.approx(
-        (64 * 64 * 9 * 56 * 56) / (256 * 256 * 28 * 28)
+        (64 * 64 * 9) / (128 * 128)
     )
 
 
@@ -134,11 +181,13 @@ def test_a_link_is_found_again_from_its_echoes(
     latency_s: float, bytes_per_s: float, delays_s: list[float]
 ) -> None:
     probe = LinkProbe()
+    probe.add_burst(BURST, 2 * latency_s + (BURST - 1) * 2e-6)
     for nbytes in (0, ECHO_BYTES):
         for delay_s in [*delays_s, 0.0]:  # one echo of each kind came through undisturbed
             probe.add(nbytes, 2 * latency_s + 2 * nbytes / bytes_per_s + delay_s)
     link = probe.link()
-    assert link.latency_s == pytest.approx(latency_s)
+    assert link.message_s == pytest.approx(min(2e-6, latency_s / 2), rel=1e-3)
+    assert 2 * link.message_s + link.latency_s == pytest.approx(latency_s)
     trip_s = 2 * latency_s + 2 * ECHO_BYTES / bytes_per_s
     measurable = 2 * ECHO_BYTES / bytes_per_s > trip_s / 100
     assert link.bytes_per_s == pytest.approx(
@@ -164,4 +213,23 @@ def test_echoes_that_cannot_be_are_refused(nbytes: int, trip_s: float) -> None:
 def test_echoes_are_small_first_then_big() -> None:
     sizes = list(echo_sizes())
     assert sizes == sorted(sizes)
-    assert {0, ECHO_BYTES} == set(sizes)
+    assert {0, BORDER_BYTES, ECHO_BYTES} == set(sizes)
+
+
+def test_of_sizes_the_slower_counts_and_of_one_size_the_best() -> None:
+    probe = LinkProbe(small_s=[0.002])
+    for nbytes, seconds in ((1000000, 0.102), (1000000, 0.202), (250000, 0.052)):
+        probe.add(nbytes, seconds)
+    assert probe.link().bytes_per_s == pytest.approx(1e7)
+
+
+def test_without_bursts_a_message_costs_what_is_guessed() -> None:
+    probe = LinkProbe(small_s=[0.002], big=[(1 << 20, 0.1)])
+    assert probe.link().message_s == FIXED_S
+    assert LinkProbe(small_s=[4e-5], big=[(1 << 20, 0.1)]).link().message_s == pytest.approx(1e-5)
+
+
+@pytest.mark.parametrize(("count", "seconds"), [(1, 0.1), (16, 0.0), (16, math.nan)])
+def test_bursts_that_cannot_be_are_refused(count: int, seconds: float) -> None:
+    with pytest.raises(UsageError, match="cannot take"):
+        LinkProbe().add_burst(count, seconds)

@@ -33,10 +33,10 @@ X = np.arange(12, dtype=np.float32).reshape(3, 4)
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a small box, at once."""
 
-    def probe(name: str, threads: int, limit: float | None) -> Device:
-        return Device(name, "box", 1e10, 1e10, float(limit or 1e9), threads)
+    def probe(name: str, threads: int) -> Device:
+        return Device(name, "box", 1e10, 1e10, 1e9, threads)
 
-    monkeypatch.setattr(service, "probe_device", probe)
+    monkeypatch.setattr(service, "probe_apart", probe)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import pytest
 
 from edgepart.agent.gateway.server import HttpServer
 from edgepart.agent.messages import DeployOptions
-from edgepart.cli import clustering, deploying, output, tensors
+from edgepart.cli import clustering, deploying, output, tensors, verifying
 from edgepart.cli.client import Client, error_from
 from edgepart.cli.main import main
 from edgepart.cli.options import Target, target_of
@@ -342,8 +342,36 @@ def test_bench(edgepart: Edgepart, member: Path) -> None:
     assert found["max_abs_diff"] == 0 and found["answers_equal"]
     assert found["latency_s"]["p50"] <= found["latency_s"]["p99"] <= found["latency_s"]["max"]
     assert found["predicted_latency_s"] == 0.001
+    compared = found["predicted_and_measured"]
+    assert compared["devices"]["pi-a"] == {
+        "predicted_compute_s": 0.011,
+        "measured_compute_s": 0.01,
+        "off": 0.1,
+    }
+    assert compared["measured_latency_s"] is None  # four at once: none of them was alone
     _, out, _ = edgepart("bench", "same-string", "-n", "3", "--state", str(member))
     assert "3 sent, 3 answered, 0 lost" in out
+    assert "pi-a computes" in out and "+10.0 %" in out
+
+
+def test_a_deployment_is_verified_by_its_name(edgepart: Edgepart, member: Path) -> None:
+    found = document(edgepart("plan", "add", "--verify", "--state", str(member), "--json"))
+    assert found["model"] == "add"
+    assert found["measured_latency_s"] > 0
+    assert found["off"] == pytest.approx(0.012 / found["measured_latency_s"] - 1, abs=1e-3)
+    _, out, _ = edgepart("plan", "add", "--verify", "--state", str(member))
+    assert "a request alone" in out
+
+
+def test_what_devices_are_timed_at_is_waited_for_and_not_for_ever(
+    edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "LOOK_S", 0.0)
+    report = served.node.plan("add")
+    report["measured"]["devices"]["pi-a"]["measured_compute_s"] = None
+    monkeypatch.setattr(served.node, "plan", lambda name: report)
+    found = document(edgepart("plan", "add", "--verify", "--state", str(member), "--json"))
+    assert found["devices"]["pi-a"]["off"] is None
 
 
 def test_bench_reports_what_is_lost(
@@ -440,9 +468,11 @@ def test_bindings_are_shown_and_bench_takes_the_first() -> None:
         {"name": "x", "datatype": "FP32", "shape": [-1, 3]},
         {"name": "k", "datatype": "FP32", "shape": [2]},
     ]
-    made = tensors.random_inputs(serving._bound({"inputs": inputs}, {"bindings": [bound, waiting]}), 0)
+    made = tensors.random_inputs(
+        serving.bound_metadata({"inputs": inputs}, {"bindings": [bound, waiting]}), 0
+    )
     assert (made["x"].shape, made["k"].shape) == ((1, 3), (2,))
-    assert serving._bound({"inputs": inputs}, {}) == {"inputs": inputs}
+    assert serving.bound_metadata({"inputs": inputs}, {}) == {"inputs": inputs}
 
 
 def test_random_inputs_are_seeded_and_fit() -> None:

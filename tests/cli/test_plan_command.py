@@ -51,6 +51,24 @@ def test_json_is_one_document_with_what_the_design_promises(files: tuple[str, st
         assert any("height" in part for part in row["layers"].values())
 
 
+def test_a_plan_for_this_machine_is_measured_on_it(files: tuple[str, str]) -> None:
+    result = run(files[0], "--verify", "--json", "--budget", "1")
+    assert result.exit_code == 0, result.output
+    verified = json.loads(result.stdout)["verified"]
+    (device,) = verified["devices"].values()
+    assert 0 < device["measured_compute_s"] <= verified["measured_latency_s"]
+    assert verified["off"] == pytest.approx(
+        verified["predicted_latency_s"] / verified["measured_latency_s"] - 1, abs=1e-3
+    )
+    assert "a request alone" in run(files[0], "--verify", "--budget", "1").stdout
+
+
+def test_what_cannot_be_measured_from_here_is_said(files: tuple[str, str]) -> None:
+    result = run(files[0], "--cluster", files[1], "--verify", "--budget", "1")
+    assert isinstance(result.exception, UsageError)
+    assert "--verify" in str(result.exception)
+
+
 def test_compare_puts_every_strategy_side_by_side(files: tuple[str, str]) -> None:
     result = run(files[0], "--cluster", files[1], "--compare", "--json", "--budget", "1")
     rows = json.loads(result.stdout)["strategies"]
@@ -58,6 +76,16 @@ def test_compare_puts_every_strategy_side_by_side(files: tuple[str, str]) -> Non
     assert rows["auto"]["predicted_latency_s"] <= rows["single"]["predicted_latency_s"]
     text = run(files[0], "--cluster", files[1], "--compare", "--budget", "1").stdout
     assert "bbgrap" in text and "ms" in text
+
+
+def test_throughput_is_shown_and_stages_answer_more_requests(files: tuple[str, str]) -> None:
+    wanted = ("--cluster", files[1], "--budget", "1", "--objective", "throughput")
+    rows = json.loads(run(files[0], *wanted, "--compare", "--json").stdout)["strategies"]
+    rates = {name: row["predicted_throughput_per_s"] for name, row in rows.items()}
+    assert rates["auto"] >= rates["pipeline"] > 1.5 * rates["single"]
+    text = run(files[0], *wanted).stdout
+    assert f"{rates['auto']:.4g} requests/s with many in flight" in text
+    assert "times as many requests as" in " ".join(text.split())
 
 
 def test_html_draws_everybody(files: tuple[str, str], tmp_path: Path) -> None:

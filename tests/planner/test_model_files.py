@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from edgepart.planner.digests import joint_digest
 from edgepart.planner.errors import EdgepartError, ModelError
-from edgepart.planner.model import joint_digest, load_graph, model_digest, model_files
+from edgepart.planner.model import load_graph, model_digest, model_files
 from tests.planner.test_model import graph_of, load, model_of, node, value
 
 

@@ -167,7 +167,13 @@ class FakeNode:
     def plan(self, name: str) -> dict[str, Any]:
         if name in self.unready:
             raise Unavailable(f"no plan of {name!r} is active")
-        return {"strategy": "single", "why": "one device only"}
+        computed = {"pi-a": {"predicted_compute_s": 0.011, "measured_compute_s": 0.01}}
+        return {
+            "strategy": "single",
+            "predicted_latency_s": 0.012,
+            "why": "one device only",
+            "measured": {"latency_s": 0.01, "requests": 3, "devices": computed},
+        }
 
 
 NO_ROOM = Infeasible("pi-a lacks 12 bytes", {"pi-a": 12})

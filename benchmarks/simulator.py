@@ -1,0 +1,183 @@
+"""How fast the simulator is: schedules of 200 devices with 5,000 steps each, and plans of a real model.
+
+    python -m benchmarks.simulator [--json FILE] [--devices 200] [--steps 5000]
+
+Every schedule is drawn from a seed; a simulation is repeated and the median of its CPU time counts, so that other
+programs disturb little. Prints a table; nothing here passes or fails."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from statistics import median
+
+from benchmarks.machine import describe, sentence, show_table
+from benchmarks.models import light
+from edgepart.cli.output import note, say, seconds, table
+from edgepart.planner.cluster import Cluster, Device, Link, Medium
+from edgepart.planner.layout import Problem
+from edgepart.planner.model import load_graph
+from edgepart.planner.pipelined import default_in_flight, stream
+from edgepart.planner.plan import GATEWAY, Receive, Send
+from edgepart.planner.simulate import run_schedule
+from edgepart.planner.strategies import plan
+from edgepart.planner.study import Study
+from edgepart.planner.timeline import Compute, Message, Schedule
+
+TARGET_S = 2.0
+TRIES = 3
+
+Steps = dict[str, list[Receive | Compute | Send]]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One schedule's simulation."""
+
+    what: str
+    devices: int
+    steps: int
+    """Of all devices."""
+    messages: int
+    requests: int
+    cpu_s: float
+    """Median of the tries."""
+    wall_s: float
+
+    @property
+    def ratio(self) -> float:
+        """CPU time over the target, which is for schedules of full size."""
+        return self.cpu_s / TARGET_S
+
+
+def drawn(chance: Random, devices: int, steps: int, partners: Callable[[int], Sequence[int]]) -> Schedule:
+    """Rounds: every device computes, sends to its partners, receives what comes; until each has about that many
+    steps."""
+    names = [f"d{n}" for n in range(devices)]
+    programs: Steps = {name: [] for name in names}
+    messages: list[Message] = []
+    while max(map(len, programs.values())) < steps:
+        came: list[list[int]] = [[] for _ in names]
+        for n, name in enumerate(names):
+            programs[name].append(Compute(chance.uniform(1e-4, 1e-2), "x"))
+            for other in partners(n):
+                messages.append(Message(name, names[other], chance.randint(100, 100_000)))
+                programs[name].append(Send(len(messages) - 1))
+                came[other].append(len(messages) - 1)
+        for name, numbers in zip(names, came, strict=True):
+            programs[name] += [Receive(number) for number in numbers]
+    messages.append(Message(names[0], GATEWAY, 1000))
+    programs[names[0]].append(Send(len(messages) - 1))
+    return Schedule(programs, messages)
+
+
+def schedules(devices: int, steps: int) -> Iterator[tuple[str, Schedule, Cluster]]:
+    """Borders to one neighbour and to both, random partners on unequal links, and all of that over one shared medium
+    for a tenth of the devices."""
+    chance = Random(0)
+    link = Link(1.17e8, 2e-4)
+    boxes = tuple(Device(f"d{n}", "k", 1e9, 1e9, 1e9) for n in range(devices))
+    even = Cluster(boxes, {}, link)
+    yield "ring", drawn(chance, devices, steps, lambda n: [(n + 1) % devices]), even
+    both = drawn(chance, devices, steps, lambda n: [m for m in (n - 1, n + 1) if 0 <= m < devices])
+    yield "both neighbours", both, even
+    slow = {(f"d{n}", f"d{n + 1}"): Link(1.17e7, 1e-3) for n in range(0, devices - 1, 3)}
+    mixed = Cluster(boxes, slow, link)
+    few = drawn(chance, devices, steps, lambda n: chance.sample(range(devices), 2)) if devices > 2 else both
+    yield "two at random", _without_loops(few), mixed
+    air = Medium("wifi", 2e7, frozenset(f"d{n}" for n in range(devices // 10)), relayed=True)
+    yield "both neighbours, a tenth on Wi-Fi", both, Cluster(boxes, slow, link, (air,))
+
+
+def _without_loops(schedule: Schedule) -> Schedule:
+    """Without what a device would send to itself."""
+    loops = {n for n, message in enumerate(schedule.messages) if message.source == message.target}
+    kept = {old: new for new, old in enumerate(n for n in range(len(schedule.messages)) if n not in loops)}
+    programs: Steps = {}
+    for name, steps in schedule.steps.items():
+        programs[name] = []
+        for step in steps:
+            if isinstance(step, Compute):
+                programs[name].append(step)
+            elif step.transfer in kept:
+                programs[name].append(type(step)(kept[step.transfer]))
+    return Schedule(programs, [schedule.messages[old] for old in kept])
+
+
+def measure(
+    what: str, schedule: Schedule, devices: int, requests: int, run: Callable[[], object]
+) -> Measured:
+    taken: list[tuple[float, float]] = []
+    for _ in range(TRIES):
+        wall, cpu = time.perf_counter(), time.process_time()
+        run()
+        taken.append((time.process_time() - cpu, time.perf_counter() - wall))
+    steps = sum(map(len, schedule.steps.values()))
+    cpu_s, wall_s = (median(column) for column in zip(*taken, strict=True))
+    return Measured(what, devices, steps, len(schedule.messages), requests, cpu_s, wall_s)
+
+
+def drawn_ones(devices: int, steps: int) -> Iterator[Measured]:
+    for what, schedule, cluster in schedules(devices, steps):
+        note(f"{what}: {sum(map(len, schedule.steps.values())):,} steps")
+        yield measure(what, schedule, devices, 1, partial(run_schedule, schedule, cluster, "d0"))
+
+
+def real_ones() -> Iterator[Measured]:
+    """resnet50 along its rows on 8 unequal devices: one request, and many in flight."""
+    graph = load_graph(light("resnet50"))
+    boxes = tuple(Device(f"d{n}", "k", 1e10 / (n + 1), 2.5e9 / (n + 1), 4e9) for n in range(8))
+    cluster = Cluster(boxes, {}, Link(1.17e8, 2e-4))
+    study = Study(Problem(graph, cluster, "d0", axis="height"))
+    found = study.forecast(plan(study.problem, "bbgrap", study))
+    schedule = found.schedule
+    what = "resnet50 along its rows"
+    yield measure(what, schedule, 8, 1, lambda: run_schedule(schedule, cluster, "d0"))
+    flying = default_in_flight(cluster)
+    many = stream(found, cluster, "d0", flying)
+    what = f"{what}, {many.in_flight} in flight"
+    yield measure(what, schedule, 8, len(many.answers_s), lambda: stream(found, cluster, "d0", flying))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.simulator", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--devices", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=5000, help="of each device")
+    parser.add_argument("--json", type=Path, help="write every number there")
+    options = parser.parse_args(arguments)
+    big = list(drawn_ones(options.devices, options.steps))
+    found = [*big, *real_ones()]
+    say(f"On {sentence()}.")
+    rows = [
+        (
+            one.what,
+            f"{one.devices}",
+            f"{one.steps * one.requests:,}",
+            f"{one.messages * one.requests:,}",
+            seconds(one.cpu_s),
+            seconds(one.wall_s),
+            f"{one.ratio:.2f}" if one in big else "",
+        )
+        for one in found
+    ]
+    columns = ("schedule", "devices", "steps", "messages", "CPU time", "time", f"of {TARGET_S:g} s")
+    show_table(table(columns, rows, right=columns[1:]))
+    if options.json:
+        results = [asdict(one) | {"ratio": one.ratio if one in big else None} for one in found]
+        options.json.write_text(
+            json.dumps({"machine": describe(), "target_s": TARGET_S, "results": results}, indent=2)
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Predicted against measured: of a plan on a live cluster, and of one for this machine alone. Door: runs requests.
+
+What `edgepart plan --verify` and `edgepart bench` print.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from edgepart.cli.output import console, seconds, table
+from edgepart.planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from edgepart.cli.options import Target
+    from edgepart.planner.layout import Problem
+    from edgepart.planner.plan import Plan
+
+REQUESTS = 10
+WARM_UP = 2
+LOOKS = 12
+"""How often an agent is asked whether it has measured what is wanted."""
+LOOK_S = 0.5
+
+
+def off(predicted_s: float | None, measured_s: float | None) -> float | None:
+    """By what part the prediction is too long; negative where it is too short.
+
+    >>> off(1.1, 1.0)
+    0.1
+    """
+    return round(predicted_s / measured_s - 1, 4) if predicted_s is not None and measured_s else None
+
+
+def comparison(
+    predicted_s: float | None,
+    measured_s: float | None,
+    devices: Mapping[str, tuple[float | None, float | None]],
+    requests: int,
+) -> dict[str, Any]:
+    """The document. `devices`: predicted and measured seconds of computing for one request."""
+    return {
+        "requests": requests,
+        "predicted_latency_s": predicted_s,
+        "measured_latency_s": measured_s,
+        "off": off(predicted_s, measured_s),
+        "devices": {
+            name: {"predicted_compute_s": mine, "measured_compute_s": took, "off": off(mine, took)}
+            for name, (mine, took) in devices.items()
+        },
+    }
+
+
+def comparison_table(document: Mapping[str, Any]) -> Table:
+    """Device by device, and in total."""
+    rows = [
+        (
+            f"{name} computes",
+            seconds(one["predicted_compute_s"]),
+            seconds(one["measured_compute_s"]),
+            percent(one["off"]),
+        )
+        for name, one in document["devices"].items()
+    ]
+    total = (seconds(document["predicted_latency_s"]), seconds(document["measured_latency_s"]))
+    rows.append(("a request alone", *total, percent(document["off"])))
+    columns = ("", "predicted", "measured", "off")
+    return table(columns, rows, right=columns[1:])
+
+
+def percent(part: float | None) -> str:
+    """
+    >>> percent(-0.0421)
+    '-4.2 %'
+    """
+    return "-" if part is None else f"{part:+.1%}".replace("%", " %")
+
+
+def of_plan(report: Mapping[str, Any], measured_s: float | None, requests: int) -> dict[str, Any]:
+    """From an agent's report of the plan that serves."""
+    devices = {
+        name: (one["predicted_compute_s"], one["measured_compute_s"])
+        for name, one in report["measured"]["devices"].items()
+    }
+    return comparison(report["predicted_latency_s"], measured_s, devices, requests)
+
+
+def verify_here(
+    problem: Problem, plan: Plan, predicted_s: float, compute_s: Mapping[str, float]
+) -> dict[str, Any]:
+    """Runs the plan's segments in this process. UsageError where the plan is for other machines."""
+    from edgepart.agent.inprocess import InProcess
+    from edgepart.agent.samples import random_inputs
+
+    if len(problem.cluster.devices) > 1:
+        raise UsageError(
+            "--verify: of a cluster that is described in a file nothing can be measured; give the name of a "
+            "deployment instead of a file, or leave --cluster out to measure this machine"
+        )
+    (device,) = problem.cluster.devices
+    running = InProcess(plan, problem.graph, threads=device.threads)
+    inputs = random_inputs(problem.graph)
+    totals: list[float] = []
+    computed: list[float] = []
+    for run in range(WARM_UP + REQUESTS):
+        began = time.perf_counter()
+        running.run(inputs)
+        if run >= WARM_UP:
+            totals.append(time.perf_counter() - began)
+            computed.append(sum(running.computed_s.values()))
+    devices = {device.name: (compute_s.get(device.name), median(computed))}
+    return comparison(predicted_s, median(totals), devices, REQUESTS)
+
+
+def verify_live(target: Target, name: str) -> dict[str, Any]:
+    """Runs requests through a deployment that serves, one after the other."""
+    return asyncio.run(_verify_live(target, name))
+
+
+async def _verify_live(target: Target, name: str) -> dict[str, Any]:
+    from edgepart.agent.gateway.names import check_name
+    from edgepart.cli.client import Client
+    from edgepart.cli.serving import bound_metadata
+    from edgepart.cli.tensors import random_inputs
+
+    check_name(name)
+    async with Client(target) as client:
+        await client.learn()
+        metadata = await client.get(f"/v2/models/{name}")
+        cards = {card["name"]: card for card in (await client.get("/api/models"))["models"]}
+        inputs = random_inputs(bound_metadata(metadata, cards.get(name, {})), 0)
+        took = []
+        for run in range(WARM_UP + REQUESTS):
+            began = time.perf_counter()
+            await client.infer(name, inputs, None, 60.0)
+            if run >= WARM_UP:
+                took.append(time.perf_counter() - began)
+        report = await measured_report(client, name)
+    return of_plan(report, median(took), REQUESTS) | {"model": name, "strategy": report["strategy"]}
+
+
+async def measured_report(client: Any, name: str) -> dict[str, Any]:
+    """The agent's report of the plan, with what its devices measured as soon as they have told."""
+    for _ in range(LOOKS):
+        report: dict[str, Any] = await client.get(f"/api/models/{name}/plan")
+        if all(one["measured_compute_s"] is not None for one in report["measured"]["devices"].values()):
+            break
+        await asyncio.sleep(LOOK_S)
+    return report
+
+
+def show(document: Mapping[str, Any]) -> None:
+    console().print(comparison_table(document))
+
+
+def is_deployment(model: Path) -> bool:
+    """Whether what was given in place of a model's file can only be a name."""
+    return not model.is_file() and model.name == str(model) and model.suffix != ".onnx"

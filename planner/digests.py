@@ -1,0 +1,18 @@
+"""Digests: what files, and a model of several files, are called by."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of the bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def joint_digest(digests: Sequence[str]) -> str:
+    """A model's digest from its files' digests, in the order of `model_files`."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()

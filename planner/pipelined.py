@@ -1,0 +1,249 @@
+"""Pipelined: many requests on their way through one schedule at a time, by discrete events. Rules only: virtual
+time, no clock.
+
+So many requests are kept in flight: whenever one is answered, the next comes in. A device does what an agent's
+executor does: of the requests that can go on, the oldest goes on by one step; while one waits for data another
+computes. Everything else is as for one request (planner/simulate.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+
+from edgepart.planner.cluster import Cluster
+from edgepart.planner.errors import InternalError
+from edgepart.planner.network import Events, Network, local_s
+from edgepart.planner.plan import GATEWAY, Receive, Send
+from edgepart.planner.simulate import Simulation, announced
+from edgepart.planner.timeline import Compute, Schedule
+
+FEWEST_IN_FLIGHT, MOST_IN_FLIGHT = 4, 32
+"""What clients are supposed to send at a time."""
+
+ROUNDS, FEWEST_ROUNDS = 4, 2
+"""Requests simulated for each that is in flight: the first half fills the pipeline and is not measured."""
+
+STEPS = 40_000
+"""Steps simulated at most, of all requests and devices together: long plans get fewer rounds, then fewer in flight."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What a schedule does with many requests."""
+
+    in_flight: int
+    """So many requests at a time."""
+    throughput_per_s: float
+    """Answered requests a second, once the pipeline is full."""
+    answers_s: tuple[float, ...]
+    """When each request was answered, in the order of the answers."""
+    latency_s: float
+    """From a request's start to its answer, the median of those measured."""
+    most_present: Mapping[str, int]
+    """By device, the most requests at a time that something has arrived or was done of, and not all."""
+    peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By device, with all these requests there, as if each reached its own peak at the same time."""
+
+
+def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: int) -> Stream:
+    """The schedule of `simulation` with `in_flight` requests at a time, or fewer where that takes long to simulate."""
+    schedule = simulation.schedule
+    steps = sum(map(len, schedule.steps.values())) + len(schedule.messages)
+    affordable = max(FEWEST_ROUNDS, STEPS // max(1, steps))
+    rounds = ROUNDS if ROUNDS * in_flight <= affordable else FEWEST_ROUNDS
+    flying = min(in_flight, affordable // rounds)
+    found = run_requests(schedule, cluster, gateway, rounds * flying, flying)
+    weights = simulation.weight_bytes
+    peaks = {
+        device: weights[device] + found.most_present[device] * (peak - weights[device])
+        for device, peak in simulation.peak_memory_bytes.items()
+    }
+    # What was measured may begin and end in the middle of a burst of answers.
+    rate = min(found.throughput_per_s, simulation.most_per_s)
+    return replace(found, throughput_per_s=rate, peak_memory_bytes=peaks)
+
+
+def fitting(simulation: Simulation, cluster: Cluster, limit_bytes: Mapping[str, float]) -> int:
+    """How many requests are in flight: the usual number, or so many that all of them have room on every device at once,
+    each in full; 1 at least."""
+    most = default_in_flight(cluster)
+    for device, peak in simulation.peak_memory_bytes.items():
+        weights = simulation.weight_bytes[device]
+        if each := peak - weights:
+            most = min(most, int((limit_bytes[device] - weights) // each))
+    return max(1, most)
+
+
+def default_in_flight(cluster: Cluster) -> int:
+    """Two for each device, so that while one computes the next one's data travels; the same for every plan."""
+    return max(FEWEST_IN_FLIGHT, min(MOST_IN_FLIGHT, 2 * len(cluster.devices)))
+
+
+def run_requests(schedule: Schedule, cluster: Cluster, gateway: str, count: int, in_flight: int) -> Stream:
+    """`count` requests, `in_flight` at a time. InternalError where the schedule cannot come to an end."""
+    return _World(schedule, cluster, gateway, count).run(in_flight)
+
+
+class _Request:
+    """One request on all devices."""
+
+    __slots__ = ("arrived", "at", "began_s", "outputs", "started", "waiting")
+
+    def __init__(self, world: _World, now: float) -> None:
+        self.at = [0] * len(world.steps)
+        """By device, its next step."""
+        self.arrived = [False] * len(world.ways)
+        self.waiting: dict[int, int] = {}
+        """By message that a device can only go on with, the device."""
+        self.started = [False] * len(world.steps)
+        self.outputs = world.outputs
+        """Messages to the gateway that are missing."""
+        self.began_s = now
+
+
+class _World:
+    """The state of one simulation. An event's code is a way's, or request * span + what: a message that arrives, or
+    behind those a device that has computed."""
+
+    def __init__(self, schedule: Schedule, cluster: Cluster, gateway: str, count: int) -> None:
+        self.schedule, self.count = schedule, count
+        self.events: Events = []
+        self.network = Network(cluster, self.events)
+        self.ways, self.volumes = announced(schedule, self.network, gateway)
+        self.names = list(schedule.steps)
+        self.steps = list(schedule.steps.values())
+        self.inputs = [n for n, message in enumerate(schedule.messages) if message.source == GATEWAY]
+        self.outputs = sum(message.target == GATEWAY for message in schedule.messages)
+        numbers = {name: number for number, name in enumerate(self.names)}
+        self.targets = [numbers.get(message.target, -1) for message in schedule.messages]
+        self.span = len(self.ways) + len(self.steps)
+        self.requests: dict[int, _Request] = {}
+        self.entered = 0
+        self.ready: list[list[int]] = [[] for _ in self.steps]
+        """By device, the requests that can go on there: a heap, as the oldest goes first."""
+        self.busy = [False] * len(self.steps)
+        self.present = [0] * len(self.steps)
+        self.most_present = [0] * len(self.steps)
+        self.answers: list[tuple[float, float]] = []
+        """When each was answered, and after how long."""
+
+    def run(self, in_flight: int) -> Stream:
+        for _ in range(min(in_flight, self.count)):
+            self._enter(0.0)
+        events, network, now = self.events, self.network, 0.0
+        while events or network.changed:
+            if network.changed and (not events or events[0][0] > now):
+                network.settle(now)
+                continue
+            now, code = heappop(events)
+            if code < 0:
+                way = network.ways[-1 - code]
+                key = network.end(way, now)
+                if key >= 0:
+                    heappush(events, (now + way.after_s, key))
+                continue
+            number, what = divmod(code, self.span)
+            if what < len(self.ways):
+                self._arrive(number, what, now)
+            else:
+                self._computed(number, what - len(self.ways), now)
+        return self._result(in_flight)
+
+    def _enter(self, now: float) -> None:
+        number, self.entered = self.entered, self.entered + 1
+        request = self.requests[number] = _Request(self, now)
+        for message in self.inputs:
+            self._send(number, message, now)
+        for device, steps in enumerate(self.steps):
+            if steps and not isinstance(steps[0], Receive):
+                self._start(request, device)
+            self._get_ready(number, device)
+        for device in range(len(self.steps)):
+            self._go_on(device, now)
+        if not self.outputs:
+            self._answered(number, now)
+
+    def _send(self, number: int, message: int, now: float) -> None:
+        way, key = self.ways[message], number * self.span + message
+        if way is None:
+            heappush(self.events, (now + local_s(self.volumes[message]), key))
+        else:
+            self.network.start(way, key, self.volumes[message], now)
+
+    def _start(self, request: _Request, device: int) -> None:
+        if not request.started[device]:
+            request.started[device] = True
+            self.present[device] += 1
+            self.most_present[device] = max(self.most_present[device], self.present[device])
+
+    def _arrive(self, number: int, message: int, now: float) -> None:
+        request, device = self.requests[number], self.targets[message]
+        request.arrived[message] = True
+        if device < 0:
+            request.outputs -= 1
+            if not request.outputs:
+                self._answered(number, now)
+            return
+        self._start(request, device)
+        if request.waiting.pop(message, -1) >= 0:
+            self._get_ready(number, device)
+            self._go_on(device, now)
+
+    def _computed(self, number: int, device: int, now: float) -> None:
+        self.busy[device] = False
+        self.requests[number].at[device] += 1
+        self._get_ready(number, device)
+        self._go_on(device, now)
+
+    def _get_ready(self, number: int, device: int) -> None:
+        """Past what has arrived, to the next step that has to be done, or waited for."""
+        request, steps = self.requests[number], self.steps[device]
+        at = request.at[device]
+        while at < len(steps) and isinstance(step := steps[at], Receive):
+            if not request.arrived[step.transfer]:
+                request.waiting[step.transfer] = device
+                break
+            at += 1
+        else:
+            if at < len(steps):
+                heappush(self.ready[device], number)
+            elif request.started[device]:
+                self.present[device] -= 1
+        request.at[device] = at
+
+    def _go_on(self, device: int, now: float) -> None:
+        """The oldest request that can goes on by a step, until something is computed or none can."""
+        ready, steps = self.ready[device], self.steps[device]
+        while ready and not self.busy[device]:
+            number = heappop(ready)
+            request = self.requests[number]
+            step = steps[request.at[device]]
+            if isinstance(step, Compute):
+                self.busy[device] = True
+                code = number * self.span + len(self.ways) + device
+                heappush(self.events, (now + step.seconds, code))
+            elif isinstance(step, Send):
+                self._send(number, step.transfer, now)
+                request.at[device] += 1
+                self._get_ready(number, device)
+
+    def _answered(self, number: int, now: float) -> None:
+        self.answers.append((now, now - self.requests[number].began_s))
+        if self.entered < self.count:
+            self._enter(now)
+
+    def _result(self, in_flight: int) -> Stream:
+        if len(self.answers) < self.count:
+            raise InternalError(f"the plan comes to no end: {len(self.answers)} of {self.count} are answered")
+        half = self.count // 2
+        times = [when for when, _ in self.answers]
+        spent = times[-1] - times[half - 1] if half else times[-1]
+        latencies = sorted(latency for _, latency in self.answers[half:])
+        return Stream(
+            in_flight,
+            (self.count - half) / spent if spent > 0 else float("inf"),
+            tuple(times),
+            latencies[len(latencies) // 2],
+            dict(zip(self.names, self.most_present, strict=True)),
+        )

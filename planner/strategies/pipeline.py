@@ -1,0 +1,97 @@
+"""Pipeline: the model's layers in stages, each whole on a device of its own, in the order and at the places that make
+the busiest device the least busy (planner/balance.py). One request is not faster for it; many are, since the
+stages work on different requests at the same time. And no device needs the memory for all layers.
+
+A device is busy with a stage for the longest of computing it, receiving what crosses into it and sending what
+crosses out of it. For a chain of layers that is exact. Where a tensor is read several stages later, the stages
+between are charged for it though it does not go through them; the simulation knows better, and decides how many
+devices take part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from edgepart.planner.balance import Loads, Stages, balance
+from edgepart.planner.division import Choice, Whole
+from edgepart.planner.layout import Strategy
+from edgepart.planner.recipe import Stretch, stretches
+from edgepart.planner.strategies import register
+from edgepart.planner.strategies.deepthings import spread
+from edgepart.planner.strategies.single import alone
+from edgepart.planner.study import Study
+
+CUTS = 63
+"""Places that are tried, evenly spread over the model's work."""
+
+
+@register("pipeline")
+def candidates(study: Study) -> Iterator[Strategy]:
+    """The best stages for two devices, for three, and so on."""
+    made = 0
+    for strategy in staged(study):
+        made += 1
+        yield strategy
+    if not made:
+        for device in study.by_speed:
+            yield alone(
+                study, device, "pipeline", "there is no place to part the model for several devices; "
+            )
+
+
+def staged(study: Study, name: str = "pipeline") -> Iterator[Strategy]:
+    """Stages on two devices and more; fewer devices first."""
+    parts = stretches(study, spread(study, CUTS))
+    if len(parts) < 2 or len(study.by_speed) < 2:
+        return
+    loads = [_loads(study, device, parts) for device in study.by_speed]
+    for found in balance(loads):
+        if len(found.stages) > 1:
+            yield _strategy(study, parts, found, name)
+
+
+def _strategy(study: Study, parts: Sequence[Stretch], found: Stages, name: str) -> Strategy:
+    choices: dict[int, Choice] = {}
+    total = sum(part.seconds for part in parts) or 1.0
+    said = []
+    for number, begin, end in found.stages:
+        device = study.by_speed[number]
+        said.append(f"{sum(part.seconds for part in parts[begin:end]) / total:.0%} on {device}")
+        for part in parts[begin:end]:
+            choices.update((layer.number, Whole((device,))) for layer in part.layers)
+    return study.strategy(
+        name, choices, f"one stage after another, each on one device: {', then '.join(said)}"
+    )
+
+
+def _loads(study: Study, device: str, parts: Sequence[Stretch]) -> Loads:
+    """[from, to]: seconds that the device is busy with those stretches; inf where their weights have no room."""
+    seconds = np.cumsum([0.0, *(_seconds(study, device, part) for part in parts)])
+    weights = np.cumsum([0.0, *(_weights(study, part) for part in parts)])
+    busy = seconds[None, :] - seconds[:, None] + study.cost.segment_s(device)
+    crossing = [study.graph.inputs, *(sorted(part.crossing) for part in parts)]
+    moved = np.array([_nbytes(study, names) for names in crossing])
+    if device == study.problem.gateway:
+        moved[0] = moved[-1] = 0.0
+    moved /= study.cluster.card_bytes_per_s[device]
+    busy = np.maximum(busy, np.maximum(moved[:, None], moved[None, :]))
+    return np.where(weights[None, :] - weights[:, None] <= study.limit_bytes(device), busy, np.inf)
+
+
+def _nbytes(study: Study, names: Sequence[str]) -> float:
+    """0 where shapes are known only at run time."""
+    known = [study.graph.tensors[name] for name in names if name in study.graph.tensors]
+    return float(sum(tensor.region.nbytes(tensor.item_bytes) for tensor in known if tensor.shape is not None))
+
+
+def _seconds(study: Study, device: str, part: Stretch) -> float:
+    """Of computing the stretch there."""
+    return sum(study.seconds_on(device)[op.name] for layer in part.layers for op in layer.operators)
+
+
+def _weights(study: Study, part: Stretch) -> float:
+    """Bytes of the constants that it reads."""
+    constants = study.graph.constants
+    names = {n for layer in part.layers for op in layer.operators for n in op.inputs if n in constants}
+    return float(sum(constants[name].nbytes for name in names))

@@ -1,0 +1,99 @@
+"""Stages one after another, and many requests in them."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.models import light
+
+from edgepart.planner.cluster import Cluster, Device, Link
+from edgepart.planner.layout import Problem
+from edgepart.planner.model import load_graph
+from edgepart.planner.pipelined import default_in_flight, fitting, run_requests, stream
+from edgepart.planner.plan import GATEWAY, Receive, Send
+from edgepart.planner.search import choose
+from edgepart.planner.simulate import run_schedule, schedule_of, simulate
+from edgepart.planner.strategies.pipeline import staged
+from edgepart.planner.study import Study
+from edgepart.planner.timeline import Compute, Message, Schedule
+from tests.planner.random_schedules import Steps
+
+FAST = Link(bytes_per_s=1.17e8, latency_s=1e-4)
+
+
+def cluster(*flops_per_s: float, memory_bytes: float = 4e9) -> Cluster:
+    devices = (Device(f"d{n}", "k", f, f / 4, memory_bytes) for n, f in enumerate(flops_per_s))
+    return Cluster(tuple(devices), {}, FAST)
+
+
+def two_stages() -> Schedule:
+    return Schedule(
+        {
+            "d0": [Receive(0), Compute(2.0, "first"), Send(1)],
+            "d1": [Receive(1), Compute(3.0, "second"), Send(2)],
+        },
+        [Message(GATEWAY, "d0", 0), Message("d0", "d1", 0), Message("d1", GATEWAY, 0)],
+    )
+
+
+def test_stages_work_on_different_requests_at_the_same_time() -> None:
+    among = cluster(1.0, 1.0)
+    one = run_schedule(two_stages(), among, "d0")
+    found = stream(one, among, "d0", 3)
+    assert one.latency_s == pytest.approx(5.0, abs=1e-3)
+    assert found.throughput_per_s == pytest.approx(1 / 3, rel=1e-3) == pytest.approx(one.most_per_s, rel=1e-3)
+    assert found.most_present == {"d0": 3, "d1": 3}  # The second is slower: they wait for it.
+
+
+def test_one_at_a_time_is_as_fast_as_one() -> None:
+    among = cluster(1.0, 1.0)
+    one = run_schedule(two_stages(), among, "d0")
+    found = run_requests(two_stages(), among, "d0", 4, 1)
+    assert found.answers_s == pytest.approx([n * one.latency_s for n in (1, 2, 3, 4)])
+    assert found.most_present == {"d0": 1, "d1": 1}
+
+
+def test_squeezenet_in_stages_answers_almost_as_many_as_its_devices_could() -> None:
+    graph = load_graph(light("squeezenet"))
+    for speeds in ((1e9, 1e9), (2e9, 1e9, 0.5e9)):
+        problem = Problem(graph, cluster(*speeds), "d0", "throughput", search_budget_s=1.0)
+        made, _, _ = choose(problem, "pipeline")
+        alone, _, _ = choose(problem, "single")
+        best, _, _ = choose(problem, "auto")
+        times = made.predicted_throughput_per_s / alone.predicted_throughput_per_s
+        assert 0.8 * sum(speeds) / speeds[0] < times <= sum(speeds) / speeds[0] * 1.001
+        assert best.predicted_throughput_per_s >= made.predicted_throughput_per_s
+        assert f"{times:.2f} times as many requests as d0 alone" in made.why
+
+
+def test_stages_follow_the_devices_memory() -> None:
+    graph = load_graph(light("squeezenet"))
+    weights = sum(constant.nbytes for constant in graph.constants.values())
+    small = Device("d1", "k", 1e9, 1e9, 0.3 * weights)
+    among = Cluster((Device("d0", "k", 1e9, 1e9, 4e9), small), {}, FAST)
+    (both,) = staged(Study(Problem(graph, among, "d0", "throughput")))
+    study = Study(Problem(graph, among, "d0"))
+    assert study.forecast(both).weight_bytes["d1"] <= 0.3 * weights
+
+
+def test_so_many_requests_are_in_flight_as_fit() -> None:
+    graph = load_graph(light("squeezenet"))
+    among = cluster(1e9, 1e9)
+    made, _, _ = choose(Problem(graph, among, "d0"), "single")
+    found = simulate(made, among, "d0")
+    (device,) = made.programs
+    each = found.peak_memory_bytes[device] - found.weight_bytes[device]
+    roomy, tight = {device: 4e9}, {device: found.weight_bytes[device] + 2.5 * each}
+    assert fitting(found, among, roomy) == default_in_flight(among) == 4
+    assert fitting(found, among, tight) == 2
+    assert fitting(found, among, {device: 0.0}) == 1
+    many = stream(found, among, "d0", 2)
+    assert many.peak_memory_bytes[device] <= tight[device]
+    assert many.peak_memory_bytes[device] == found.peak_memory_bytes[device] + each
+    assert schedule_of(made).steps.keys() == {device}
+
+
+def test_long_plans_are_simulated_with_fewer_requests() -> None:
+    steps: Steps = {"d0": [Receive(0), *[Compute(1e-3, "x")] * 30_000, Send(1)]}
+    schedule = Schedule(steps, [Message(GATEWAY, "d0", 0), Message("d0", GATEWAY, 0)])
+    found = stream(run_schedule(schedule, cluster(1.0), "d0"), cluster(1.0), "d0", 16)
+    assert len(found.answers_s) <= 4 and found.throughput_per_s == pytest.approx(1 / 30, rel=1e-3)
