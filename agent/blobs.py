@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 PART_BYTES = 4 << 20
 """More: fewer round trips; less: less memory per transfer, and tensors wait less behind one."""
 
+Cut = Callable[[str, Source], object]
+"""Has a blob in the store that is to be cut from a model there. EdgepartError."""
+
 Reply = Callable[[str, Any, Sequence[Buffer]], None]
 """(node, answer, payload); raises Unavailable."""
 
@@ -33,9 +36,10 @@ Reply = Callable[[str, Any, Sequence[Buffer]], None]
 class Serving:
     """Answers other agents' questions, in one thread of its own so that disk and hashing hold up no reader."""
 
-    def __init__(self, store: Store, reply: Reply) -> None:
+    def __init__(self, store: Store, reply: Reply, cut: Cut | None = None) -> None:
         self._store = store
         self._reply = reply
+        self._cut: Cut = cut or store.blob
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="serve-blobs")
 
     def stop(self) -> None:
@@ -76,7 +80,9 @@ class Serving:
         if want.offset < 0:
             raise FrameError(f"a part cannot begin at {want.offset}")
         source = Source(want.model, want.constant, unpack_region(want.region), want.shapes)
-        return self._store.blob(want.digest, source if want.model else None)
+        if want.model and not self._store.has(want.digest) and self._store.has_model(want.model):
+            self._cut(want.digest, source)
+        return self._store.get(want.digest)
 
     def _send(self, node: str, answer: Files | Part | Echoed, payload: Sequence[Buffer]) -> None:
         try:
@@ -88,9 +94,10 @@ class Serving:
 class Fetching:
     """Brings models and weights into the store. Methods are for the event loop's thread."""
 
-    def __init__(self, store: Store, asks: Asks) -> None:
+    def __init__(self, store: Store, asks: Asks, cut: Cut | None = None) -> None:
         self._store = store
         self._asks = asks
+        self._cut: Cut = cut or store.blob
         self._models: dict[str, asyncio.Task[None]] = {}
         self._blobs: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By digest, while somebody fetches it."""
@@ -137,7 +144,7 @@ class Fetching:
                 continue
             if self._store.has_model(model):
                 source = Source(model, ref.source, ref.region, shapes)
-                await asyncio.to_thread(self._store.blob, ref.digest, source)
+                await asyncio.to_thread(self._cut, ref.digest, source)
                 continue
             region = tuple(tuple(bounds) for bounds in pack_region(ref.region))
             want = WantPart(0, ref.digest, 0, PART_BYTES, model, ref.source, region, shapes)

@@ -13,7 +13,7 @@ from typing import Any
 
 from edgepart import __version__
 from edgepart.agent import cards, events, judging
-from edgepart.agent.bindings import is_variant, shapes_of
+from edgepart.agent.bindings import Shapes, is_variant, shapes_of
 from edgepart.agent.control import Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.election import term_round
@@ -45,8 +45,10 @@ class Face:
         post: Callable[[events.Event], None],
         http: Callable[[], str],
         latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]],
+        examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path]]],
     ) -> None:
-        """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone."""
+        """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
+        notes about a model, and its files."""
         self._name = name
         self._fingerprint = fingerprint
         self._core = core
@@ -56,6 +58,7 @@ class Face:
         self._post = post
         self._http = http
         self._latencies = latencies
+        self._examine = examine
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
@@ -184,13 +187,8 @@ class Face:
     async def _deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
-        # Loading models takes 30 MB, of an agent that nobody deploys through.
-        from edgepart.planner.model import load_graph, model_files
-
         progress("checking the model", 0, 0)
-        graph_file = _graph_file(folder)
-        graph = await asyncio.to_thread(load_graph, graph_file, shapes=options.shapes)
-        files = await asyncio.to_thread(model_files, graph_file)
+        notes, files = await asyncio.to_thread(self._examine, _graph_file(folder), options.shapes)
         progress("storing", 0, 0)
         nbytes = sum(file.stat().st_size for file in files)
         model = await asyncio.to_thread(self._store.put_model, files)
@@ -198,7 +196,7 @@ class Face:
         self._post(events.ModelsStored(self._store.models()))
         self._post(events.DeployRequested(name, model, nbytes, options))
         standing = await self._acknowledged(self._entry(name), before, progress)
-        return self._answer(name, standing, graph.notes)
+        return self._answer(name, standing, notes)
 
     async def _acknowledged(
         self, entry: Deployment, before: Deployment | None, progress: Progress

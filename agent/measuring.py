@@ -16,6 +16,7 @@ from edgepart.agent.asks import Asks
 from edgepart.agent.cards import Measured, differs, write
 from edgepart.agent.events import CardReady
 from edgepart.agent.exchange import Echo
+from edgepart.agent.memory import give_back
 from edgepart.agent.probe import BURST, ECHO_BYTES, LinkProbe, echo_sizes
 from edgepart.planner.cluster import Device, Link
 from edgepart.planner.errors import Unavailable
@@ -69,6 +70,7 @@ class Measuring:
         while True:
             self._changed.clear()
             await self._measure_all(time.monotonic() < newcomer_until)
+            give_back()  # what the large echoes took
             self._tell()
             await self._change(LATER_S if self._missing() else None)
 

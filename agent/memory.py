@@ -6,21 +6,34 @@ Where the C library is not glibc, it has its own ways, and these calls do nothin
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import logging
 import os
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from edgepart.planner.cluster import Device
 from edgepart.planner.errors import UsageError
 
-SERVING_BYTES = 16 << 20
+SERVING_BYTES = 6 << 20
 """What an agent comes to take while it serves, besides its plans: frames, connections, what it knows of others."""
+
+CHECK_S = 1.0
+"""How often an agent with a limit looks whether it keeps to it."""
+MOST_CHECK_S = 60.0
+"""Where giving back does not help, the wait doubles up to this."""
 
 _LIBC = ctypes.CDLL(None)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ARENA_MAX = -8
 """M_ARENA_MAX of malloc.h."""
+_DONTNEED = 4
+"""MADV_DONTNEED of mman.h."""
+
+log = logging.getLogger(__name__)
 
 
 def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
@@ -54,3 +67,48 @@ def within(device: Device, limit_bytes: int | None, resident: int) -> Device:
             "give more than that"
         )
     return replace(device, memory_bytes=float(left))
+
+
+def give_back_files(folder: Path, smaps: Path = Path("/proc/self/smaps")) -> None:
+    """What was read of files below `folder` that are mapped: it is read again when it is needed, mostly from the system's
+    memory. Where something was written, which goes to no file, all stays."""
+    for start, stop in _clean_mappings(smaps.read_text(), str(folder.resolve())):
+        _LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _DONTNEED)
+
+
+def _clean_mappings(smaps: str, folder: str) -> Iterator[tuple[int, int]]:
+    """
+    >>> lines = "7f00-7f10 r--p 0 fe:01 9 /s/table", "Private_Dirty:  0 kB", "7f20-7f30 rw-p 0 fe:01 9 /s/x"
+    >>> list(_clean_mappings("\\n".join([*lines, "Private_Dirty: 4 kB"]), "/s"))
+    [(32512, 32528)]
+    """
+    here: tuple[int, int] | None = None
+    for line in smaps.splitlines():
+        if head := re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s*(.*)", line):
+            below = head[3].startswith(f"{folder}/")
+            here = (int(head[1], 16), int(head[2], 16)) if below else None
+        elif here and line.startswith("Private_Dirty:") and line.split()[1] == "0":
+            yield here
+
+
+async def keep_within(limit_bytes: int, files: Path) -> None:
+    """Gives back what can be, whenever more than the limit is resident; until cancelled."""
+    wait_s = CHECK_S
+    while True:
+        await asyncio.sleep(wait_s)
+        if (before := resident_bytes()) <= limit_bytes:
+            wait_s = CHECK_S
+            continue
+        await asyncio.to_thread(give_back)
+        if resident_bytes() > limit_bytes:
+            await asyncio.to_thread(give_back_files, files)
+        after = resident_bytes()
+        log.info(
+            "%.1f MB over the memory limit; gave back %.1f MB",
+            *_megabytes(before - limit_bytes, before - after),
+        )
+        wait_s = CHECK_S if after <= limit_bytes else min(2 * wait_s, MOST_CHECK_S)
+
+
+def _megabytes(*sizes: int) -> Iterator[float]:
+    return (size / 1e6 for size in sizes)

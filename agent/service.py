@@ -18,7 +18,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from edgepart import __version__
-from edgepart.agent import events
+from edgepart.agent import aside, events
+from edgepart.agent.aside import Aside
 from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Serving
 from edgepart.agent.cards import Measured, read
@@ -32,7 +33,7 @@ from edgepart.agent.identity import Identity, load
 from edgepart.agent.joining import Doorkeeper
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
-from edgepart.agent.memory import resident_bytes, share_heaps, within
+from edgepart.agent.memory import keep_within, resident_bytes, share_heaps, within
 from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions, format_address, parse_address
 from edgepart.agent.plans import Plans
@@ -46,7 +47,7 @@ from edgepart.agent.routing import Router
 from edgepart.agent.sessions import Sessions
 from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.statefiles import StateFiles
-from edgepart.agent.store import Store
+from edgepart.agent.store import Source, Store
 from edgepart.agent.timing import Timing
 from edgepart.agent.transport import Transport
 from edgepart.planner.cluster import Device
@@ -108,6 +109,8 @@ class Agent:
             self._timing.watch(lambda: self._executor.counters().segments, self._requester.latencies),
         )
         self._keep_doing("deleting what nothing uses", self._collect_garbage())
+        if (limit := self._options.memory_limit_bytes) is not None:
+            self._keep_doing("keeping to the memory limit", keep_within(limit, self._store.root))
         self._keep_doing("feeding the watchdog", self._notify.feed(self._progressing))
         self._files.announce(self._name, reachable_text(listen), self._http.url)
         self._ending.callback(self._files.withdraw)
@@ -122,9 +125,15 @@ class Agent:
         self._ending.callback(self._wired.set)  # also where the start fails before that
         self._post = Post(node, self._transport.send)
         self._asks = Asks(self._post.data)
-        self._serving = Serving(self._store, self._post.data)
+        self._aside = Aside()
+        self._ending.push_async_callback(asyncio.to_thread, self._aside.stop)
+
+        def cut(digest: str, source: Source) -> None:
+            self._aside.do(aside.cut, self._store.root, digest, source)
+
+        self._serving = Serving(self._store, self._post.data, cut)
         self._ending.callback(self._serving.stop)
-        self._fetching = Fetching(self._store, self._asks)
+        self._fetching = Fetching(self._store, self._asks, cut)
         self._executor = Executor(self._post.values)
         self._requester = Requester(node, self._post.values)
         self._sessions = Sessions(threads, lambda ref: self._store.file(ref.digest))
@@ -183,6 +192,7 @@ class Agent:
             lambda event: self._shell.post(event),
             lambda: self._http.url,
             self._requester.latencies,
+            lambda path, shapes: self._aside.do(aside.examine, path, shapes),
         )
         self._http = HttpServer(
             self._face, self.identity.admin, listener=listener, spool=self._store.root / "partial"

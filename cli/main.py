@@ -6,7 +6,6 @@ instant.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -17,10 +16,9 @@ import typer
 from edgepart.cli import asking, clustering, deploying, running, serving
 from edgepart.cli.checking import check
 from edgepart.cli.demo import demo
+from edgepart.cli.ending import FAILED, exit_status, report
 from edgepart.cli.plan import plan
-from edgepart.planner.errors import EdgepartError, InternalError, UsageError
-
-DONE, FAILED, WRONG_USAGE = 0, 1, 2
+from edgepart.planner.errors import EdgepartError
 
 app = typer.Typer(
     name="edgepart",
@@ -66,20 +64,6 @@ app.command(rich_help_panel=_SEE)(asking.models)
 app.command(rich_help_panel=_SEE)(plan)
 app.command(rich_help_panel=_SEE)(check)
 app.command(rich_help_panel=_START)(demo)
-
-
-def exit_status(error: EdgepartError) -> int:
-    return WRONG_USAGE if isinstance(error, UsageError) else FAILED
-
-
-def report(error: EdgepartError, as_json: bool) -> None:
-    """What was wrong, to stderr for people; with `--json`, {"error", "kind"} to stdout for programs as
-    well."""
-    if as_json:
-        print(json.dumps({"error": str(error), "kind": type(error).__name__}))
-    print(f"error: {error}", file=sys.stderr)
-    if isinstance(error, InternalError):
-        print("This is a fault of edgepart itself; please report it.", file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
 from typing import Annotated
 
 import typer
 
 from edgepart.agent.options import HTTP_PORT, LISTEN_PORT, AgentOptions, parse_address, parse_bytes
+from edgepart.cli.agent import become
 from edgepart.cli.clustering import Name, remembered_name
 from edgepart.cli.options import State, state_of
 from edgepart.planner.errors import UsageError
@@ -69,13 +67,4 @@ def agent(
     )
     if log_level not in LEVELS:
         raise UsageError(f"--log-level {log_level!r}: give one of {', '.join(LEVELS)}")
-    # The journal writes its own time before each line.
-    stamp = "" if "JOURNAL_STREAM" in os.environ else "%(asctime)s "
-    logging.basicConfig(
-        stream=sys.stderr, level=log_level.upper(), format=f"{stamp}%(levelname)s %(name)s: %(message)s"
-    )
-    # It warns of every interface that cannot do multicast; discovery says itself when there is none at all.
-    logging.getLogger("zeroconf").setLevel(logging.ERROR)
-    from edgepart.agent.service import run
-
-    run(options)
+    become(options, log_level)

@@ -1,6 +1,6 @@
 """Assembling: a schedule becomes a Plan: numbered transfers, per device a program and its segments.
 
-Rules only. Memory is counted here: what is alive at once, by the order of the steps.
+Rules only. Memory is counted here: what sessions keep (memory.py), and what is alive at once, by the order of the steps.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import cached_property
 
 from edgepart.planner.draft import Draft, Share, covers
 from edgepart.planner.graph import Graph
+from edgepart.planner.memory import Held, held
 from edgepart.planner.plan import (
     Piece,
     Plan,
@@ -46,9 +47,15 @@ def assemble(
     programs: dict[str, Program] = {}
     for device, stages in schedule.stages.items():
         maker = _Maker(schedule, device, seconds, cost, model_digest, None if sketch else digests)
-        segments = tuple(maker.segment(stage) for stage in stages if stage.shares)
+        computing = [stage for stage in stages if stage.shares]
+        segments = tuple(map(maker.segment, computing))
         steps = tuple(_steps(schedule, device, stages, numbers))
-        programs[device] = _program(graph, device, steps, segments, schedule)
+        threads = draft.blueprint.problem.cluster.device(device).threads
+        sessions = [
+            held(stage.shares, made.weights, threads)
+            for stage, made in zip(computing, segments, strict=True)
+        ]
+        programs[device] = _program(graph, device, steps, segments, schedule, sessions)
     strategy = draft.blueprint.strategy
     return Plan(
         model_digest=model_digest,
@@ -177,13 +184,20 @@ def _workspace(
 
 
 def _program(
-    graph: Graph, device: str, steps: tuple[Step, ...], segments: tuple[Segment, ...], schedule: Schedule
+    graph: Graph,
+    device: str,
+    steps: tuple[Step, ...],
+    segments: tuple[Segment, ...],
+    schedule: Schedule,
+    sessions: Sequence[Held],
 ) -> Program:
     weights = {(r.digest, r.source, r.region): r for segment in segments for r in segment.weights}
     once: dict[object, WeightRef] = {ref.digest or key: ref for key, ref in weights.items()}
     weight_bytes = sum(ref.nbytes for ref in once.values())
-    peak = weight_bytes + _peak(graph, steps, segments, schedule)
-    return Program(device, steps, segments, weight_bytes, peak)
+    making = max((session.making_bytes for session in sessions), default=0)
+    kept = sum(session.kept_bytes for session in sessions)
+    peak = kept + max(making, _peak(graph, steps, segments, schedule))
+    return Program(device, steps, segments, weight_bytes, peak, kept)
 
 
 def _peak(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:

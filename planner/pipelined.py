@@ -54,9 +54,9 @@ def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: in
     rounds = ROUNDS if ROUNDS * in_flight <= affordable else FEWEST_ROUNDS
     flying = min(in_flight, affordable // rounds)
     found = run_requests(schedule, cluster, gateway, rounds * flying, flying)
-    weights = simulation.weight_bytes
+    kept = simulation.kept_bytes
     peaks = {
-        device: weights[device] + found.most_present[device] * (peak - weights[device])
+        device: kept[device] + found.most_present[device] * (peak - kept[device])
         for device, peak in simulation.peak_memory_bytes.items()
     }
     # What was measured may begin and end in the middle of a burst of answers.
@@ -69,9 +69,9 @@ def fitting(simulation: Simulation, cluster: Cluster, limit_bytes: Mapping[str, 
     each in full; 1 at least."""
     most = default_in_flight(cluster)
     for device, peak in simulation.peak_memory_bytes.items():
-        weights = simulation.weight_bytes[device]
-        if each := peak - weights:
-            most = min(most, int((limit_bytes[device] - weights) // each))
+        kept = simulation.kept_bytes[device]
+        if each := peak - kept:
+            most = min(most, int((limit_bytes[device] - kept) // each))
     return max(1, most)
 
 

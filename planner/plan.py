@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import msgpack
@@ -124,7 +124,9 @@ class Program:
     weight_bytes: int
     """Each distinct digest once."""
     peak_memory_bytes: int
-    """Weights, buffers and workspace, predicted."""
+    """What its sessions keep, and the most that one request, or making a session, takes besides; predicted."""
+    kept_bytes: int = 0
+    """What its sessions keep between requests, weights included; predicted."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def for_device(plan: Plan, device: str) -> Plan:
     def lighten(program: Program) -> Program:
         if program.device == device:
             return program
-        return Program(program.device, program.steps, (), program.weight_bytes, program.peak_memory_bytes)
+        return replace(program, segments=())
 
     fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
     return Plan(**fields | {"programs": {n: lighten(p) for n, p in plan.programs.items()}})

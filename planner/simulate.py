@@ -47,8 +47,8 @@ class Simulation:
     """By transfer number, when all of it was there."""
     peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
     """By device, as the plan predicts it for one request."""
-    weight_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device, the part of it that all requests share."""
+    kept_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By device, the part of it that all requests share: sessions and their weights."""
 
     @property
     def most_per_s(self) -> float:
@@ -82,8 +82,8 @@ def simulate(plan: Plan, cluster: Cluster, gateway: str, cost: Cost | None = Non
     """One request through `plan`, entering at the device `gateway`."""
     found = run_schedule(schedule_of(plan, cost), cluster, gateway)
     peaks = {device: program.peak_memory_bytes for device, program in plan.programs.items()}
-    weights = {device: program.weight_bytes for device, program in plan.programs.items()}
-    return replace(found, peak_memory_bytes=peaks, weight_bytes=weights)
+    kept = {device: program.kept_bytes for device, program in plan.programs.items()}
+    return replace(found, peak_memory_bytes=peaks, kept_bytes=kept)
 
 
 def run_schedule(schedule: Schedule, cluster: Cluster, gateway: str) -> Simulation:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from edgepart.planner.errors import UsageError
+from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.layout import Problem, Strategy
 from edgepart.planner.study import Study
 
@@ -48,4 +48,11 @@ def plan(problem: Problem, name: str = "auto", study: Study | None = None) -> St
     """The best candidate of the strategy `name`; Infeasible where none fits the devices' memory."""
     candidates = get(name)
     study = study or Study(problem)
-    return study.best(candidates(study))
+    try:
+        return study.best(candidates(study))
+    except Infeasible:
+        if name != "auto":
+            raise
+        from edgepart.planner.strategies.fitting import infeasible  # which registers with this module
+
+        raise infeasible(study) from None

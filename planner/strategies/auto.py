@@ -19,7 +19,7 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.layout import Strategy
 from edgepart.planner.pairs import paired
 from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, stretches
-from edgepart.planner.strategies import bbgrap, deepthings, modnn, optcnn, register
+from edgepart.planner.strategies import bbgrap, deepthings, fitting, modnn, optcnn, register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
 from edgepart.planner.strategies.pipeline import staged
@@ -52,10 +52,12 @@ ROUNDS = 6
 @register("auto")
 def candidates(study: Study) -> Iterator[Strategy]:
     """Openings, then improvements of the best of them."""
-    for device in study.by_speed:
-        yield alone(study, device, "auto")
+    everything = [alone(study, device, "auto") for device in study.by_speed]
+    yield from everything
     if len(study.by_speed) == 1 or not study.layers:
         return
+    if any(map(study.short_bytes, everything)):
+        yield from fitting.candidates(study)
     yield from _Search(study).run()
 
 

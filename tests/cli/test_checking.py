@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgepart.agent.samples import random_inputs
-from edgepart.cli.main import FAILED, WRONG_USAGE, main
+from edgepart.cli.ending import FAILED, WRONG_USAGE
+from edgepart.cli.main import main
 from edgepart.planner.access import registry
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model import load_graph

@@ -30,6 +30,11 @@ __all__ = ["served"]
 Edgepart = Callable[..., tuple[int, str, str]]
 
 
+def beside(program: str, arguments: list[str]) -> None:
+    """Instead of becoming another program, in this process: to run it, and end as it does."""
+    sys.exit(subprocess.run(arguments, executable=program, timeout=60).returncode)
+
+
 @pytest.fixture
 def edgepart(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Edgepart:
     """Runs a command in this process; gives its exit status, stdout and stderr."""
@@ -38,6 +43,7 @@ def edgepart(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "execv", beside)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()

@@ -72,7 +72,7 @@ def test_stages_follow_the_devices_memory() -> None:
     among = Cluster((Device("d0", "k", 1e9, 1e9, 4e9), small), {}, FAST)
     (both,) = staged(Study(Problem(graph, among, "d0", "throughput")))
     study = Study(Problem(graph, among, "d0"))
-    assert study.forecast(both).weight_bytes["d1"] <= 0.3 * weights
+    assert study.forecast(both).kept_bytes["d1"] <= 0.3 * weights
 
 
 def test_so_many_requests_are_in_flight_as_fit() -> None:
@@ -81,8 +81,8 @@ def test_so_many_requests_are_in_flight_as_fit() -> None:
     made, _, _ = choose(Problem(graph, among, "d0"), "single")
     found = simulate(made, among, "d0")
     (device,) = made.programs
-    each = found.peak_memory_bytes[device] - found.weight_bytes[device]
-    roomy, tight = {device: 4e9}, {device: found.weight_bytes[device] + 2.5 * each}
+    each = found.peak_memory_bytes[device] - found.kept_bytes[device]
+    roomy, tight = {device: 4e9}, {device: found.kept_bytes[device] + 2.5 * each}
     assert fitting(found, among, roomy) == default_in_flight(among) == 4
     assert fitting(found, among, tight) == 2
     assert fitting(found, among, {device: 0.0}) == 1

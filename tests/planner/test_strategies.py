@@ -129,7 +129,7 @@ def test_the_optimiser_takes_away_most_of_what_bbgrap_broadcasts(squeezenet: tup
 
 
 def test_memory_is_a_hard_limit_and_several_devices_can_be_enough() -> None:
-    graph = load_graph(residual(rows=32, channels=16))
+    graph = load_graph(residual(rows=96, channels=16))
     weights = sum(constant.nbytes for constant in graph.constants.values())
     each = cluster(1e9, 1e9, 1e9, memory_bytes=0.75 * weights)
     with pytest.raises(Infeasible, match="lacks") as caught:

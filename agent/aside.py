@@ -1,0 +1,123 @@
+"""Aside: work on models in a process beside the agent, one piece at a time. Door: a process and a pipe.
+
+Loading a model takes what loads models (30 MB), and cutting weights touches files as large as the model: a resident agent
+should not keep either. The process is started when it is first needed and ends when nothing was asked of it for a while,
+or when the agent does: its pipe then ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Mapping
+from functools import cache
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Lock
+from typing import Any, ParamSpec, TypeVar
+
+from edgepart.agent.store import Source, Store
+from edgepart.planner.errors import EdgepartError, InternalError, Unavailable
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 20.0
+"""Longer spares starting it again, about a second each time; shorter gives its memory back sooner."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Aside:
+    """Does work for any thread; whoever asks waits for the answer."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._process: BaseProcess | None = None
+        self._pipe: Connection[Any, Any] | None = None
+        self._stopped = False
+
+    def do(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
+        """What `work` gives there; it and all else is pickled. Raises what it raises; Unavailable where the process
+        ended instead."""
+        with self._lock:
+            for _ in range(2):  # It may just have ended because nothing was asked of it.
+                pipe = self._running()
+                try:
+                    pipe.send((work, args, named))
+                    done, result = pipe.recv()
+                    break
+                except (EOFError, OSError):
+                    continue
+            else:
+                raise Unavailable("the process that works on models ended before it had an answer")
+        if not done:
+            raise result
+        answer: T = result
+        return answer
+
+    def stop(self) -> None:
+        """Give up what is being done, for good."""
+        self._stopped = True
+        if (process := self._process) is not None:
+            process.kill()
+
+    def _running(self) -> Connection[Any, Any]:
+        if self._stopped:
+            raise Unavailable("this agent stops")
+        if self._pipe is None or self._process is None or not self._process.is_alive():
+            context = multiprocessing.get_context("spawn")
+            ours, theirs = context.Pipe()
+            self._process = context.Process(target=_work, args=(theirs,), name="edgepart-aside", daemon=True)
+            # Ctrl-C in a terminal reaches the whole process group; when this process ends is the agent's to say.
+            resource_tracker.ensure_running()  # when it is started, it unblocks signals
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self._process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()  # Only the process holds its end now, so that its death ends our reading.
+            self._pipe = ours
+        return self._pipe
+
+
+def _work(orders: Connection[Any, Any]) -> None:
+    """The process."""
+    os.nice(5)
+    try:
+        while orders.poll(IDLE_S):
+            work, args, named = orders.recv()
+            try:
+                answer = True, work(*args, **named)
+            except (EdgepartError, OSError, MemoryError) as error:
+                answer = False, error
+            except Exception as error:
+                log.exception("%s failed inside", work.__name__)
+                answer = (
+                    False,
+                    InternalError(f"{work.__name__} failed inside ({error!r}); the log says where"),
+                )
+            orders.send(answer)
+    except (EOFError, OSError):
+        return
+
+
+def examine(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Notes about a model, and its files. ModelError, UsageError."""
+    from edgepart.planner.model import load_graph, model_files
+
+    return load_graph(path, shapes=shapes).notes, model_files(path)
+
+
+def cut(store: Path, digest: str, source: Source) -> None:
+    """Have a blob in the store that lies in `store`, cut from its model if need be. Errors are Store.blob's."""
+    _opened(store).blob(digest, source)
+
+
+@cache
+def _opened(store: Path) -> Store:
+    return Store(store, alone=False)

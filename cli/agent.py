@@ -1,0 +1,58 @@
+"""The agent's process. `edgepart agent` becomes it when its options are read: what reads command lines takes 11 MB, a
+tenth of an idle agent, and an agent runs for months.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import NoReturn
+
+from edgepart.agent.options import AgentOptions
+from edgepart.cli.ending import exit_status, report
+from edgepart.planner.errors import EdgepartError
+
+
+def become(options: AgentOptions, log_level: str) -> NoReturn:
+    """This process goes on as the agent; its id stays."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    text = json.dumps(asdict(options), default=str)
+    os.execv(sys.executable, [sys.executable, "-m", __name__, log_level, text])
+
+
+def options_of(text: str) -> AgentOptions:
+    """What `become` wrote."""
+    fields = json.loads(text)
+    peers = tuple(map(tuple, fields.pop("peers")))
+    fields |= {
+        "state": Path(fields["state"]),
+        "listen": tuple(fields["listen"]),
+        "http": tuple(fields["http"]),
+    }
+    return AgentOptions(**fields, peers=peers)
+
+
+def main(log_level: str, text: str) -> None:
+    # The journal writes its own time before each line.
+    stamp = "" if "JOURNAL_STREAM" in os.environ else "%(asctime)s "
+    logging.basicConfig(
+        stream=sys.stderr, level=log_level.upper(), format=f"{stamp}%(levelname)s %(name)s: %(message)s"
+    )
+    # It warns of every interface that cannot do multicast; discovery says itself when there is none at all.
+    logging.getLogger("zeroconf").setLevel(logging.ERROR)
+    from edgepart.agent.service import run
+
+    try:
+        run(options_of(text))
+    except EdgepartError as error:
+        report(error, as_json=False)
+        sys.exit(exit_status(error))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,24 @@
+"""How any command ends that failed: what it says, and its exit status."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from edgepart.planner.errors import EdgepartError, InternalError, UsageError
+
+DONE, FAILED, WRONG_USAGE = 0, 1, 2
+
+
+def exit_status(error: EdgepartError) -> int:
+    return WRONG_USAGE if isinstance(error, UsageError) else FAILED
+
+
+def report(error: EdgepartError, as_json: bool) -> None:
+    """What was wrong, to stderr for people; with `--json`, {"error", "kind"} to stdout for programs as
+    well."""
+    if as_json:
+        print(json.dumps({"error": str(error), "kind": type(error).__name__}))
+    print(f"error: {error}", file=sys.stderr)
+    if isinstance(error, InternalError):
+        print("This is a fault of edgepart itself; please report it.", file=sys.stderr)
