@@ -34,7 +34,7 @@ def plan(
         typer.Option(help="cluster.json, as `edgepart devices --json` prints it; default: this machine."),
     ] = None,
     strategy: Annotated[
-        str, typer.Option(help="auto, single, modnn, deepthings, bbgrap, data, model, owt or optcnn.")
+        str, typer.Option(help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn or tofu.")
     ] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help="Every strategy, side by side.")] = False,
     axis: Annotated[
