@@ -86,18 +86,19 @@ def cuts(layer: Layer, before: Choice | None, team: Team, level: int, takes: Tak
 
 
 def _first(layer: Layer, groups: Shares, takes: Takes) -> Iterator[Choice]:
+    """Whole is only what cannot be cut otherwise, or not without sums."""
     names = tuple(name for name, _ in groups)
     whole = (Whole(names[:1]), Whole(names[1:]), Whole(names))
-    if layer.opaque:
-        yield from whole
-        return
-    axes = _outer(layer, takes)
-    yield from _along(axes, (), groups) if axes else whole
+    found: list[Choice] = list(_along(_outer(layer, takes), (), groups))
     for _, axis in layer.reduced:
         if takes(axis) and layer.reduces(axis.name):
             pieces = _pieces(layer, axis.name, takes)
-            for then in _along(pieces, (), groups) if pieces else whole:
-                yield Reduce(axis.name, groups, then)
+            found += (
+                Reduce(axis.name, groups, then) for then in (_along(pieces, (), groups) if pieces else whole)
+            )
+    yield from found
+    if not found or not any(layer.splits(axis.name) for axis in layer.axes):
+        yield from whole
 
 
 def _outer(layer: Layer, takes: Takes) -> list[Axis]:

@@ -20,7 +20,7 @@ from edgepart.planner.halving import Team, cuts, near_first
 from edgepart.planner.layout import Strategy
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
-from edgepart.planner.strategies.optcnn import reasons
+from edgepart.planner.strategies.optcnn import most
 from edgepart.planner.strategies.single import alone
 from edgepart.planner.study import Shares, Study
 from edgepart.planner.traffic import Traffic, Weighed
@@ -84,9 +84,11 @@ def _team(shares: Shares) -> Team:
 
 def strategy(study: Study, found: Found, words: str) -> Strategy:
     """With a sentence for people."""
-    proof = next((one for one in found.solutions if not one.exact), found.solutions[-1])
-    moved = f"{found.moved_bytes / 1e6:.3g} MB by the cuts' own count"
-    why = f"{words}, {moved}; {reasons(study, found.choices, proof)}"
+    loose = next((one.why for one in found.solutions if not one.exact), None)
+    proof = (
+        "each step moves the fewest bytes" if loose is None else f"not proven to be the fewest bytes: {loose}"
+    )
+    why = f"{words} ({proof}; {found.moved_bytes / 1e6:.3g} MB move in all): {most(study, found.choices)}"
     return study.strategy("tofu", found.choices, why)
 
 
