@@ -36,8 +36,11 @@ class Weighed:
 class Traffic:
     """Tables, each made once for all that are alike."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, weights: bool = False) -> None:
+        """With `weights`, each copy of a weight counts like what moves, as it takes memory; else none does, as no request
+        moves it."""
         self.study = study
+        self.weights = weights
         self.nodes: tuple[Reach, ...] = reaches(study.coarse, study.cost.free)
         self._ground = Ground(study, accesses(study.graph))
         self._walkers: dict[int, Walker] = {}
@@ -71,8 +74,10 @@ class Traffic:
         return unary, edges
 
     def _own(self, node: Reach, one: Weighed, home: int) -> Table:
-        """Addends, and what the gateway lacks of the model's outputs."""
+        """Addends, what the gateway lacks of the model's outputs, and perhaps weights."""
         found: Table = one.footprint.addends.sum((1, 2))
+        if self.weights:
+            found = found + one.footprint.weights
         for k, name in enumerate(node.exits):
             if name in self.study.graph.outputs:
                 size = self.study.graph.region_of(name).size

@@ -45,16 +45,26 @@ class Found:
 
 @register("tofu")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """The paper's version, those with its limits lifted, and the fastest device and the gateway alone."""
+    """The paper's version, those with its limits lifted, where memory is short the same with few copies of weights, and
+    the fastest device and the gateway alone."""
     if len(study.by_speed) > 1 and study.layers:
-        traffic = Traffic(study)
-        seen: set[Team] = set()
+        teams: dict[Team, str] = {}
         for team, words in (plain(study), *lifted(study)):
-            if team not in seen:
-                seen.add(team)
-                yield strategy(study, Recursion(traffic, team).run(), words)
+            teams.setdefault(team, words)
+        for weights in (False, True) if is_tight(study) else (False,):
+            traffic = Traffic(study, weights)
+            for team, words in teams.items():
+                said = f"{words}, copies of weights counted" if weights else words
+                yield strategy(study, Recursion(traffic, team).run(), said)
     for name in dict.fromkeys((study.by_speed[0], study.problem.gateway)):
         yield alone(study, name, "tofu")
+
+
+def is_tight(study: Study) -> bool:
+    """Whether some device cannot hold all weights: then cuts that leave few copies of them are tried too (in the paper
+    weights are cut like all tensors, and what a device lacks of them moves)."""
+    weights = sum(constant.nbytes for constant in study.graph.constants.values())
+    return weights > min(map(study.limit_bytes, study.by_speed))
 
 
 def plain(study: Study) -> tuple[Team, str]:
@@ -88,7 +98,7 @@ def strategy(study: Study, found: Found, words: str) -> Strategy:
     proof = (
         "each step moves the fewest bytes" if loose is None else f"not proven to be the fewest bytes: {loose}"
     )
-    why = f"{words} ({proof}; {found.moved_bytes / 1e6:.3g} MB move in all): {most(study, found.choices)}"
+    why = f"{words} ({proof}; {found.moved_bytes / 1e6:.3g} MB in all): {most(study, found.choices)}"
     return study.strategy("tofu", found.choices, why)
 
 

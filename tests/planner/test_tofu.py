@@ -186,6 +186,19 @@ def test_beyond_the_paper_parts_follow_speed_and_slow_devices_may_be_left_out() 
     assert used(best) == {"d0", "d1", "d2"} and "3 of 4 devices" in best.why
 
 
+def test_where_memory_is_short_few_copies_of_weights_are_kept() -> None:
+    graph = load_graph(light("resnet50"))
+    weights = sum(constant.nbytes for constant in graph.constants.values())
+    devices = tuple(Device(f"d{n}", "k", 1.2e10, 3e9, 0.5 * weights) for n in range(4))
+    asked = Study(Problem(graph, Cluster(devices, {}, LAN), "d0"))
+    team, _ = plain(asked)
+    free, counted = (Recursion(Traffic(asked, one), team).run() for one in (False, True))
+    assert asked.short_bytes(strategy(asked, free, "")) != {}
+    assert asked.short_bytes(strategy(asked, counted, "")) == {}
+    assert counted.moved_bytes >= free.moved_bytes + weights
+    assert "copies of weights counted" in asked.best(get("tofu")(asked)).why
+
+
 def test_devices_that_are_alike_are_searched_for_once() -> None:
     made = list(get("tofu")(study(residual(), 1e6, 1e6)))
     assert [used(one) for one in made] == [{"d0", "d1"}, {"d0"}]
