@@ -1,6 +1,6 @@
 """How long strategies search: models, numbers of devices, strategies; from a study that knows nothing yet.
 
-    python -m benchmarks.search_time [--devices 4 8] [--strategies optcnn auto] [--nodes 20000] [--json FILE]
+    python -m benchmarks.search_time [--devices 4 8] [--strategies optcnn tofu auto] [--nodes 20000] [--json FILE]
 
 "search" is all of a strategy up to its layouts; "simulate" is lowering and simulating what it found. CPU seconds of one
 process, as other programs would else count; the least of some runs. OptCNN's table 3 reports 0.4 s for Inception-v3
@@ -29,9 +29,10 @@ from edgepart.planner.cluster import Cluster, Device, Link
 from edgepart.planner.graph import Graph
 from edgepart.planner.layout import Problem
 from edgepart.planner.model import load_graph
-from edgepart.planner.strategies import get
+from edgepart.planner.strategies import get, tofu
 from edgepart.planner.strategies.optcnn import solve
 from edgepart.planner.study import Study
+from edgepart.planner.traffic import Traffic
 
 LIGHT = ("inception_v1", "inception_v2", "resnet50", "vgg19")
 LINK = Link(bytes_per_s=1.17e8, latency_s=2e-4)
@@ -72,7 +73,7 @@ def models(nodes: int) -> Iterator[tuple[str, Graph]]:
 
 def measure(name: str, graph: Graph, count: int, strategy: str, runs: int) -> Measured:
     """The least of some runs, each from a study of its own."""
-    search = _optcnn if strategy == "optcnn" else _any(strategy)
+    search = ALONE.get(strategy) or _any(strategy)
     found = [search(Study(Problem(graph, cluster(count), "d0"))) for _ in range(runs)]
     search_s, simulate_s, predicted_s, detail = min(found)
     return Measured(name, len(graph.operators), count, strategy, search_s, simulate_s, predicted_s, detail)
@@ -94,6 +95,24 @@ def _optcnn(study: Study) -> Times:
     return searched - start, time.process_time() - searched, predicted, detail
 
 
+def _tofu(study: Study) -> Times:
+    """The paper's version; of its limits, none lifted."""
+    start = time.process_time()
+    team, words = tofu.plain(study)
+    found = tofu.Recursion(Traffic(study), team).run()
+    strategy = tofu.strategy(study, found, words)
+    searched = time.process_time()
+    predicted = study.forecast(strategy).latency_s
+    levels = ", ".join(f"{one.cost / 1e6:.3g}" for one in found.solutions)
+    proof = "each exact" if all(one.exact for one in found.solutions) else "not all exact"
+    detail = f"{len(found.solutions[0].choice)} nodes; MB moved after each step: {levels}; {proof}"
+    return searched - start, time.process_time() - searched, predicted, detail
+
+
+ALONE: dict[str, Callable[[Study], Times]] = {"optcnn": _optcnn, "tofu": _tofu}
+"""Strategies that search without the simulator: only these are tried on the transformer."""
+
+
 def _any(name: str) -> Callable[[Study], Times]:
     """Of others the simulations are a part of the search."""
 
@@ -111,9 +130,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.search_time", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--devices", type=int, nargs="+", default=[4, 8], help="how many, one after another")
-    parser.add_argument("--strategies", nargs="+", default=["optcnn", "auto"])
+    parser.add_argument("--strategies", nargs="+", default=["optcnn", "tofu", "auto"])
     parser.add_argument("--only", nargs="+", help="these models")
-    parser.add_argument("--nodes", type=int, default=20_000, help="of a transformer, for optcnn; 0 for none")
+    parser.add_argument(
+        "--nodes", type=int, default=20_000, help="of a transformer, for optcnn and tofu; 0 for none"
+    )
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--json", type=Path, help="write every number there")
     options = parser.parse_args(arguments)
@@ -123,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         big = name.startswith("transformer")
         for count in options.devices:
-            for strategy in ["optcnn"] if big else options.strategies:
+            for strategy in [name for name in options.strategies if not big or name in ALONE]:
                 made.append(measure(name, graph, count, strategy, 1 if big else options.runs))
                 note(f"{name}, {count} devices, {strategy}: {made[-1].search_s:.3f} s")
     say(f"On {sentence()}, one core.")

@@ -37,7 +37,9 @@ def plan(
     ] = None,
     strategy: Annotated[
         str,
-        typer.Option(help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn or pipeline."),
+        typer.Option(
+            help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn, tofu or pipeline."
+        ),
     ] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help="Every strategy, side by side.")] = False,
     axis: Annotated[

@@ -20,14 +20,16 @@ from edgepart.planner.region import Interval, Region, span
 
 @dataclass(frozen=True)
 class Divide:
-    """Each exit divided along axes, in proportion; two axes make a grid."""
+    """Each exit divided along axes, in proportion; two axes make a grid, or any number halves of halves."""
 
     axes: tuple[str, ...]
-    """Names of axes of the layer; one, or two for a grid."""
+    """Names of axes of the layer; one, two for a grid, or for halves one after another, the same again if need be."""
     shares: tuple[tuple[str, float], ...]
-    """Device and its part, in order along the axis; need not sum to one. For a grid, row by row."""
+    """Device and its part, in order along the axis; need not sum to one. For a grid, row by row; for halves, those of
+    the first half first."""
     grid: tuple[int, ...] = ()
-    """How many parts along each axis; () for one axis."""
+    """How many parts along each axis. () for one axis, and for halves: the devices and the exit along the first axis are
+    cut in two, each half again along the next axis, until one device is left."""
     widened: bool = False
     """Whether a device also computes what its own next layers need of its neighbours' parts, so that they
     fetch nothing."""
@@ -250,7 +252,11 @@ def tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, 
     places = [layer.place(axis, name) for axis in axes]
     if None in places:
         return {choice.shares[0][0]: region}
-    cuts = _grid(axes, [share for _, share in choice.shares], choice.grid)
+    shares = [share for _, share in choice.shares]
+    if len(axes) > 1 and not choice.grid:
+        cuts = _halves(axes, shares, {axis.name: (0, axis.extent) for axis in axes})
+    else:
+        cuts = _grid(axes, shares, choice.grid)
     found: dict[str, Region] = {}
     for (device, _), bounds in zip(choice.shares, cuts, strict=True):
         tile = region
@@ -276,3 +282,27 @@ def _grid(
         for height, line in zip(tall, lines, strict=True)
         for width in divide(axes[1].extent, line, axes[1].quantum)
     ]
+
+
+def _halves(
+    axes: Sequence[Axis], shares: Sequence[float], within: Mapping[str, tuple[int, int]], level: int = 0
+) -> list[tuple[tuple[int, int], ...]]:
+    """Bounds along each axis, for each device; ValueError where devices are left and no axis. Cuts of one axis are
+    nested, so that each device has one stretch of it; `within` are those of the axes so far."""
+    if len(shares) == 1:
+        return [tuple(within[axis.name] for axis in axes)]
+    if level == len(axes):
+        raise ValueError(f"{len(axes)} axes are not enough to tell all devices apart")
+    axis, (start, stop) = axes[level], within[axes[level].name]
+    halves = shares[: middle(len(shares))], shares[middle(len(shares)) :]
+    cuts = divide(stop - start, [sum(half) for half in halves], axis.quantum)
+    return [
+        bounds
+        for half, (low, high) in zip(halves, cuts, strict=True)
+        for bounds in _halves(axes, half, {**within, axis.name: (start + low, start + high)}, level + 1)
+    ]
+
+
+def middle(count: int) -> int:
+    """How many of `count` are in the first half: the larger one, where they are odd."""
+    return -(-count // 2)

@@ -58,6 +58,8 @@ class Footprint:
     """The longest among the devices; `inf` where a device cannot hold the layer's weights."""
     addends: Table
     """Bytes of addends, by configuration, from each device to each; zero where nothing is summed."""
+    weights: Table
+    """Bytes of weights, by configuration, on all devices together: more than the layer has where several hold the same."""
     holds: tuple[Spread, ...]
     """By exit."""
     reads: tuple[Spread, ...]
@@ -70,6 +72,7 @@ class Footprint:
             tuple(self.choices[n] for n in rows),
             self.seconds[rows],
             self.addends[rows],
+            self.weights[rows],
             tuple(one.only(rows) for one in self.holds),
             tuple(one.only(rows) for one in self.reads),
         )
@@ -123,6 +126,7 @@ class Walker:
             tuple(choices),
             np.array([row.seconds for row in rows]),
             np.stack([row.addends for row in rows]),
+            np.array([sum(done.weight_bytes for done in row.done) for row in rows]),
             tuple(Spread([[held[n] for held in row.held] for row in rows]) for n in range(len(exits))),
             tuple(Spread([[done.reads.get(name) for done in row.done] for row in rows]) for name in sources),
         )

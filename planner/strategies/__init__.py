@@ -13,7 +13,19 @@ from edgepart.planner.study import Study
 
 Candidates = Callable[[Study], Iterator[Strategy]]
 
-MODULES = ("single", "modnn", "deepthings", "bbgrap", "data", "model", "owt", "optcnn", "pipeline", "auto")
+MODULES = (
+    "single",
+    "modnn",
+    "deepthings",
+    "bbgrap",
+    "data",
+    "model",
+    "owt",
+    "optcnn",
+    "tofu",
+    "pipeline",
+    "auto",
+)
 """In the order of `edgepart plan --compare`. A new strategy is a new file, and its name here."""
 
 _registered: dict[str, Candidates] = {}

@@ -52,15 +52,19 @@ def solve(study: Study) -> tuple[Strategy, Priced, Solution]:
 
 def reasons(study: Study, choices: Mapping[int, Choice], found: Solution) -> str:
     """What was chosen for most of the work, and whether it is proven; a sentence for people."""
+    proof = "none costs less by its model" if found.exact else f"not proven best: {found.why}"
+    return f"each of {len(choices)} layers has its own configuration ({proof}): {most(study, choices)}"
+
+
+def most(study: Study, choices: Mapping[int, Choice]) -> str:
+    """What was chosen for most of the work, in parts of a hundred."""
     seconds: dict[str, float] = {}
     for layer in study.layers:
         text = described(choices[layer.number])
         seconds[text] = seconds.get(text, 0.0) + sum(study.full_s[op.name] for op in layer.operators)
     total = sum(seconds.values()) or 1.0
     ranked = sorted(seconds.items(), key=lambda item: -item[1])
-    parts = ", ".join(f"{s / total:.0%} {text}" for text, s in ranked if s / total >= 0.005)
-    proof = "none costs less by its model" if found.exact else f"not proven best: {found.why}"
-    return f"each of {len(choices)} layers has its own configuration ({proof}): {parts}"
+    return ", ".join(f"{s / total:.0%} {text}" for text, s in ranked if s / total >= 0.005)
 
 
 def described(choice: Choice) -> str:

@@ -1,0 +1,152 @@
+"""Tofu (Wang, Huang, Li: Supporting Very Large Models using Automatic Dataflow Graph Partitioning): every layer is cut in
+two over the two halves of the devices, each half of it again over the halves of its half, until one device is left. At
+each step dynamic programming over the coarsened graph finds the cuts that move the fewest bytes, and every group of
+devices takes the same ones.
+
+The paper's version is one candidate: equal parts, all devices that make a power of two. Ours, where it stops: parts in
+proportion to speed for any number of devices, devices on quick links are cut apart last, and fewer devices than
+there are, down to one. The simulator picks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edgepart.planner.configurations import space
+from edgepart.planner.division import Choice
+from edgepart.planner.elimination import Solution, minimise
+from edgepart.planner.errors import UsageError
+from edgepart.planner.halving import Team, cuts, near_first
+from edgepart.planner.layout import Strategy
+from edgepart.planner.strategies import register
+from edgepart.planner.strategies.bbgrap import KNOWN_AXES
+from edgepart.planner.strategies.optcnn import most
+from edgepart.planner.strategies.single import alone
+from edgepart.planner.study import Shares, Study
+from edgepart.planner.traffic import Traffic, Weighed
+
+FEW = 4
+"""Devices up to which each number of them is tried; otherwise all, half of them, a quarter ..."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the recursion came to."""
+
+    choices: dict[int, Choice]
+    """By layer."""
+    solutions: tuple[Solution, ...]
+    """By level; the last one's cost is all bytes that move."""
+
+    @property
+    def moved_bytes(self) -> float:
+        return self.solutions[-1].cost
+
+
+@register("tofu")
+def candidates(study: Study) -> Iterator[Strategy]:
+    """The paper's version, those with its limits lifted, where memory is short the same with few copies of weights, and
+    the fastest device and the gateway alone."""
+    if len(study.by_speed) > 1 and study.layers:
+        teams: dict[Team, str] = {}
+        for team, words in (plain(study), *lifted(study)):
+            teams.setdefault(team, words)
+        for weights in (False, True) if is_tight(study) else (False,):
+            traffic = Traffic(study, weights)
+            for team, words in teams.items():
+                said = f"{words}, copies of weights counted" if weights else words
+                yield strategy(study, Recursion(traffic, team).run(), said)
+    for name in dict.fromkeys((study.by_speed[0], study.problem.gateway)):
+        yield alone(study, name, "tofu")
+
+
+def is_tight(study: Study) -> bool:
+    """Whether some device cannot hold all weights: then cuts that leave few copies of them are tried too (in the paper
+    weights are cut like all tensors, and what a device lacks of them moves)."""
+    weights = sum(constant.nbytes for constant in study.graph.constants.values())
+    return weights > min(map(study.limit_bytes, study.by_speed))
+
+
+def plain(study: Study) -> tuple[Team, str]:
+    """As in the paper: equal parts for 2^m devices, the fastest ones; and words for it."""
+    devices = study.by_speed[: 1 << (len(study.by_speed).bit_length() - 1)]
+    return _team(
+        tuple((name, 1.0) for name in devices)
+    ), f"as in the paper, equal halves of {len(devices)} devices"
+
+
+def lifted(study: Study) -> Iterator[tuple[Team, str]]:
+    """Parts by speed, neighbours together, over all devices and over the fastest few; and words for each."""
+    fast = study.by_speed
+    size = len(fast)
+    while size > 1:
+        order = near_first(study.cluster, fast[:size])
+        few = "" if size == len(fast) else f" of {len(fast)}"
+        words = f"beyond the paper, halves of {size}{few} devices in proportion to speed, near ones together"
+        yield _team(study.shares(order)), words
+        size = size - 1 if size <= FEW else -(-size // 2)
+
+
+def _team(shares: Shares) -> Team:
+    total = sum(share for _, share in shares)
+    return Team(tuple((name, round(share / total, 4)) for name, share in shares))
+
+
+def strategy(study: Study, found: Found, words: str) -> Strategy:
+    """With a sentence for people."""
+    loose = next((one.why for one in found.solutions if not one.exact), None)
+    proof = (
+        "each step moves the fewest bytes" if loose is None else f"not proven to be the fewest bytes: {loose}"
+    )
+    why = f"{words} ({proof}; {found.moved_bytes / 1e6:.3g} MB in all): {most(study, found.choices)}"
+    return study.strategy("tofu", found.choices, why)
+
+
+class Recursion:
+    """Level after level; every group takes the same cuts."""
+
+    def __init__(self, traffic: Traffic, team: Team) -> None:
+        """UsageError for a forced axis that the model does not have."""
+        self.traffic = traffic
+        self.team = team
+        self.study = traffic.study
+        wanted = self.study.problem.axis
+        there = {axis.name for layer in self.study.layers for _, axis in layer.reduced}
+        if wanted is not None and wanted not in {*KNOWN_AXES, *self.study.axis_names, *there}:
+            names = ", ".join((*self.study.axis_names, *sorted(there)))
+            raise UsageError(f"axis {wanted!r}: this model has {names}")
+        self._takes = space(self.study).takes
+
+    def run(self) -> Found:
+        """The cuts of all levels."""
+        before: list[tuple[Weighed, int] | None] = [None] * len(self.traffic.nodes)
+        solutions: list[Solution] = []
+        for level in range(len(self.team.levels)):
+            weighed = self._weighed(level, before)
+            unary, edges = self.traffic.tables(weighed, self._gateway(level))
+            solutions.append(minimise(unary, edges))
+            before = list(zip(weighed, solutions[-1].choice, strict=True))
+        named = zip(self.traffic.nodes, before, strict=True)
+        choices = {
+            node.layer.number: one[0].choices[one[1]] for node, one in named if one and not node.is_junction
+        }
+        return Found(choices, tuple(solutions))
+
+    def _weighed(self, level: int, before: list[tuple[Weighed, int] | None]) -> list[Weighed]:
+        """The next cuts; equal layers that were cut alike have the same."""
+        found: dict[tuple[int, tuple[Weighed, int] | None], Weighed] = {}
+        for node, one in zip(self.traffic.nodes, before, strict=True):
+            if (node.kind, one) not in found:
+                choice = one[0].choices[one[1]] if one else None
+                ways = cuts(node.layer, choice, self.team, level, self._takes)
+                found[node.kind, one] = self.traffic.weigh(node, ways)
+        return [found[node.kind, one] for node, one in zip(self.traffic.nodes, before, strict=True)]
+
+    def _gateway(self, level: int) -> str:
+        """The device by which its group is known; its own name where it does not take part."""
+        order = [name for name, _ in self.team.shares]
+        gateway = self.study.problem.gateway
+        if gateway not in order:
+            return gateway
+        first = [name for name, _ in self.team.levels[level]]
+        return next(name for name in reversed(order[: order.index(gateway) + 1]) if name in first)
