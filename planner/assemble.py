@@ -52,8 +52,7 @@ def assemble(
         steps = tuple(_steps(schedule, device, stages, numbers))
         threads = draft.blueprint.problem.cluster.device(device).threads
         sessions = [
-            held(stage.shares, made.weights, threads)
-            for stage, made in zip(computing, segments, strict=True)
+            held(stage.shares, made.weights, threads) for stage, made in zip(computing, segments, strict=True)
         ]
         programs[device] = _program(graph, device, steps, segments, schedule, sessions)
     strategy = draft.blueprint.strategy
