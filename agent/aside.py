@@ -52,7 +52,7 @@ class Aside:
                     done, result = pipe.recv()
                     break
                 except (EOFError, OSError):
-                    continue
+                    self._pipe = None
             else:
                 raise Unavailable("the process that works on models ended before it had an answer")
         if not done:
@@ -69,7 +69,7 @@ class Aside:
     def _running(self) -> Connection[Any, Any]:
         if self._stopped:
             raise Unavailable("this agent stops")
-        if self._pipe is None or self._process is None or not self._process.is_alive():
+        if self._pipe is None:
             context = multiprocessing.get_context("spawn")
             ours, theirs = context.Pipe()
             self._process = context.Process(target=_work, args=(theirs,), name="edgepart-aside", daemon=True)

@@ -50,7 +50,11 @@ class Computing:
         """The plan, or why there is none; never raises."""
         try:
             return self._compute(order)
-        except (Infeasible, UserError) as error:
+        except Infeasible as error:
+            # When what others take is given back, the same order may find a plan.
+            others = _others(order)
+            return PlanFailed(order.key, f"{error}{others}", "Infeasible", final=not others)
+        except UserError as error:
             return PlanFailed(order.key, str(error), type(error).__name__, final=True)
         except EdgepartError as error:
             return PlanFailed(order.key, str(error), type(error).__name__, final=False)
@@ -63,7 +67,8 @@ class Computing:
 
     def _compute(self, order: ComputePlan) -> PlanComputed:
         names = {node: name for node, name, _ in order.key.devices}
-        cluster = limited(cluster_of(order.cards, names), order.deployment)
+        taken = {names[node]: nbytes for node, nbytes in order.taken_bytes if node in names}
+        cluster = limited(cluster_of(order.cards, names), order.deployment, taken)
         graph, digests = self._loaded(order.deployment)
         here = names.get(self._here, "")
         gateway = here if here in {device.name for device in cluster.devices} else cluster.devices[0].name
@@ -80,7 +85,15 @@ class Computing:
             # What one request takes alone says nothing for or against the plan.
             between_s = 1 / plan.predicted_throughput_per_s
             made = to_bytes(plan)
-            return PlanComputed(order.key, made, tuple(plan.programs), between_s, current_s, order.quick)
+            return PlanComputed(
+                order.key,
+                made,
+                tuple(plan.programs),
+                between_s,
+                current_s,
+                order.quick,
+                memory_bytes=_memory(plan),
+            )
         latency_s, single_s, note = simulation.latency_s, _single_s(study), ""
         weighed = options.strategy == "auto" and not order.quick and len(cluster.devices) > 1
         if weighed and single_s < math.inf:
@@ -101,6 +114,7 @@ class Computing:
             order.quick,
             single_s,
             note,
+            _memory(plan),
         )
 
     def _loaded(self, deployment: Deployment) -> tuple[Graph, Digests]:
@@ -116,13 +130,28 @@ class Computing:
         return self._graphs[key]
 
 
-def limited(cluster: Cluster, deployment: Deployment) -> Cluster:
-    """The devices with the memory that the deployment may take of each."""
-    limit = deployment.options.memory_limit_bytes
-    if limit is None:
-        return cluster
-    devices = tuple(replace(d, memory_bytes=min(d.memory_bytes, float(limit))) for d in cluster.devices)
+def _memory(plan: Plan) -> tuple[tuple[str, int], ...]:
+    return tuple((name, program.peak_memory_bytes) for name, program in plan.programs.items())
+
+
+def limited(cluster: Cluster, deployment: Deployment, taken: Mapping[str, int]) -> Cluster:
+    """The devices with the memory that the deployment may take of each: what others leave, and not more than its own
+    limit."""
+    most = deployment.options.memory_limit_bytes or math.inf
+    devices = tuple(
+        replace(d, memory_bytes=max(1.0, min(d.memory_bytes - taken.get(d.name, 0), most)))
+        for d in cluster.devices
+    )
     return replace(cluster, devices=devices)
+
+
+def _others(order: ComputePlan) -> str:
+    """A sentence for people, where other plans are in the way."""
+    names = {node: name for node, name, _ in order.key.devices}
+    each = ", ".join(
+        f"{nbytes:,} bytes on {names[node]}" for node, nbytes in order.taken_bytes if node in names
+    )
+    return f" Plans that serve now take {each}; undeploying one would give that back." if each else ""
 
 
 def _single_s(study: Study) -> float:

@@ -197,6 +197,8 @@ class Prepare:
     """That the user, or for a variant a request, gave the inputs."""
     weighed: bool = False
     """Whether another plan serves meanwhile, which this one has to beat: its segments are timed before it is READY."""
+    memory_bytes: tuple[tuple[str, int], ...] = ()
+    """By device name, the most that its program takes, predicted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from edgepart.agent.bindings import is_variant, parent_of
 from edgepart.agent.control import Latency, Prepare, Retire, Standing, Want
@@ -52,9 +53,17 @@ class Controller:
                 self._variants[name] = Variants(entry, held, now, self._timing)
             cutover = self._cutovers[name]
             cutover.deployment = entry
+            world = replace(world, orders=tuple(self._orders()))
             effects += cutover.step(world, self._epochs, now)
+            world = replace(world, orders=tuple(self._orders()))
             effects += self._variants[name].step(cutover, world, self._epochs, now)
         return effects + list(self._sweep(world, now))
+
+    def _orders(self) -> Iterator[Prepare]:
+        """Of all plans that serve or are on their way."""
+        variants = [v.cutover for kept in self._variants.values() for v in kept.kept.values()]
+        for cutover in (*self._cutovers.values(), *variants):
+            yield from (p.order for p in (cutover.active, cutover.next) if p is not None)
 
     def _sweep(self, world: World, now: float) -> Iterator[Effect]:
         """Variants that members hold and nobody keeps: given up here, or made by a leader that is gone."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
+from edgepart.agent import room
 from edgepart.agent.bindings import parent_of
 from edgepart.agent.cards import read
 from edgepart.agent.control import (
@@ -54,6 +55,8 @@ class World:
     """Of the members' present processes only."""
     profiles: ProfileBook = field(default_factory=ProfileBook)
     """What segments take."""
+    orders: tuple[Prepare, ...] = ()
+    """All plans that serve or are on their way, of every deployment."""
 
     @property
     def nodes(self) -> list[str]:
@@ -245,25 +248,39 @@ class Cutover:
             return
         current = self.active
         if current is None or current.order.version != self.deployment.version:
-            if (found := planning.needed(now)) is not None:
+            if (found := planning.needed(now)) is not None and self._has_room(found, world):
                 self._begin(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
-                known = world.profiles.profiles()
+                known, taken = world.profiles.profiles(), self._taken(world)
                 yield compute(
-                    key, self.deployment, cluster, b"", urgent=True, quick=self._lost, profiles=known
+                    key,
+                    self.deployment,
+                    cluster,
+                    b"",
+                    urgent=True,
+                    quick=self._lost,
+                    profiles=known,
+                    taken=taken,
                 )
             return
         if self._overtaken(current, world):
             self.next = Placement(replace(current.order, term=world.term, epoch=next(new_epoch)))
             return
         plan = current.order.plan
-        if (found := planning.better(plan, now)) is not None:
+        if (found := planning.better(plan, now)) is not None and self._has_room(found, world):
             self._begin(found, world, new_epoch)
         elif not planning.settled(plan):
             if planning.ask(key, now, plan, urgent=False):
                 known, took_s = world.profiles.profiles(), self.judge.seconds(current.epoch)
                 yield compute(
-                    key, self.deployment, cluster, plan, urgent=False, profiles=known, measured_s=took_s
+                    key,
+                    self.deployment,
+                    cluster,
+                    plan,
+                    urgent=False,
+                    profiles=known,
+                    measured_s=took_s,
+                    taken=self._taken(world),
                 )
         else:
             yield from self._contingency(current, world, now)
@@ -297,6 +314,7 @@ class Cutover:
             latency_s=found.latency_s,
             shapes=self.deployment.options.shapes,
             weighed=self.serving and found.current_latency_s < math.inf,
+            memory_bytes=found.memory_bytes,
         )
         self.next = Placement(order, instead_of_s=found.current_latency_s)
         self.note = found.note
@@ -308,8 +326,24 @@ class Cutover:
         for node in sorted(set(current.nodes) - {world.node}):
             key = self.planning.key(world.cluster, self.deployment, now, without=node)
             if self.planning.ask(key, now, b"", urgent=False):
-                yield compute(key, self.deployment, world.cluster, b"", urgent=False, quick=True)
+                taken = room.taken(self._others(world))  # Its own plan does not serve any more then.
+                yield compute(key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken)
                 return
+
+    def _others(self, world: World) -> list[Prepare]:
+        return [order for order in world.orders if order.deployment != self.deployment.name]
+
+    def _taken(self, world: World) -> dict[str, int]:
+        """Memory that is not to be had for a new plan, by node: this deployment's plan serves until that is ready."""
+        own = [] if self.active is None else [self.active.order]
+        return room.taken([*self._others(world), *own])
+
+    def _has_room(self, found: PlanComputed, world: World) -> bool:
+        """Whether what was left when it was computed is still left; if not, it is forgotten."""
+        if fine := room.fits(found, self._taken(world), world.cluster.cards):
+            return fine
+        self.planning.forget()
+        return False
 
     def _overtaken(self, current: Placement, world: World) -> bool:
         """A member serves a later epoch (of a leader on the other side of a split): ours must be later

@@ -140,6 +140,8 @@ class PlanComputed:
     """Predicted, of the best single device; inf where none has the memory, and where throughput is the objective."""
     note: str = ""
     """What became of the plan before, where it was slower than one device."""
+    memory_bytes: tuple[tuple[str, int], ...] = ()
+    """By device name, the most that its program takes, predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +345,8 @@ class ComputePlan:
     """What segments took on real devices."""
     measured_s: float = 0.0
     """What requests take on `current`, where that was measured."""
+    taken_bytes: tuple[tuple[str, int], ...] = ()
+    """By node, the memory that other plans take there, which this one has to do without."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,8 @@ def give_back_files(folder: Path, smaps: Path = Path("/proc/self/smaps")) -> Non
 
 def _clean_mappings(smaps: str, folder: str) -> Iterator[tuple[int, int]]:
     """
-    >>> lines = "7f00-7f10 r--p 0 fe:01 9 /s/table", "Private_Dirty:  0 kB", "7f20-7f30 rw-p 0 fe:01 9 /s/x"
-    >>> list(_clean_mappings("\\n".join([*lines, "Private_Dirty: 4 kB"]), "/s"))
+    >>> lines = "7f00-7f10 r--p 0 fe:01 9 /s/table", "Anonymous:  0 kB", "7f20-7f30 rw-p 0 fe:01 9 /s/x"
+    >>> list(_clean_mappings("\\n".join([*lines, "Anonymous: 4 kB"]), "/s"))
     [(32512, 32528)]
     """
     here: tuple[int, int] | None = None
@@ -87,7 +87,7 @@ def _clean_mappings(smaps: str, folder: str) -> Iterator[tuple[int, int]]:
         if head := re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s*(.*)", line):
             below = head[3].startswith(f"{folder}/")
             here = (int(head[1], 16), int(head[2], 16)) if below else None
-        elif here and line.startswith("Private_Dirty:") and line.split()[1] == "0":
+        elif here and line.startswith("Anonymous:") and line.split()[1] == "0":
             yield here
 
 

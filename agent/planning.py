@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from edgepart.agent.control import ALIVE, Card, Deployment, Profile
 from edgepart.agent.events import ComputePlan, Member, PlanComputed, PlanFailed, PlanKey
@@ -168,6 +169,12 @@ class Planning:
         assert self._key is not None
         self._settled = (self._key, current)
 
+    def forget(self) -> None:
+        """What was found for what is wanted now cannot be had any more."""
+        if self._key is not None:
+            self._results.pop(self._key, None)
+            self._compared.pop(self._key, None)
+
     def ask(self, key: PlanKey, now: float, current: bytes, *, urgent: bool) -> bool:
         """Whether to compute that now; if so, it is noted as under way."""
         if not key.devices or now < self.ask_at(current, urgent=urgent):
@@ -217,6 +224,8 @@ def compute(
     quick: bool = False,
     profiles: tuple[Profile, ...] = (),
     measured_s: float = 0.0,
+    taken: Mapping[str, int] = MappingProxyType({}),
 ) -> ComputePlan:
     cards = tuple(cluster.cards[node] for node, _, _ in key.devices)
-    return ComputePlan(key, deployment, cards, current, urgent, quick, profiles, measured_s)
+    others = tuple(sorted(taken.items()))
+    return ComputePlan(key, deployment, cards, current, urgent, quick, profiles, measured_s, others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -57,6 +58,35 @@ def test_a_segment_computes_with_its_external_weights() -> None:
     expected = handmade.conv3x3(x, handmade.weight("w1"))[:, :, :4]
     np.testing.assert_allclose(c1, expected, rtol=1e-4, atol=1e-5)
     assert prepared.dtypes == {name: np.dtype("float32") for name in ("x", "c1", "y")}
+
+
+def test_weights_that_are_files_give_the_same_answer(tmp_path: Path) -> None:
+    """From two folders, one of them behind a link, as the store has them."""
+
+    def as_file(ref: WeightRef) -> Path:
+        folder = tmp_path / "store" / ref.digest[:2]
+        folder.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "store" / "elsewhere").mkdir(exist_ok=True)
+        (folder / ref.digest).unlink(missing_ok=True)
+        (tmp_path / "store" / "elsewhere" / ref.name).write_bytes(handmade.read_weight(ref).tobytes())
+        (folder / ref.digest).symlink_to(tmp_path / "store" / "elsewhere" / ref.name)
+        return folder / ref.digest
+
+    program = handmade.split_plan().programs["a"]
+    x = handmade.request_input(3)
+    answers = []
+    for weights in (handmade.read_weight, as_file):
+        prepared = Sessions(1, weights).prepare(program)
+        answers.append(prepared.run(0, [x[:, :, :5]])[0])
+    np.testing.assert_array_equal(*answers)
+
+
+def test_a_file_of_another_size_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "w").write_bytes(bytes(12))
+    sessions = Sessions(1, lambda ref: tmp_path / "w")
+    with pytest.raises(InternalError, match=r"w1 .* has 12 bytes in the store and 144 in the plan"):
+        sessions.prepare(handmade.split_plan().programs["a"])
+    assert sessions.held == (0, 0)
 
 
 def ports(*names: str, shape: Sequence[int] = (4,)) -> list[Port]:

@@ -1,0 +1,124 @@
+"""Plans of several deployments share what memory there is: each is made for what the others leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from edgepart.agent import room
+from edgepart.agent.cards import Measured, write
+from edgepart.agent.computing import limited
+from edgepart.agent.control import ALIVE, READY, Card, Deployment, Holding, Prepare, Report, Version
+from edgepart.agent.controller import Controller
+from edgepart.agent.cutover import World
+from edgepart.agent.deployments import DeploymentMap
+from edgepart.agent.events import ComputePlan, Effect, Member, PlanComputed, PlanFailed, PlanKey, Send
+from edgepart.agent.messages import DeployOptions, Epoch
+from edgepart.agent.planning import Cluster
+from edgepart.planner import cluster
+from edgepart.planner.cluster import Device
+from edgepart.planner.plan import Plan, to_bytes
+
+VERSION = Version(1, "a")
+MEMORY = 1000.0
+CARD = Card("a", write(Measured(Device("pi", "k", 1e9, 1e9, MEMORY))))
+PLAN = to_bytes(Plan("m", "auto", {}, (), (), ()))
+
+
+def deployment(name: str) -> Deployment:
+    return Deployment(name, "m", 1, DeployOptions(), VERSION)
+
+
+def prepare(name: str, number: int, nbytes: int) -> Prepare:
+    names = (("pi", "a"),)
+    return Prepare(
+        1, name, VERSION, Epoch(1, number), PLAN, names, "m", ("a",), 0.1, {}, memory_bytes=(("pi", nbytes),)
+    )
+
+
+def test_what_is_taken_is_the_sum_by_node() -> None:
+    two = replace(prepare("net", 1, 5), names=(("pi", "b"),))
+    assert room.taken([prepare("net", 1, 100), prepare("other", 2, 20), two]) == {"a": 120, "b": 5}
+    assert room.taken([replace(prepare("net", 1, 100), names=())]) == {}
+
+
+def test_a_plan_fits_beside_others_or_not() -> None:
+    key = PlanKey("net", VERSION, (("a", "pi", "digest"),))
+    made = PlanComputed(key, PLAN, ("pi",), 0.1, 1.0, memory_bytes=(("pi", 600),))
+    assert room.fits(made, {"a": 400}, {"a": CARD})
+    assert not room.fits(made, {"a": 401}, {"a": CARD})
+    assert room.fits(made, {"b": 900}, {"a": CARD})
+
+
+def test_a_device_has_what_others_leave_and_at_most_the_limit() -> None:
+    among = cluster.Cluster((Device("pi", "k", 1, 1, MEMORY), Device("box", "k", 1, 1, MEMORY)))
+    left = limited(among, deployment("net"), {"pi": 300})
+    assert [device.memory_bytes for device in left.devices] == [700, 1000]
+    options = DeployOptions(memory_limit_bytes=800)
+    left = limited(among, replace(deployment("net"), options=options), {"pi": 300})
+    assert [device.memory_bytes for device in left.devices] == [700, 800]
+
+
+class Leader:
+    """One device that leads itself, and answers its own orders."""
+
+    def __init__(self, **needed: int) -> None:
+        """By deployment, the bytes that its plan takes."""
+        self.needed = needed
+        self.controller = Controller(1, lambda name: None)
+        self.map = DeploymentMap(map(deployment, needed))
+        self.holdings: dict[str, Holding] = {}
+        self.asked: list[ComputePlan] = []
+        self.now = 0.0
+
+    def step(self) -> None:
+        self.now += 2.0
+        member = Member("a", "pi", "boot", ALIVE, (), "", "0")
+        among = Cluster((member,), {"a": CARD}, {"a": "digest"}, frozenset())
+        versions = tuple((name, VERSION) for name in self.needed)
+        report = Report("boot", tuple(self.holdings.values()), ("m",), versions)
+        for effect in self.controller.step(self.map, World("a", 1, among, {"a": report}), self.now):
+            self._obey(effect)
+
+    def _obey(self, effect: Effect) -> None:
+        if isinstance(effect, ComputePlan):
+            self.asked.append(effect)
+        elif isinstance(effect, Send) and isinstance(effect.message, Prepare):
+            order = effect.message
+            self.holdings[order.deployment] = Holding(order.deployment, order.epoch, READY, True)
+
+    def answer(self) -> None:
+        """All orders, as they were given: those asked at the same time do not know of each other."""
+        asked, self.asked = self.asked, []
+        for order in asked:
+            nbytes = self.needed[order.key.deployment]
+            result: PlanComputed | PlanFailed = PlanFailed(order.key, "does not fit", "Infeasible", False)
+            if nbytes + dict(order.taken_bytes).get("a", 0) <= MEMORY:
+                result = PlanComputed(
+                    order.key, PLAN, ("pi",), 0.1, float("inf"), memory_bytes=(("pi", nbytes),)
+                )
+            self.controller.answered(result, self.now)
+
+    def settle(self) -> list[str]:
+        for _ in range(8):
+            self.step()
+            self.answer()
+        return sorted(self.holdings)
+
+
+def test_two_that_fit_together_serve_together() -> None:
+    assert Leader(net=600, other=400).settle() == ["net", "other"]
+
+
+def test_two_that_do_not_are_not_loaded_both_even_when_they_are_planned_at_once() -> None:
+    leader = Leader(net=600, other=500)
+    leader.step()
+    assert [order.taken_bytes for order in leader.asked] == [(), ()]
+    assert leader.settle() == ["net"]
+
+
+def test_the_second_is_planned_again_when_the_first_is_undeployed() -> None:
+    leader = Leader(net=600, other=500)
+    leader.settle()
+    leader.map = DeploymentMap([deployment("other")])
+    del leader.holdings["net"]
+    assert leader.settle() == ["other"]
