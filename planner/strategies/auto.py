@@ -47,8 +47,8 @@ CAREFUL = 0.1
 AMPLE_S = 10.0
 """A search budget from which on all candidates of all strategies are looked at, whatever that costs."""
 
-LIKELY = 0.8
-"""An opening whose busiest device or card takes longer than this, times the best so far, is not simulated: it waits, too."""
+LIKELY = 0.65
+"""Of the best so far: an opening whose busiest device or card takes longer is not simulated, as devices also wait."""
 
 FEWEST, MOST = 4, 400
 """Bounds on the number of candidates."""
