@@ -213,15 +213,22 @@ def _peak(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], sche
     for n, step in enumerate(steps):
         used = of(segments[step.segment].inputs) if isinstance(step, Run) else pieces(step.transfer)
         last.update((piece.tensor, n) for piece in used)
-    held: dict[Piece, int] = {}
-    most = 0
+    held: dict[str, dict[Piece, int]] = {}
+    most = now = 0
     for n, step in enumerate(steps):
         new = of(segments[step.segment].outputs) if isinstance(step, Run) else []
         if isinstance(step, Receive):
             new = pieces(step.transfer)
         work = segments[step.segment].workspace_bytes if isinstance(step, Run) else 0
-        most = max(most, sum(held.values()) + work)
-        held.update((piece, _piece_bytes(graph, piece)) for piece in new)
-        most = max(most, sum(held.values()))
-        held = {piece: size for piece, size in held.items() if last.get(piece.tensor, -1) > n}
+        most = max(most, now + work)
+        for piece in new:
+            of_tensor = held.setdefault(piece.tensor, {})
+            if piece not in of_tensor:
+                of_tensor[piece] = _piece_bytes(graph, piece)
+                now += of_tensor[piece]
+        most = max(most, now)
+        used = of(segments[step.segment].inputs) if isinstance(step, Run) else pieces(step.transfer)
+        for name in {piece.tensor for piece in (*used, *new)}:
+            if last.get(name, -1) <= n:
+                now -= sum(held.pop(name, {}).values())
     return most

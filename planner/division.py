@@ -76,6 +76,8 @@ class Laid:
     """By tensor that an operator writes."""
     parted: Mapping[str, Parted]
     """By operator that is parted along a reduced axis."""
+    needed: Mapping[str, Mapping[str, Region]]
+    """By tensor and device, what the device reads of it to compute what it holds."""
 
 
 COMPACT = 1.5
@@ -142,7 +144,7 @@ class _Back:
                 continue
             for device in dict.fromkeys(d for regions in written.values() for d in regions):
                 self._reach_back(op, {i: r[device] for i, r in written.items() if device in r}, device)
-        return Laid(found, self.parted)
+        return Laid(found, self.parted, self.needed)
 
     def _regions(self, name: str) -> dict[str, Region]:
         """What each device computes of one tensor."""

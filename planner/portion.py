@@ -3,8 +3,8 @@ access maps alone. Rules only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from edgepart.planner.access.bound import numpy_dtype
 from edgepart.planner.access.language import Access, Outputs
@@ -16,6 +16,7 @@ from edgepart.planner.partial import reduced_axis
 from edgepart.planner.reach import Reach
 from edgepart.planner.region import Interval, Region
 from edgepart.planner.study import Study
+from edgepart.planner.work import work_of
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,23 @@ class Sums:
         self._exits = reach.exits
         self._makes = {place: self.reduction.part(one) for place, one in parts}
         self._combines = self.reduction.combine(tuple(one for _, one in parts))
+        self._combining = replace(op, inputs=tuple(self._inputs()))
+        self._making = replace(
+            op, outputs=tuple(f"{self._name}.{k}" for k in range(len(self.reduction.addends)))
+        )
         self._combined: dict[Region, tuple[Portion, dict[int, Addends]]] = {}
         self._made: dict[tuple[int, tuple[tuple[int, Region], ...]], Portion] = {}
+
+    @property
+    def _name(self) -> str:
+        """Of addends, which the graph does not have."""
+        return f"{self.op.outputs[0]}#"
+
+    def _inputs(self) -> Iterator[str]:
+        """What is combined: the addends of each part, and what is read again."""
+        for n in range(len(self.places)):
+            yield from (f"{self._name}{n}.{k}" for k in range(len(self.reduction.addends)))
+        yield from (self.op.inputs[index] for index in self.reduction.again)
 
     def combine(self, region: Region) -> tuple[Portion, dict[int, Addends]]:
         """What making `region` out of addends takes, and the addends, by the place of who makes them."""
@@ -162,17 +178,30 @@ class Sums:
         again = _Growing(self.ground)
         inputs = (self.op.inputs[index] for index in self.reduction.again)
         again.read(zip(inputs, needs[each * len(self.places) :], strict=True))
-        nbytes = sum(map(self.nbytes, wanted.values()))
-        nbytes += region.size * self.item_bytes(self.op.outputs[0])
-        again.works.append(Work(self._combines.flops({0: region}), nbytes, self._combines.family))
+        again.works.append(self._work(self._combining, self._combines, needs, {0: region}))
         again.walk(self._behind, self._exits, {})
         return again.done(), wanted
 
     def _make(self, access: Access, wanted: Addends) -> Portion:
         found = _Growing(self.ground)
-        found.read(zip(self.op.inputs, access.needs(wanted), strict=False))
-        read = sum(region.size * self.item_bytes(name) for name, region in found.reads.items())
-        nbytes = self.nbytes(wanted) + found.weight_bytes + read
-        found.works.append(Work(access.flops(wanted), nbytes, access.family))
+        needs = access.needs(wanted)
+        found.read(zip(self.op.inputs, needs, strict=False))
+        found.works.append(self._work(self._making, access, needs, wanted))
         found.walk(self._behind, self._exits, {})
         return found.done()
+
+    def _work(self, op: Operator, access: Access, needs: Sequence[Region | None], outputs: Outputs) -> Work:
+        """Of a part, or of combining, as it is lowered (planner/partial.py)."""
+        reads = [
+            (name, region, region.size * self._item_bytes(name))
+            for name, region in zip(op.inputs, needs, strict=False)
+            if name and region is not None
+        ]
+        writes = [(region, region.size * self._item_bytes(op.outputs[k])) for k, region in outputs.items()]
+        return work_of(self.ground.study.graph, op, access.family, access.flops(outputs), reads, writes)
+
+    def _item_bytes(self, name: str) -> float:
+        if name.startswith(self._name):
+            kind = self.reduction.addends[int(name.rpartition(".")[2])]
+            return float(numpy_dtype(kind.dtype).itemsize)
+        return self.item_bytes(name)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from edgepart.planner.division import Choice, Divide, Whole
 from edgepart.planner.forcing import reduce
 from edgepart.planner.fusion import Layer
-from edgepart.planner.layout import Strategy
 from edgepart.planner.study import Cut, Shares, Study
 
 
@@ -86,13 +85,17 @@ def stretches(study: Study, cuts: Sequence[Cut]) -> tuple[Stretch, ...]:
     return tuple(found)
 
 
-def cook(study: Study, recipe: Recipe, parts: Sequence[Stretch], name: str = "auto") -> Strategy:
-    """The strategy that `recipe` stands for."""
+def cook(study: Study, recipe: Recipe, parts: Sequence[Stretch]) -> dict[int, Choice]:
+    """The choices by layer that `recipe` stands for."""
     choices: dict[int, Choice] = {}
     for mode, stretch in zip(recipe.modes, parts, strict=True):
-        for layer in stretch.layers:
-            choices[layer.number] = _choice(study, recipe, mode, stretch, layer)
-    return study.strategy(name, choices, "")
+        choices.update(cook_stretch(study, recipe, mode, stretch))
+    return choices
+
+
+def cook_stretch(study: Study, recipe: Recipe, mode: Mode, stretch: Stretch) -> dict[int, Choice]:
+    """The same for one stretch in `mode`; of the recipe, who takes part."""
+    return {layer.number: _choice(study, recipe, mode, stretch, layer) for layer in stretch.layers}
 
 
 def _choice(study: Study, recipe: Recipe, mode: Mode, stretch: Stretch, layer: Layer) -> Choice:

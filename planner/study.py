@@ -65,6 +65,7 @@ class Study:
         self._streams: dict[int, Stream] = {}
         self._seconds: dict[str, Mapping[str, float]] = {}
         self._choices: dict[int, tuple[Mapping[str, Layout], Mapping[int, Choice]]] = {}
+        self._needed: dict[int, Mapping[str, Mapping[str, Region]]] = {}
         self.too_big: tuple[Strategy, Mapping[str, int]] | None = None
         """The best of the candidates that did not fit, and by device the bytes that it lacks."""
 
@@ -176,11 +177,16 @@ class Study:
         """The layouts that follow from a choice for every layer."""
         laid = lay_out(self.coarse, choices)
         self._choices[id(laid.layouts)] = laid.layouts, choices
+        self._needed[id(laid.layouts)] = laid.needed
         return Strategy(name, laid.layouts, sync, hub, self.coarse.layer_of, why, laid.parted)
 
     def choices_of(self, strategy: Strategy) -> Mapping[int, Choice]:
         """The choices that a strategy of this study was made from, by layer; {} where it was made otherwise."""
         return self._choices.get(id(strategy.layouts), ({}, {}))[1]
+
+    def needed_of(self, strategy: Strategy) -> Mapping[str, Mapping[str, Region]]:
+        """By tensor and device, what is read to compute the layouts; {} where the strategy was made otherwise."""
+        return self._needed.get(id(strategy.layouts), {})
 
     def whole(self, device: str) -> dict[int, Choice]:
         """Everything on one device."""

@@ -1,30 +1,35 @@
-"""Ours: many ways to divide the model are simulated, the best is improved step by step, and the best that
-fits wins.
+"""Ours: what every other strategy would do is simulated, the best is improved step by step, and the best that fits wins.
 
-It starts from every device alone (so that the answer is never slower than the best single device), every
-direction over the k fastest and the k best connected devices, mixed directions (rows while there are many,
-channels for dense layers, the tail whole), blocks with recomputed instead of fetched halos, and stretches
-of the model placed on one device after another. Then stretches change their mode one at a time, and work
-moves from the busiest to the idlest.
+It starts from every device alone (so that the answer is never slower than the best single device) and from all candidates
+of all strategies; then come recipes (planner/openings.py): every direction over the k fastest and the k best connected
+devices, mixed directions, blocks with recomputed instead of fetched halos, stretches on one device after another. The best
+of them is improved, whatever it came from: work moves from the busiest to the idlest, devices that hurt are left out, and
+stretches of the model are done as in other good candidates, or in another mode.
 
-The budget is a number of candidates, from `Problem.search_budget_s` and the size of the graph, as rules
-have no clock."""
+A candidate whose busiest device or card alone takes longer than the best so far is not simulated (planner/floor.py).
+
+The budget is counted in what simulating takes on average, from `Problem.search_budget_s` and the size of the graph, as
+rules have no clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from edgepart.planner.changes import Choices, devices_of, rescaled, widened, without
+from edgepart.planner.division import Choice
 from edgepart.planner.errors import UsageError
+from edgepart.planner.floor import floor_s
 from edgepart.planner.layout import Strategy
+from edgepart.planner.openings import axes_of, openings
+from edgepart.planner.openings import teams as teams
 from edgepart.planner.pairs import paired
-from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, stretches
-from edgepart.planner.strategies import bbgrap, deepthings, fitting, modnn, optcnn, register
+from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, cook_stretch, stretches
+from edgepart.planner.strategies import fitting, get, register, strategies
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
-from edgepart.planner.strategies.pipeline import staged
 from edgepart.planner.strategies.single import alone
-from edgepart.planner.study import Shares, Study
+from edgepart.planner.study import Study
 
 STRETCHES = 12
 """Parts of the model that can be treated differently."""
@@ -33,13 +38,19 @@ CANDIDATE_S, SHARE_S = 0.01, 6e-5
 """Of planning, about: for a candidate, and for each of its operators and devices (to the power of 1.5, as
 each talks to others)."""
 
-CAREFUL = 0.25
+UNSIMULATED = 0.15
+"""What a candidate costs that is laid out and not simulated, of one that is."""
+
+CAREFUL = 0.1
 """The part of the search budget that is handed out, as the boxes that plan are slow and busy."""
 
-ENDS_TRIED = 3
-"""Stretches up to which rows are tried before the rest is whole."""
+AMPLE_S = 10.0
+"""A search budget from which on all candidates of all strategies are looked at, whatever that costs."""
 
-FEWEST, MOST = 8, 400
+LIKELY = 0.65
+"""Of the best so far: an opening whose busiest device or card takes longer is not simulated, as devices also wait."""
+
+FEWEST, MOST = 4, 400
 """Bounds on the number of candidates."""
 
 DENSE_PART = 0.5
@@ -48,85 +59,102 @@ DENSE_PART = 0.5
 ROUNDS = 6
 """Of moving work between devices."""
 
+KEPT = 4
+"""Best candidates that are remembered: what their stretches do is tried in the best of them."""
+
+HOPEFUL = 1.5
+"""Times as long as the best single device: several devices that take longer than that are not improved."""
+
+PROMISING = ("optcnn", "bbgrap", "deepthings", "modnn", "model", "data", "owt")
+"""The other strategies, those first whose best is most often the best of all; those that are not named come later."""
+
 
 @register("auto")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """Openings, then improvements of the best of them."""
-    everything = [alone(study, device, "auto") for device in study.by_speed]
-    yield from everything
+    """Every device alone, what the others find, openings, and improvements of the best of them."""
+    singles = [alone(study, device, "auto") for device in study.by_speed]
+    yield from singles
     if len(study.by_speed) == 1 or not study.layers:
         return
-    if any(map(study.short_bytes, everything)):
+    if any(map(study.short_bytes, singles)):
         yield from fitting.candidates(study)
-    yield from _Search(study).run()
+    yield from _Search(study, singles).run()
+
+
+def each_s(study: Study, devices: int) -> float:
+    """Seconds that a candidate of so many devices takes to lay out and simulate, about."""
+    return CANDIDATE_S + SHARE_S * len(study.graph.operators) * float(devices**1.5)
 
 
 def budget(study: Study) -> int:
-    """How many candidates may be simulated."""
-    each = CANDIDATE_S + SHARE_S * len(study.graph.operators) * len(study.by_speed) ** 1.5
+    """How many candidates that use every device may be simulated; others cost less."""
+    each = each_s(study, len(study.by_speed))
     return max(FEWEST, min(MOST, int(CAREFUL * study.problem.search_budget_s / each)))
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Tried:
-    """A recipe and what came of it."""
+    """A candidate that fits, and what came of it."""
 
-    recipe: Recipe
     strategy: Strategy
+    choices: Choices
     score: float
 
 
 class _Search:
     """One search; its state is what was tried."""
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: Study, singles: list[Strategy]) -> None:
         self.study = study
         self.parts = stretches(study, spread(study, STRETCHES - 1))
-        self.left = budget(study)
-        self.seen: set[Recipe] = set()
-        self.best: _Tried | None = None
+        self.left = float(budget(study))
+        self.seen: set[Hashable] = {self._key(one) for one in singles}
+        self.found: list[_Tried] = []
+        """The best of several devices, the very best first."""
+        scores = [study.score(one) for one in singles if not study.short_bytes(one)]
+        self.alone = min(scores, default=float("inf"))
         forced = study.problem.axis
         if forced is not None and forced not in (*KNOWN_AXES, *study.axis_names):
             raise UsageError(
                 f"axis {forced!r}: this model has {', '.join(study.axis_names) or 'none to split'}"
             )
-        self.axes = (forced,) if forced is not None else study.axis_names[:4]
 
     def run(self) -> Iterator[Strategy]:
-        if self.study.problem.objective == "throughput" and self.study.problem.axis is None:
-            for strategy in reversed(list(staged(self.study, "auto"))):
-                if self.left > 0:
-                    self.left -= 1
-                    yield strategy
-        for other in (optcnn, bbgrap, deepthings, modnn):
-            for strategy in other.candidates(self.study):
-                if self.left > 0:
-                    self.left -= 1
-                    yield replace(strategy, name="auto")
-        for strategy in self._pairs():
-            if self.left > 0:
-                self.left -= 1
-                yield strategy
-        for recipe in self._openings():
-            yield from self._try(recipe)
-        while self.best is not None and self.left > 0:
-            before = self.best.score
-            yield from self._move_work()
-            yield from self._change_modes()
-            if self.best.score >= before:
-                return
+        ample = self.study.problem.search_budget_s >= AMPLE_S
+        for strategy in self._rivals():
+            yield from self._try(replace(strategy, name="auto"), free=ample)
+            if self.left <= 0:
+                break
+        yield from self._pairs()
+        kept = self.left / 2
+        for recipe in openings(self.study, self.parts):
+            if self.left <= kept:
+                break
+            yield from self._cook(cook(self.study, recipe, self.parts), self._said(recipe), likely=LIKELY)
+        if self.found and self.found[0].score < HOPEFUL * self.alone:
+            yield from self._improve()
 
-    def _try(self, recipe: Recipe) -> Iterator[Strategy]:
-        if recipe in self.seen or self.left <= 0:
-            return
-        self.seen.add(recipe)
-        self.left -= 1
-        strategy = replace(cook(self.study, recipe, self.parts), why=self._why(recipe))
-        yield strategy
-        if self.study.short_bytes(strategy):
-            return
-        if self.best is None or self.study.is_better(strategy, self.best.score):
-            self.best = _Tried(recipe, strategy, self.study.score(strategy))
+    def _improve(self) -> Iterator[Strategy]:
+        """Until nothing helps, or the budget is spent; that devices hurt is looked at in any case."""
+        while True:
+            before = self.found[0].score
+            yield from self._move_work()
+            yield from self._leave_out()
+            yield from self._change_stretches()
+            if self.found[0].score >= before or self.left <= 0:
+                break
+        if self.found[0].score < before:
+            yield from self._leave_out()
+
+    def _rivals(self) -> Iterator[Strategy]:
+        """All candidates of the other strategies. Stages come first where many requests count; they follow no axis."""
+        names = [name for name in PROMISING if name in strategies()]
+        names += [name for name in strategies() if name not in (*names, "auto", "single", "pipeline")]
+        if self.study.problem.axis is None:
+            first = self.study.problem.objective == "throughput"
+            names = ["pipeline", *names] if first else [*names, "pipeline"]
+        for name in names:
+            yield from get(name)(self.study)
 
     def _pairs(self) -> Iterator[Strategy]:
         """Dense layers in pairs, with one sum for each: where such layers are most of the work."""
@@ -134,97 +162,118 @@ class _Search:
         dense = sum(s for n, s in study.full_s.items() if study.coarse.accesses[n].family == "gemm")
         if study.problem.axis is not None or dense < DENSE_PART * sum(study.full_s.values()):
             return
-        for devices in teams(self.study):
-            choices = paired(self.study, self.study.shares(devices))
+        for devices in teams(study):
+            choices = paired(study, study.shares(devices))
             if choices is not None:
                 why = f"dense layers in pairs are shared by {', '.join(devices)}: columns of the first, rows of the second"
-                yield self.study.strategy("auto", choices, why)
+                yield from self._cook(choices, why)
 
-    def _openings(self) -> Iterator[Recipe]:
-        """Half of the budget is kept for improving the best of them."""
-        kept = self.left // 2
-        for devices in teams(self.study):
-            shares = self.study.shares(devices)
-            for modes in self._first_modes(shares):
-                if self.left > kept:
-                    yield Recipe(modes, shares, devices[0])
-            yield self._in_turn(shares)
+    def _cook(
+        self, choices: Choices, why: str, free: bool = False, likely: float = 1.0
+    ) -> Iterator[Strategy]:
+        if self.left > 0 or free:
+            yield from self._try(self.study.strategy("auto", choices, why), free, likely)
 
-    def _first_modes(self, shares: Shares) -> Iterator[tuple[Mode, ...]]:
-        count = len(self.parts)
-        rows = [axis for axis in self.axes if axis in SPATIAL]
-        dense = Mode("channel") if "channel" in self.axes else WHOLE
-        for axis in self.axes:
-            yield (Mode(axis),) * count
-        for axis in rows:
-            tall = [self._is_tall(part, axis, len(shares)) for part in self.parts]
-            for tail, fused in ((dense, False), (WHOLE, False), (dense, True)):
-                yield tuple(Mode(axis, fused) if t else tail for t in tall)
-        for axis in rows[:1]:
-            for n in range(1, ENDS_TRIED + 1):
-                end = count * n // (ENDS_TRIED + 1)
-                yield (*(Mode(axis),) * end, *(WHOLE,) * (count - end))
+    def _try(self, strategy: Strategy, free: bool = False, likely: float = 1.0) -> Iterator[Strategy]:
+        """Yields it where it may be better than what is there, and remembers what came of it. `free` does not count
+        against the budget; it is not simulated where it is sure to take longer than `likely` times the best."""
+        study, key = self.study, self._key(strategy)
+        if key in self.seen:
+            return
+        self.seen.add(key)
+        best = min(self.alone, self.found[0].score if self.found else float("inf"))
+        hopeless = floor_s(study, strategy) >= likely * best
+        choices = study.choices_of(strategy)
+        if not free:
+            used = each_s(study, len(devices_of(choices))) / each_s(study, len(study.by_speed))
+            self.left -= used * (UNSIMULATED if hopeless else 1.0)
+        if hopeless:
+            return
+        yield strategy
+        if len(study.forecast(strategy).compute_s) < 2 or study.short_bytes(strategy):
+            return
+        if len(self.found) < KEPT or study.is_better(strategy, self.found[-1].score):
+            self.found.append(_Tried(strategy, choices, study.score(strategy)))
+            self.found.sort(key=lambda tried: tried.score)
+            del self.found[KEPT:]
 
-    def _is_tall(self, stretch: Stretch, axis: str, count: int) -> bool:
-        """Whether most of its work has rows enough for every device."""
-        tall = [la for la in stretch.layers if (a := la.axis(axis)) is not None and a.extent >= 2 * count]
-        seconds = sum(self.study.full_s[op.name] for layer in tall for op in layer.operators)
-        return seconds * 2 > stretch.seconds
+    def _key(self, strategy: Strategy) -> Hashable:
+        """The same for what is the same plan."""
+        return strategy.hub, tuple(sorted(self.study.choices_of(strategy).items(), key=lambda item: item[0]))
 
-    def _in_turn(self, shares: Shares) -> Recipe:
-        """Stretches on one device after another, in proportion: for memory, and for throughput."""
-        total, done, at = sum(p.seconds for p in self.parts), 0.0, 0
-        ends = [sum(s for _, s in shares[: n + 1]) / sum(s for _, s in shares) for n in range(len(shares))]
-        modes = []
-        for part in self.parts:
-            while at < len(shares) - 1 and done + part.seconds / 2 > ends[at] * total:
-                at += 1
-            modes.append(Mode(home=shares[at][0]))
-            done += part.seconds
-        return Recipe(tuple(modes), shares, shares[0][0])
+    def _move_work(self) -> Iterator[Strategy]:
+        """Parts follow how long each device is busy: who computes longer than the mean gets less of every layer."""
+        for _ in range(ROUNDS):
+            best = self.found[0]
+            busy = self.study.forecast(best.strategy).compute_s
+            mean = sum(busy.values()) / len(busy)
+            factors = {name: (mean / max(s, mean / 4)) ** 0.5 for name, s in busy.items()}
+            why = _also(best, "parts are fitted to how long each device is busy")
+            yield from self._cook(rescaled(best.choices, factors), why)
+            if self.found[0] is best:
+                return
 
-    def _change_modes(self) -> Iterator[Strategy]:
-        """Each stretch in turn, the most expensive first, tries every other mode."""
-        order = sorted(range(len(self.parts)), key=lambda n: -self.parts[n].seconds)
-        for number in order:
-            if self.best is not None:
-                for mode in self._modes(self.best.recipe):
-                    yield from self._try(self.best.recipe.with_mode(number, mode))
+    def _leave_out(self) -> Iterator[Strategy]:
+        """One device less, as long as that is faster. Not counted, as no device is to be used that makes it slower."""
+        while True:
+            best = self.found[0]
+            for device in self._expendable(best):
+                used = [name for name in devices_of(best.choices) if name != device]
+                if len(used) > 1:
+                    instead = min(used, key=self.study.by_speed.index)
+                    why = _also(best, f"without {device}")
+                    yield from self._cook(without(best.choices, device, instead), why, free=True)
+                if self.found[0] is not best:
+                    break
+            if self.found[0] is best:
+                return
+
+    def _expendable(self, best: _Tried) -> list[str]:
+        """The device that computes least, and of those behind slower links the same. Where it is no gain to be without
+        that one, it is seldom one to be without another that computes more."""
+        study, gateway = self.study, self.study.problem.gateway
+        busy = study.forecast(best.strategy).compute_s
+        rates = {name: study.cluster.card_bytes_per_s[name] for name in busy}
+        found: dict[float, str] = {}
+        for name in sorted(busy, key=lambda name: (busy[name], name == gateway, study.by_speed.index(name))):
+            found.setdefault(rates[name], name)
+        return [found[rate] for rate in sorted(found)]
+
+    def _change_stretches(self) -> Iterator[Strategy]:
+        """Each stretch in turn, the most expensive first, is done as in the other good candidates, and in other modes."""
+        for part in sorted(self.parts, key=lambda part: -part.seconds):
+            for what, changed in self._ways(part):
+                if self.left <= 0:
+                    return
+                best = self.found[0]
+                why = _also(best, f"up to {part.layers[-1].operators[-1].name!r}, {what}")
+                yield from self._cook({**best.choices, **changed}, why)
+
+    def _ways(self, part: Stretch) -> Iterator[tuple[str, Mapping[int, Choice]]]:
+        """What may be done with a stretch."""
+        study = self.study
+        numbers = [layer.number for layer in part.layers]
+        now = {number: self.found[0].choices[number] for number in numbers}
+        for other in tuple(self.found[1:]):
+            yield "as in another candidate", {number: other.choices[number] for number in numbers}
+        yield "borders are computed twice", widened(now, SPATIAL)
+        used = sorted(devices_of(self.found[0].choices), key=study.by_speed.index)
+        recipe = Recipe((), study.shares(used), used[0])
+        for mode in self._modes(recipe):
+            yield str(mode), cook_stretch(study, recipe, mode, part)
 
     def _modes(self, now: Recipe) -> Iterator[Mode]:
-        """Other ways for a stretch: the axes that the recipe has, channels, and whole here or at the
-        gateway."""
-        used = [axis for axis in self.axes if any(mode.axis == axis for mode in now.modes)]
-        for axis in used or self.axes[:1]:
+        """Whole here or at the gateway, and every direction, with borders fetched or computed twice."""
+        yield WHOLE
+        if self.study.problem.gateway != now.home:
+            yield Mode(home=self.study.problem.gateway)
+        for axis in axes_of(self.study):
+            yield Mode(axis)
             if axis in SPATIAL:
                 yield Mode(axis, fused=True)
                 yield Mode(axis, fused=True, joined=True)
-            yield Mode(axis)
-        yield WHOLE
-        if "channel" in self.axes and "channel" not in used:
-            yield Mode("channel")
-        if self.study.problem.gateway != now.home:
-            yield Mode(home=self.study.problem.gateway)
 
-    def _move_work(self) -> Iterator[Strategy]:
-        """Shares follow how long each device is busy: who computes longer than the mean gets less."""
-        for _ in range(ROUNDS):
-            if self.best is None:
-                return
-            before, recipe = self.best.score, self.best.recipe
-            busy = self.study.forecast(self.best.strategy).compute_s
-            if len(busy) < len(recipe.shares):
-                return
-            mean = sum(busy[name] for name in recipe.devices) / len(recipe.shares)
-            shares = tuple(
-                (name, share * (mean / max(busy[name], mean / 4)) ** 0.5) for name, share in recipe.shares
-            )
-            total = sum(share for _, share in shares)
-            yield from self._try(replace(recipe, shares=tuple((n, round(s / total, 4)) for n, s in shares)))
-            if self.best.score >= before:
-                return
-
-    def _why(self, recipe: Recipe) -> str:
+    def _said(self, recipe: Recipe) -> str:
         seconds: dict[str, float] = {}
         for mode, part in zip(recipe.modes, self.parts, strict=True):
             seconds[str(mode)] = seconds.get(str(mode), 0.0) + part.seconds
@@ -234,17 +283,7 @@ class _Search:
         return f"the work is shared by {', '.join(recipe.devices)}: {parts}"
 
 
-def teams(study: Study) -> Iterator[tuple[str, ...]]:
-    """Groups of devices worth a try: the fastest few and the best connected few, all of them first."""
-    fast = study.by_speed
-    gateway = study.problem.gateway
-    near = tuple(
-        sorted(fast, key=lambda name: (-study.cluster.link(name, gateway).bytes_per_s, fast.index(name)))
-    )
-    sizes = [
-        n for n in range(len(fast), 1, -1) if n <= 4 or n == len(fast) or n in (6, 8, 12, 16, 24, 32, 64, 128)
-    ]
-    found = dict.fromkeys(
-        tuple(sorted(order[:size], key=fast.index)) for size in sizes for order in (fast, near)
-    )
-    yield from found
+def _also(tried: _Tried, change: str) -> str:
+    """The reasons of a candidate, and a change; each change is said once."""
+    why = tried.strategy.why
+    return why if change in why else f"{why}; {change}"

@@ -1,0 +1,231 @@
+"""Whether `auto` finds the best plan that any strategy finds: models x clusters x links, simulated.
+
+    python -m benchmarks.dominance [--quick] [--only resnet50 vgg19] [--processes 2] [--json FILE]
+
+In every cell the predicted latency of `auto` has to be at most that of every other strategy. Where `auto` keeps one
+device, another may be faster by what is within the errors of predictions (study.WORTH); such cells are counted.
+No device may hurt: without any one of those that it uses, auto's plan must not be faster by more than 1 %. Prints the
+ratios; exit code 1 where a cell fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import geometric_mean
+
+from benchmarks.machine import describe, sentence, show_table
+from benchmarks.models import LIGHT, light, zoo_model
+from edgepart.cli.output import note, say, table
+from edgepart.planner.changes import devices_of, without
+from edgepart.planner.cluster import Cluster, Device, Link
+from edgepart.planner.graph import Graph
+from edgepart.planner.layout import Problem, Strategy
+from edgepart.planner.model import load_graph
+from edgepart.planner.search import compare
+from edgepart.planner.study import WORTH, Study
+
+OTHERS = ("vit_b16", "bert_base")
+MODELS = (*LIGHT, *OTHERS)
+
+FLOPS_PER_S, MEMORY_BYTES_PER_S, MEMORY_BYTES = 1.2e10, 3e9, 8e9
+"""About a Raspberry Pi 4."""
+
+BITS_PER_S = (1e8, 1e9, 1e10)
+PAYLOAD, LATENCY_S = 0.94, 2e-4
+"""The part of a link's bits that are a message's own, and its delay."""
+
+SPEEDS: Mapping[str, tuple[float, ...]] = {
+    "2 equal": (1, 1),
+    "4 equal": (1,) * 4,
+    "8 equal": (1,) * 8,
+    "1:2:4:8": (1, 2, 4, 8),
+    "1 slow of 4": (1, 1, 1, 0.1),
+    "1 slow link of 4": (1, 1, 1, 1),
+}
+"""By cluster, how fast each device is."""
+
+HURTS = 0.99
+"""Of the latency: less than that without a device means that the device hurts."""
+
+QUICK = (("squeezenet", "bvlc_alexnet"), (("2 equal", 1e9), ("1:2:4:8", 1e9), ("1 slow link of 4", 1e8)))
+"""Models and cells for a test."""
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model on one cluster."""
+
+    model: str
+    cluster: str
+    bits_per_s: float
+    seconds: Mapping[str, float]
+    """By strategy that fits, the predicted latency."""
+    used: tuple[str, ...]
+    """Devices that compute something in auto's plan."""
+    lighter: float
+    """Latency of auto's plan without the device that it would miss least, over its latency; inf where it uses one."""
+    searched_s: float
+    """CPU seconds for all strategies."""
+
+    @property
+    def others(self) -> dict[str, float]:
+        return {name: s for name, s in self.seconds.items() if name != "auto"}
+
+    @property
+    def next_best(self) -> str:
+        return min(self.others, key=lambda name: (self.others[name], name))
+
+    @property
+    def ratio(self) -> float:
+        """The best of the others over auto."""
+        return self.others[self.next_best] / self.seconds["auto"]
+
+    @property
+    def keeps_one(self) -> bool:
+        """Whether auto stays with one device for a gain that is too small."""
+        return len(self.used) == 1 and WORTH - ROUNDING <= self.ratio < 1 - ROUNDING
+
+    @property
+    def dominated(self) -> bool:
+        return self.ratio < 1 - ROUNDING and not self.keeps_one
+
+    @property
+    def hurts(self) -> bool:
+        return self.lighter < HURTS
+
+
+def cluster(name: str, bits_per_s: float) -> Cluster:
+    """One of `SPEEDS`, all links alike save where one is to be slow."""
+    devices = tuple(
+        Device(f"d{n}", "board", FLOPS_PER_S * speed, MEMORY_BYTES_PER_S * speed, MEMORY_BYTES)
+        for n, speed in enumerate(SPEEDS[name])
+    )
+    link = Link(PAYLOAD * bits_per_s / 8, LATENCY_S)
+    slow = Link(link.bytes_per_s / 10, LATENCY_S)
+    last = devices[-1].name
+    links = {(d.name, last): slow for d in devices[:-1]} if "slow link" in name else {}
+    return Cluster(devices, links, link)
+
+
+@lru_cache(maxsize=1)
+def graph(model: str) -> Graph:
+    return load_graph(light(model) if model in LIGHT else zoo_model(model).path)
+
+
+def measure(where: tuple[str, str, float]) -> Cell:
+    """All strategies in one cell."""
+    model, name, bits_per_s = where
+    start = time.process_time()
+    study = Study(Problem(graph(model), cluster(name, bits_per_s), "d0"))
+    results = {r.name: r for r in compare(study.problem, study)}
+    seconds = {name: r.simulation.latency_s for name, r in results.items() if r.simulation is not None}
+    best = results["auto"].strategy
+    assert best is not None  # Every device has memory for these models.
+    used = tuple(study.forecast(best).compute_s)
+    searched_s = time.process_time() - start
+    lighter = min(_lighter(study, best), default=float("inf")) / seconds["auto"]
+    return Cell(model, name, bits_per_s, seconds, used, lighter, searched_s)
+
+
+def _lighter(study: Study, best: Strategy) -> Iterator[float]:
+    """Seconds of the plan without each of its devices."""
+    choices = study.choices_of(best)
+    named = devices_of(choices)
+    for device in named if len(named) > 1 else ():
+        instead = min((name for name in named if name != device), key=study.by_speed.index)
+        yield study.forecast(study.strategy("auto", without(choices, device, instead), "")).latency_s
+
+
+def cells(quick: bool, only: Sequence[str] | None) -> list[tuple[str, str, float]]:
+    """Models, clusters and links; those of one model follow each other."""
+    if quick:
+        return [(model, *where) for model in QUICK[0] for where in QUICK[1]]
+    return list(product([m for m in MODELS if not only or m in only], SPEEDS, BITS_PER_S))
+
+
+def run(wanted: Sequence[tuple[str, str, float]], processes: int) -> list[Cell]:
+    """In that order."""
+    found: list[Cell] = []
+    if processes == 1:
+        made: Iterator[Cell] = map(measure, wanted)
+        return list(made)
+    with get_context("spawn").Pool(processes) as pool:
+        for cell in pool.imap(measure, wanted, chunksize=3):
+            found.append(cell)
+            note(
+                f"{cell.model}, {cell.cluster}, {_rate(cell.bits_per_s)}: {cell.ratio:.3f}, {cell.next_best}"
+            )
+    return found
+
+
+def _rate(bits_per_s: float) -> str:
+    return f"{bits_per_s / 1e9:g} Gbit/s" if bits_per_s >= 1e9 else f"{bits_per_s / 1e6:g} Mbit/s"
+
+
+def _verdict(cell: Cell) -> str:
+    if cell.dominated:
+        return f"{cell.next_best} is faster"
+    if cell.hurts:
+        return "a device hurts"
+    return "keeps one device" if cell.keeps_one else ""
+
+
+def show(found: Sequence[Cell]) -> None:
+    columns = ("model", "cluster", "links", "auto ms", "devices", "single / auto", "next / auto", "next", "")
+    rows = [
+        (
+            cell.model,
+            cell.cluster,
+            _rate(cell.bits_per_s),
+            f"{cell.seconds['auto'] * 1e3:.1f}",
+            str(len(cell.used)),
+            f"{cell.seconds['single'] / cell.seconds['auto']:.2f}",
+            f"{cell.ratio:.3f}",
+            cell.next_best,
+            _verdict(cell),
+        )
+        for cell in found
+    ]
+    show_table(
+        table(columns, rows, right=("auto ms", "devices", "single / auto", "next / auto")),
+    )
+    mean = geometric_mean([cell.ratio for cell in found])
+    beaten, kept = sum(c.dominated for c in found), sum(c.keeps_one for c in found)
+    strictly = sum(cell.ratio > 1 + ROUNDING for cell in found)
+    say(
+        f"{len(found)} cells: auto is the fastest alone in {strictly}, beaten in {beaten}, keeps one device for less than "
+        f"{1 - WORTH:.0%} in {kept}; a device hurts in {sum(c.hurts for c in found)}. Mean of next / auto: {mean:.3f}."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.dominance", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="two models on three clusters")
+    parser.add_argument("--only", nargs="+", choices=MODELS, help="these models")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="write every number there")
+    options = parser.parse_args(arguments)
+    found = run(cells(options.quick, options.only), options.processes)
+    say(f"On {sentence()}.")
+    show(found)
+    if options.json:
+        document = {"machine": describe(), "cells": [asdict(cell) for cell in found]}
+        options.json.write_text(json.dumps(document, indent=2))
+    return int(any(cell.dominated or cell.hurts for cell in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
