@@ -41,7 +41,7 @@ def agent(
     memory_limit: Annotated[
         str | None,
         typer.Option(
-            metavar="BYTES", help="What plans may use here: 2G.", show_default="most of what is free"
+            metavar="BYTES", help="What it may take here in all: 2G.", show_default="most of what is free"
         ),
     ] = None,
     profile_budget: Annotated[
