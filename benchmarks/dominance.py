@@ -1,6 +1,6 @@
 """Whether `auto` finds the best plan that any strategy finds: models x clusters x links, simulated.
 
-    python -m benchmarks.dominance [--quick] [--only resnet50 vgg19] [--processes 2] [--json FILE]
+    python -m benchmarks.dominance [--quick] [--models resnet50 vgg19] [--clusters "2 equal"] [--processes 2] [--json FILE]
 
 In every cell the predicted latency of `auto` has to be at most that of every other strategy. Where `auto` keeps one
 device, another may be faster by what is within the errors of predictions (study.WORTH); such cells are counted.
@@ -147,11 +147,9 @@ def _lighter(study: Study, best: Strategy) -> Iterator[float]:
         yield study.forecast(study.strategy("auto", without(choices, device, instead), "")).latency_s
 
 
-def cells(quick: bool, only: Sequence[str] | None) -> list[tuple[str, str, float]]:
+def cells(models: Sequence[str], clusters: Sequence[str]) -> list[tuple[str, str, float]]:
     """Models, clusters and links; those of one model follow each other."""
-    if quick:
-        return [(model, *where) for model in QUICK[0] for where in QUICK[1]]
-    return list(product([m for m in MODELS if not only or m in only], SPEEDS, BITS_PER_S))
+    return list(product(models, clusters, BITS_PER_S))
 
 
 def run(wanted: Sequence[tuple[str, str, float]], processes: int) -> list[Cell]:
@@ -214,11 +212,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.dominance", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--quick", action="store_true", help="two models on three clusters")
-    parser.add_argument("--only", nargs="+", choices=MODELS, help="these models")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--clusters", nargs="+", choices=SPEEDS, default=tuple(SPEEDS))
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write every number there")
     options = parser.parse_args(arguments)
-    found = run(cells(options.quick, options.only), options.processes)
+    quick = [(model, *where) for model in QUICK[0] for where in QUICK[1]]
+    found = run(quick if options.quick else cells(options.models, options.clusters), options.processes)
     say(f"On {sentence()}.")
     show(found)
     if options.json:

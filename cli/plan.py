@@ -56,7 +56,9 @@ def plan(
     memory_limit: Annotated[
         list[str] | None, typer.Option(help="Per device: 2G, or pi-a=2G for one of them. Repeatable.")
     ] = None,
-    budget: Annotated[float, typer.Option(help="Seconds that the search may take, about.")] = 10.0,
+    budget: Annotated[
+        float, typer.Option("--search-budget", "--budget", help="Seconds that the search may take, about.")
+    ] = 10.0,
     verify: Annotated[
         bool,
         typer.Option(
@@ -71,7 +73,7 @@ def plan(
 ) -> None:
     """Predict how a model would be split over devices, how fast it would be, and why."""
     if budget <= 0:
-        raise UsageError(f"--budget {budget}: give a positive number of seconds")
+        raise UsageError(f"--search-budget {budget}: give a positive number of seconds")
     if compare and html:
         raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
     if verify and is_deployment(model):
