@@ -42,7 +42,7 @@ class AgentOptions:
     """For ONNX Runtime; None takes every core this process may use. Fewer leave room for other work on the
     box."""
     memory_limit_bytes: int | None = None
-    """What the agent may take of this device in all, plans included; None leaves plans most of what is free at start."""
+    """What the agent may take of this device in all, plans included; None leaves plans most of what is free."""
     profile_budget_s: float = 10.0
     """For how long the segments of a plan that may replace one are timed here before it does. More: slow segments are
     noticed before they serve; less: the device computes less that nobody asked for. 0 times none."""

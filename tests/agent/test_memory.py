@@ -32,7 +32,7 @@ def test_what_is_mapped_and_read_is_resident_until_it_is_given_back(tmp_path: Pa
     assert read - before > 90 * MEGABYTE
     memory.give_back_files(tmp_path)
     given = read - memory.resident_bytes()
-    assert 60 * MEGABYTE < given < 70 * MEGABYTE  # the other file is not below that folder
+    assert 50 * MEGABYTE < given < 80 * MEGABYTE  # the other file is not below that folder
     assert table[5000] == 0
 
 
