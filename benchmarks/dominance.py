@@ -162,7 +162,7 @@ def run(wanted: Sequence[tuple[str, str, float]], processes: int) -> list[Cell]:
         for cell in pool.imap(measure, wanted, chunksize=3):
             found.append(cell)
             note(
-                f"{cell.model}, {cell.cluster}, {_rate(cell.bits_per_s)}: {cell.ratio:.3f}, {cell.next_best}"
+                f"{cell.model}, {cell.cluster}, {_rate(cell.bits_per_s)}: {cell.ratio:.4f}, {cell.next_best} {_verdict(cell)}"
             )
     return found
 
