@@ -161,9 +161,8 @@ def run(wanted: Sequence[tuple[str, str, float]], processes: int) -> list[Cell]:
     with get_context("spawn").Pool(processes) as pool:
         for cell in pool.imap(measure, wanted, chunksize=3):
             found.append(cell)
-            note(
-                f"{cell.model}, {cell.cluster}, {_rate(cell.bits_per_s)}: {cell.ratio:.3f}, {cell.next_best}"
-            )
+            said = f"{cell.ratio:.4f}, {cell.next_best} {_verdict(cell)}"
+            note(f"{cell.model}, {cell.cluster}, {_rate(cell.bits_per_s)}: {said}")
     return found
 
 

@@ -1,6 +1,6 @@
 """How long strategies search: models, numbers of devices, strategies; from a study that knows nothing yet.
 
-    python -m benchmarks.search_time [--devices 4 8] [--strategies optcnn tofu auto] [--nodes 20000] [--json FILE]
+    python -m benchmarks.search_time [--devices 4 8] [--unequal] [--strategies optcnn tofu auto] [--nodes 20000] [--json F]
 
 "search" is all of a strategy up to its layouts; "simulate" is lowering and simulating what it found. CPU seconds of one
 process, as other programs would else count; the least of some runs. OptCNN's table 3 reports 0.4 s for Inception-v3
@@ -53,9 +53,14 @@ class Measured:
     detail: str
 
 
-def cluster(count: int) -> Cluster:
-    """Equal devices about as fast as a small board."""
-    devices = (Device(f"d{n}", "board", 1.2e10, 3.2e9, 8e9) for n in range(count))
+SPEEDS = (1.0, 0.5, 2.0, 1.5)
+"""Of unequal devices, one after another, over that of a small board."""
+
+
+def cluster(count: int, unequal: bool = False) -> Cluster:
+    """Devices about as fast as a small board; the same for all, or several kinds."""
+    speeds = (SPEEDS[n % len(SPEEDS)] if unequal else 1.0 for n in range(count))
+    devices = (Device(f"d{n}", "board", 1.2e10 * s, 3.2e9 * s, 8e9) for n, s in enumerate(speeds))
     return Cluster(tuple(devices), {}, LINK)
 
 
@@ -71,12 +76,14 @@ def models(nodes: int) -> Iterator[tuple[str, Graph]]:
             yield f"transformer_{nodes}", load_graph(path)
 
 
-def measure(name: str, graph: Graph, count: int, strategy: str, runs: int) -> Measured:
+def measure(name: str, graph: Graph, among: Cluster, strategy: str, runs: int) -> Measured:
     """The least of some runs, each from a study of its own."""
     search = ALONE.get(strategy) or _any(strategy)
-    found = [search(Study(Problem(graph, cluster(count), "d0"))) for _ in range(runs)]
+    found = [search(Study(Problem(graph, among, "d0"))) for _ in range(runs)]
     search_s, simulate_s, predicted_s, detail = min(found)
-    return Measured(name, len(graph.operators), count, strategy, search_s, simulate_s, predicted_s, detail)
+    return Measured(
+        name, len(graph.operators), len(among.devices), strategy, search_s, simulate_s, predicted_s, detail
+    )
 
 
 Times = tuple[float, float, float, str]
@@ -130,6 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.search_time", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--devices", type=int, nargs="+", default=[4, 8], help="how many, one after another")
+    parser.add_argument("--unequal", action="store_true", help="of four speeds")
     parser.add_argument("--strategies", nargs="+", default=["optcnn", "tofu", "auto"])
     parser.add_argument("--only", nargs="+", help="these models")
     parser.add_argument(
@@ -145,7 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         big = name.startswith("transformer")
         for count in options.devices:
             for strategy in [name for name in options.strategies if not big or name in ALONE]:
-                made.append(measure(name, graph, count, strategy, 1 if big else options.runs))
+                among = cluster(count, options.unequal)
+                made.append(measure(name, graph, among, strategy, 1 if big else options.runs))
                 note(f"{name}, {count} devices, {strategy}: {made[-1].search_s:.3f} s")
     say(f"On {sentence()}, one core.")
     rows = [
