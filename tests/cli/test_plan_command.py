@@ -117,7 +117,7 @@ def test_devices_and_limits_are_kept_to(files: tuple[str, str]) -> None:
         (["--shape", "x=1,3"], UserWarning, ""),
         (["--memory-limit", "much"], UsageError, "much"),
         (["--memory-limit", "pi-z=1G"], UsageError, "pi-z"),
-        (["--budget", "0"], UsageError, "--budget"),
+        (["--budget", "0"], UsageError, "--search-budget"),
         (["--compare", "--html", "x.html"], UsageError, "--compare"),
     ],
 )
