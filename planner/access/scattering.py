@@ -4,6 +4,7 @@ into is whole, as they may point anywhere; where they are known, only the update
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -46,9 +47,9 @@ class Scatter(Derived):
             region = region.replace(axis, span((0, self.bound.output[axis])))
         return {0: region}
 
+    @abstractmethod
     def landing(self, region: Region) -> Landing | None:
         """What lands in `region`; None where nothing does."""
-        raise NotImplementedError
 
     def reads(self, computed: Outputs) -> Reads:
         found = self.landing(computed[0])
