@@ -106,9 +106,8 @@ def _choice(study: Study, recipe: Recipe, mode: Mode, stretch: Stretch, layer: L
     if mode.fused and not leaves and (pulled := study.pull(layer)):
         return pulled
     divided = study.divided(layer, mode.axis, recipe.shares, second=mode.axis not in SPATIAL)
-    if (
-        divided is None
-    ):  # A norm or a global pool in a stretch of rows: parts are summed up, nothing is gathered.
+    if divided is None:
+        # A norm or a global pool in a stretch of rows: parts are summed up, nothing is gathered.
         return reduce(layer, mode.axis, recipe.shares) or whole
     return Divide(divided.axes, divided.shares, widened=mode.fused and (mode.joined or not leaves))
 
