@@ -8,18 +8,16 @@ or when the agent does: its pipe then ends.
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import signal
 from collections.abc import Callable, Mapping
 from functools import cache
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
+from edgepart.agent.child import started
 from edgepart.agent.store import Source, Store
 from edgepart.planner.errors import EdgepartError, InternalError, Unavailable
 
@@ -37,6 +35,9 @@ class Aside:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        """Held while work is done."""
+        self._life = Lock()
+        """Held while the process is started or ended: one that is only half started cannot be killed."""
         self._process: BaseProcess | None = None
         self._pipe: Connection[Any, Any] | None = None
         self._stopped = False
@@ -62,27 +63,18 @@ class Aside:
 
     def stop(self) -> None:
         """Give up what is being done, for good."""
-        self._stopped = True
-        if (process := self._process) is not None:
-            process.kill()
+        with self._life:
+            self._stopped = True
+            if self._process is not None:
+                self._process.kill()
 
     def _running(self) -> Connection[Any, Any]:
-        if self._stopped:
-            raise Unavailable("this agent stops")
-        if self._pipe is None:
-            context = multiprocessing.get_context("spawn")
-            ours, theirs = context.Pipe()
-            self._process = context.Process(target=_work, args=(theirs,), name="edgepart-aside", daemon=True)
-            # Ctrl-C in a terminal reaches the whole process group; when this process ends is the agent's to say.
-            resource_tracker.ensure_running()  # when it is started, it unblocks signals
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                self._process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()  # Only the process holds its end now, so that its death ends our reading.
-            self._pipe = ours
-        return self._pipe
+        with self._life:
+            if self._stopped:
+                raise Unavailable("this agent stops")
+            if self._pipe is None:
+                self._process, self._pipe = started(_work, name="edgepart-aside")
+            return self._pipe
 
 
 def _work(orders: Connection[Any, Any]) -> None:

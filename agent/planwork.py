@@ -7,15 +7,13 @@ machine than the agent, and ends with the agent: its pipe then ends.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
 
+from edgepart.agent.child import started
 from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.store import Store
 from edgepart.planner.errors import Unavailable
@@ -33,7 +31,6 @@ class Planwork:
     def __init__(self, store: Path, here: str) -> None:
         """`store` is the folder that models lie in; `here` is this device's node id."""
         self._arguments = (store, here)
-        self._context = multiprocessing.get_context("spawn")
         self._lock = Lock()
         self._process: BaseProcess | None = None
         self._pipe: Connection[ComputePlan, Answer] | None = None
@@ -82,20 +79,7 @@ class Planwork:
 
     def _running(self) -> tuple[BaseProcess, Connection[ComputePlan, Answer]]:
         if self._pipe is None or self._process is None or not self._process.is_alive():
-            ours, theirs = self._context.Pipe()
-            process = self._context.Process(
-                target=work, args=(theirs, *self._arguments), name="edgepart-plan", daemon=True
-            )
-            # Ctrl-C in a terminal reaches the whole process group; when this process ends is the agent's to say.
-            resource_tracker.ensure_running()  # when it is started, it unblocks signals
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                process.start()
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            # Only the process holds its end now, so that its death ends our reading.
-            theirs.close()
-            self._process, self._pipe = process, ours
+            self._process, self._pipe = started(work, *self._arguments, name="edgepart-plan")
         return self._process, self._pipe
 
 

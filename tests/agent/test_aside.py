@@ -85,7 +85,7 @@ def rest_at_once() -> None:
 def test_whoever_waits_is_told_when_the_agent_stops(beside: Aside) -> None:
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(beside.do, signal.pause)
-        while not any("spawn_main" in " ".join(child.cmdline()) for child in psutil.Process().children()):
+        while "edgepart-aside" not in {child.name for child in multiprocessing.active_children()}:
             assert not future.done()
         beside.stop()
         with pytest.raises(Unavailable):

@@ -40,9 +40,12 @@ def run_agent(state: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def planning(agent: LocalAgent) -> list[psutil.Process]:
     """The planning process, once it computes."""
-    process = psutil.Process(agent.addresses["pid"])
-    found = [child for child in process.children() if "spawn_main" in " ".join(child.cmdline())]
-    return [child for child in found if child.cpu_times().user > 1.0]
+    found = []
+    for child in psutil.Process(agent.addresses["pid"]).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # others come and go
+            if "spawn_main" in " ".join(child.cmdline()) and child.cpu_times().user > 1.0:
+                found.append(child)
+    return found
 
 
 def in_background(cluster: LocalCluster, path: Path) -> Thread:

@@ -1,0 +1,30 @@
+"""Child: a process of the agent's own, that works on what comes through a pipe and ends with it. Door."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+
+def started(work: Callable[..., None], *args: object, name: str) -> tuple[BaseProcess, Connection[Any, Any]]:
+    """The process that runs `work(its end of the pipe, *args)`, and our end of it. OSError where there can be none.
+
+    A fresh interpreter: the agent has threads, and a fork of those may hang.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=work, args=(theirs, *args), name=name, daemon=True)
+    # Ctrl-C in a terminal reaches the whole process group; when this process ends is the agent's to say.
+    resource_tracker.ensure_running()  # when it is started, it unblocks signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()  # Only the process holds its end now, so that its death ends our reading.
+    return process, ours
