@@ -69,17 +69,30 @@ class Way:
 Make = Callable[[Study, Weights, Rooms], Way | None]
 """None where it cannot be done."""
 
+Tried = list[tuple[Mapping[int, Choice], Mapping[str, int]]]
+"""What did not fit, and what it takes of each device."""
 
-def candidates(study: Study, name: str = "auto") -> Iterator[Strategy]:
-    """None for one device."""
+
+def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Iterator[Strategy]:
+    """By speed, then as if all devices were alike; `steady` are the latter alone, which stay the same where speeds are
+    measured anew. None for one device."""
     if len(study.by_speed) < 2 or not study.layers:
         return
     weights = weights_of(study)
     ways: list[Make] = [placed, filled]
     if study.problem.axis is None:
         ways += [in_pairs, along_columns, *(partial(mixed, part=part) for part in LARGE)]
-    for make in ways:
-        yield from _refined(study, weights, make, name)
+    tried: Tried = []
+    for seen in (_alike(study),) if steady else (study, _alike(study)):
+        for make in ways:
+            yield from _refined(study, partial(make, seen, weights), tried, name)
+
+
+def _alike(study: Study) -> Study:
+    """The same with devices that differ in their memory only."""
+    devices = sorted(study.cluster.devices, key=lambda device: device.name)
+    like = (replace(devices[0], name=one.name, memory_bytes=one.memory_bytes) for one in devices)
+    return study.on(replace(study.cluster, devices=tuple(like)))
 
 
 def weights_of(study: Study) -> Weights:
@@ -104,20 +117,26 @@ def weights_of(study: Study) -> Weights:
     return Weights(layers, tuple(nbytes.get(layer.number, 0) for layer in layers))
 
 
-def _refined(study: Study, weights: Weights, make: Make, name: str) -> Iterator[Strategy]:
+def _refined(
+    study: Study, make: Callable[[Rooms], Way | None], tried: Tried, name: str
+) -> Iterator[Strategy]:
     """The same way again with what the last forecast has shown, as long as it does not fit and changes."""
     limits = {device: study.limit_bytes(device) for device in study.by_speed}
     rooms: Rooms = limits
     before: Way | None = None
     for _ in range(ROUNDS):
-        way = make(study, weights, rooms)
+        way = make(rooms)
         if way is None or way == before:
             return
-        strategy = study.strategy(name, way.choices, way.why)
-        yield strategy
-        if not study.short_bytes(strategy):
-            return
-        peaks, before = study.forecast(strategy).peak_memory_bytes, way
+        peaks = next((peaks for choices, peaks in tried if choices == way.choices), None)
+        if peaks is None:
+            strategy = study.strategy(name, way.choices, way.why)
+            yield strategy
+            peaks = study.forecast(strategy).peak_memory_bytes
+            if not study.short_bytes(strategy):
+                return
+            tried.append((way.choices, peaks))
+        before = way
         rooms = {d: limit - peaks.get(d, 0) + way.held.get(d, 0.0) for d, limit in limits.items()}
 
 
@@ -266,7 +285,7 @@ def _said(held: Mapping[str, float]) -> str:
 
 def infeasible(study: Study) -> Infeasible:
     """What to say where nothing fits: the least limits that were found to do, all larger in the same proportion. A plan
-    is found again under them."""
+    is found again under them, also where speeds were measured anew meanwhile."""
     low, high, factor = 1.0, float("inf"), 1.0
     for _ in range(TRIES):
         needed = _needed(_under(study, _larger(study, factor)))[0]
@@ -303,7 +322,8 @@ def _needed(study: Study) -> tuple[float, Mapping[str, int]]:
     """By how much the limits would have to grow for the nearest candidate, 1 or less where one fits; and what it takes of
     each device."""
     nearest: tuple[float, Mapping[str, int]] = (float("inf"), {})
-    for strategy in chain((alone(study, device, "auto") for device in study.by_speed), candidates(study)):
+    ways = candidates(study, steady=True)
+    for strategy in chain((alone(study, device, "auto") for device in study.by_speed), ways):
         peaks = study.forecast(strategy).peak_memory_bytes
         times = max((peak / study.limit_bytes(device) for device, peak in peaks.items()), default=0.0)
         if times < nearest[0]:

@@ -29,6 +29,7 @@ from edgepart.planner.strategies.fitting import candidates, weights_of
 from edgepart.planner.study import Study
 
 LINK = Link(bytes_per_s=5e8, latency_s=2e-4)
+SLOWER = (1.0, 0.97, 0.9)
 
 
 def cluster(*memory_bytes: float, flops_per_s: tuple[float, ...] = ()) -> Cluster:
@@ -122,10 +123,15 @@ def test_what_would_do_does(model: tuple[bytes, Graph], sizes: tuple[float, ...]
     }
     assert said == caught.value.short_bytes
     made = enough(caught.value, among)
-    plan, _, _ = choose(replace(problem, cluster=made), "auto")
-    for device in made.devices:
-        if device.name in plan.programs:
-            assert plan.programs[device.name].peak_memory_bytes <= device.memory_bytes
+    for factors in ((1.0,) * len(sizes), SLOWER[: len(sizes)], SLOWER[: len(sizes)][::-1]):  # measured anew
+        devices = (
+            replace(device, flops_per_s=factor * device.flops_per_s)
+            for device, factor in zip(made.devices, factors, strict=True)
+        )
+        plan, _, _ = choose(replace(problem, cluster=replace(made, devices=tuple(devices))), "auto")
+        for device in made.devices:
+            if device.name in plan.programs:
+                assert plan.programs[device.name].peak_memory_bytes <= device.memory_bytes
 
 
 def test_the_least_is_near_what_it_must_be() -> None:
