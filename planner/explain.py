@@ -209,15 +209,24 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
 def _with(choice: Choice, new: str, like: str) -> Choice:
     """The choice with one more device, which gets as much as the device that it is like; grids stay as they are."""
     if isinstance(choice, Divide):
-        return choice if choice.grid else replace(choice, shares=_more(choice.shares, new, like))
+        return _wider(choice, new, like)
     if isinstance(choice, Reduce):
         then = choice.then
         if isinstance(then, Whole) and len(then.devices) > 1:
             then = Whole((*then.devices, new))
         elif isinstance(then, Divide):
-            then = replace(then, shares=_more(then.shares, new, like)) if not then.grid else then
+            then = _wider(then, new, like)
         return replace(choice, shares=_more(choice.shares, new, like), then=then)
     return choice
+
+
+def _wider(choice: Divide, new: str, like: str) -> Divide:
+    if choice.grid:
+        return choice
+    shares, axes = _more(choice.shares, new, like), choice.axes
+    if 1 < len(axes) and 2 ** len(axes) < len(shares):
+        axes = (*axes, axes[-1])  # halves of halves: once more
+    return replace(choice, shares=shares, axes=axes)
 
 
 def _more(shares: Shares, new: str, like: str) -> Shares:

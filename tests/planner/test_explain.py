@@ -6,11 +6,15 @@ import re
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from edgepart.planner.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.layout import Problem
 from edgepart.planner.model import load_graph
+from edgepart.planner.plan_rules import broken_rules
 from edgepart.planner.search import choose
+from edgepart.planner.strategies import strategies
 from edgepart.planner.strategies.bbgrap import along
 from edgepart.planner.study import Study
 from tests.planner.small_models import residual
@@ -99,3 +103,28 @@ def test_a_device_may_have_any_name() -> None:
 def test_what_there_is_no_budget_for_is_left_out() -> None:
     said = why(cluster(1e7), budget_s=0.01)
     assert "one more" not in said and "what bounds it" in said
+
+
+@pytest.mark.parametrize("strategy", strategies())
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 5])
+def test_every_strategys_plan_is_explained(strategy: str, devices: int) -> None:
+    among = cluster(*(1e7 * 0.8**n for n in range(devices)))
+    assert "what bounds it is " in why(among, strategy, budget_s=1.0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.floats(1e6, 1e9), min_size=2, max_size=5),
+    st.floats(1e4, 1e9),
+    st.floats(1e-5, 1e-1),
+    st.sampled_from(list(strategies())),
+    st.sampled_from(["latency", "throughput"]),
+)
+def test_whatever_the_cluster_there_is_a_sound_plan_and_a_reason(
+    speeds: list[float], bytes_per_s: float, latency_s: float, strategy: str, objective: str
+) -> None:
+    among = cluster(*speeds, link=Link(bytes_per_s, latency_s))
+    problem = Problem(GRAPH, among, "d0", objective, search_budget_s=0.5)
+    plan, _, _ = choose(problem, strategy)
+    assert not list(broken_rules(plan))
+    assert "what bounds it is " in plan.why
