@@ -224,7 +224,7 @@ def _wider(choice: Divide, new: str, like: str) -> Divide:
     if choice.grid:
         return choice
     shares, axes = _more(choice.shares, new, like), choice.axes
-    if 1 < len(axes) and 2 ** len(axes) < len(shares):
+    if len(axes) > 1 and 2 ** len(axes) < len(shares):
         axes = (*axes, axes[-1])  # halves of halves: once more
     return replace(choice, shares=shares, axes=axes)
 
