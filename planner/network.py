@@ -47,7 +47,7 @@ def even_rate(bytes_per_s: float, demands: Iterable[tuple[float, int]]) -> float
 class Shared:
     """One direction of a network card, or a medium."""
 
-    __slots__ = ("bytes_per_s", "carrying", "kind", "name", "offered", "ways")
+    __slots__ = ("bytes_per_s", "carrying", "crossings", "kind", "name", "offered", "slowest", "ways")
 
     def __init__(self, kind: str, name: str, bytes_per_s: float) -> None:
         self.kind, self.name, self.bytes_per_s = kind, name, bytes_per_s
@@ -55,18 +55,22 @@ class Shared:
         """All that ever go through it, and how often each crosses it."""
         self.carrying: dict[Way, int] = {}
         """Those that carry something now."""
+        self.crossings = 0
+        """How often all of these cross it."""
+        self.slowest = NEVER
+        """The least that any of `ways` has alone."""
         self.offered = NEVER
 
-    def offer(self) -> None:
-        """Works out anew what is offered to each way."""
+    def offer(self) -> float:
+        """What is to be offered to each way, worked out anew."""
         if len(self.carrying) < 2:
-            self.offered = NEVER  # No way is faster than what it goes through.
-            return
-        self.offered = even = self.bytes_per_s / sum(self.carrying.values())
-        for way in self.carrying:
-            if way.alone < even:
-                self.offered = even_rate(self.bytes_per_s, [(w.alone, n) for w, n in self.carrying.items()])
-                return
+            return NEVER  # No way is faster than what it goes through.
+        even = self.bytes_per_s / self.crossings
+        if self.slowest < even:
+            for way in self.carrying:
+                if way.alone < even:
+                    return even_rate(self.bytes_per_s, [(w.alone, n) for w, n in self.carrying.items()])
+        return even
 
     @property
     def load_s(self) -> float:
@@ -91,8 +95,8 @@ class Way:
         self.announced = 0.0
         self.shared: tuple[tuple[Shared, int], ...] = ()
         """What it goes through, and how often it crosses that."""
-        self.queue: deque[tuple[int, float]] = deque()
-        """Messages that wait, and their bytes."""
+        self.queue: deque[tuple[int, float]] | None = None
+        """Messages that wait, and their bytes; None until one had to."""
         self.key = -1
         """The message on its way; -1 where none is."""
         self.left = self.rate = self.since = 0.0
@@ -113,6 +117,8 @@ class Network:
         """By kind and name."""
         self.changed: dict[Shared, None] = {}
         """Where the number of ways that carry something changed: `settle` before time goes on."""
+        self.fresh: list[Way] = []
+        """Those that began on something `changed`: they have no rate yet."""
         self._by_ends: dict[tuple[str, str], Way] = {}
 
     def way(self, source: str, target: str) -> Way:
@@ -123,6 +129,8 @@ class Network:
     def start(self, way: Way, key: int, nbytes: float, now: float) -> bool:
         """A message, fixed cost included in its bytes; False where it waits for those before it."""
         if way.key >= 0:
+            if way.queue is None:
+                way.queue = deque()
             way.queue.append((key, nbytes))
             return False
         way.key, way.left, way.since = key, nbytes, now
@@ -134,12 +142,14 @@ class Network:
             else:
                 one.offered = NEVER
             one.carrying[way] = count
+            one.crossings += count
         if free:
             way.rate = way.alone
             way.finish = way.event = now + nbytes / way.alone
             heappush(self.events, (way.event, way.code))
         else:
             way.rate, way.finish, way.event = 0.0, NEVER, NEVER
+            self.fresh.append(way)
         return True
 
     def end(self, way: Way, now: float) -> int:
@@ -159,34 +169,38 @@ class Network:
             heappush(self.events, (way.finish, way.code))
             return key
         way.key, way.finish, way.event = -1, NEVER, NEVER
-        for one, _ in way.shared:
+        for one, count in way.shared:
             del one.carrying[way]
+            one.crossings -= count
             if one.carrying:
                 self.changed[one] = None
         return key
 
     def settle(self, now: float) -> None:
-        """New rates, where `changed`."""
+        """New rates, where `changed`: of those that began, and of all where what is offered is not what it was."""
+        felt: list[Iterable[Way]] = [self.fresh]
         for one in self.changed:
-            one.offer()
-        for changed in self.changed:
-            for way in changed.carrying:
+            offered = one.offer()
+            if offered != one.offered:
+                one.offered = offered
+                felt.append(one.carrying)
+        for ways in felt:
+            for way in ways:
                 rate = way.alone
                 for one, _ in way.shared:
                     if one.offered < rate:
                         rate = one.offered
                 if rate != way.rate:
-                    self._change(way, rate, now)
+                    if way.rate:
+                        left = way.left - (now - way.since) * way.rate
+                        way.left = left if left > 0.0 else 0.0
+                    way.since, way.rate = now, rate
+                    way.finish = finish = now + way.left / rate
+                    if finish < way.event:
+                        way.event = finish
+                        heappush(self.events, (finish, way.code))
         self.changed.clear()
-
-    def _change(self, way: Way, rate: float, now: float) -> None:
-        if way.rate:
-            way.left = max(0.0, way.left - (now - way.since) * way.rate)
-        way.since, way.rate = now, rate
-        way.finish = now + way.left / rate
-        if way.finish < way.event:
-            way.event = way.finish
-            heappush(self.events, (way.finish, way.code))
+        self.fresh.clear()
 
     def _open(self, source: str, target: str) -> Way:
         link = self.cluster.link(source, target)
@@ -200,18 +214,24 @@ class Network:
         way.shared = tuple(crossed.items())
         for one, count in crossed.items():
             one.ways[way] = count
+            one.slowest = min(one.slowest, way.alone)
         self.ways.append(way)
         self._by_ends[source, target] = way
         return way
 
     def _card(self, kind: str, device: str) -> Shared:
-        rate = self.cluster.card_bytes_per_s[device]
-        return self.shared.setdefault((kind, device), Shared(kind, device, rate))
+        found = self.shared.get((kind, device))
+        if found is None:
+            found = Shared(kind, device, self.cluster.card_bytes_per_s[device])
+            self.shared[kind, device] = found
+        return found
 
     def _medium(self, medium: Medium) -> Shared:
-        return self.shared.setdefault(
-            ("medium", medium.name), Shared("medium", medium.name, medium.bytes_per_s)
-        )
+        found = self.shared.get(("medium", medium.name))
+        if found is None:
+            found = Shared("medium", medium.name, medium.bytes_per_s)
+            self.shared["medium", medium.name] = found
+        return found
 
 
 def local_s(nbytes: float) -> float:

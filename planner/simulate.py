@@ -98,9 +98,12 @@ class _World:
         self.schedule, self.cluster, self.gateway = schedule, cluster, gateway
         self.events: Events = []
         self.network = Network(cluster, self.events)
-        self.steps = list(schedule.steps.values())
-        self.at = [0] * len(self.steps)
-        self.local_s = [0.0] * len(self.steps)
+        self.rest = [iter(steps) for steps in schedule.steps.values()]
+        """By device, what it has not come to yet."""
+        self.sending = [-1] * len(self.rest)
+        """By device, the message that it is about to send."""
+        self.ended = [False] * len(self.rest)
+        self.local_s = [0.0] * len(self.rest)
         """By device, how far it was followed."""
         count = len(schedule.messages)
         self.waiting = [-1] * count
@@ -114,50 +117,51 @@ class _World:
         for number, message in enumerate(self.schedule.messages):
             if message.source == GATEWAY:
                 self._send(number, 0.0)
-        for device in range(len(self.steps)):
-            self._follow(device, 0.0)
+        for device in range(len(self.rest)):
+            self._follow(device, 0.0, 0.0)
         events, network, changed, now = self.events, self.network, self.network.changed, 0.0
+        ways, departures, sent = network.ways, self.departures, self.sent
         while events or changed:
             if changed and (not events or events[0][0] > now):
                 network.settle(now)
                 continue
             now, code = heappop(events)
             if code >= 0:
-                self._follow(code, now)
+                self._send(self.sending[code], now)
+                self._follow(code, now, now)
                 continue
-            way = network.ways[-1 - code]
+            way = ways[-1 - code]
             if now != way.event:
                 continue  # Overtaken by another event.
             number = network.end(way, now)
             if number >= 0:
                 if way.key >= 0:
-                    self.departures[way.key] = now
-                self.sent[number] = now
+                    departures[way.key] = now
+                sent[number] = now
                 self._arrive(number, now + way.after_s, now)
         return self._result()
 
-    def _follow(self, device: int, now: float) -> None:
-        """Takes the device's steps until one needs what has not arrived, or sends later than `now`."""
-        steps, at, then = self.steps[device], self.at[device], self.local_s[device]
+    def _follow(self, device: int, then: float, now: float) -> None:
+        """Takes the device's steps from `then` on, until one needs what has not arrived, or sends later than `now`."""
         arrivals = self.arrivals
-        while at < len(steps):
-            step = steps[at]
+        for step in self.rest[device]:
             if isinstance(step, Compute):
                 then += step.seconds
             elif isinstance(step, Send):
                 if then > now:
+                    self.sending[device] = step.transfer
                     heappush(self.events, (then, device))
-                    break
+                    return
                 self._send(step.transfer, then)
             else:
                 arrived = arrivals[step.transfer]
                 if arrived is None:
                     self.waiting[step.transfer] = device
-                    break
+                    self.local_s[device] = then
+                    return
                 if arrived > then:
                     then = arrived
-            at += 1
-        self.at[device], self.local_s[device] = at, then
+        self.ended[device] = True
 
     def _send(self, number: int, now: float) -> None:
         way = self.ways[number]
@@ -172,12 +176,12 @@ class _World:
         self.arrivals[number] = when
         device = self.waiting[number]
         if device >= 0:
-            self.waiting[number] = -1
-            self._follow(device, now)
+            local_s = self.local_s[device]
+            self._follow(device, when if when > local_s else local_s, now)
 
     def _result(self) -> Simulation:
         names = list(self.schedule.steps)
-        stuck = [name for name, at, steps in zip(names, self.at, self.steps, strict=True) if at < len(steps)]
+        stuck = [name for name, ended in zip(names, self.ended, strict=True) if not ended]
         lost = [number for number, arrived in enumerate(self.arrivals) if arrived is None]
         if stuck or lost:
             raise InternalError(
