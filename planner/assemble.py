@@ -5,7 +5,7 @@ Rules only. Memory is counted here: what sessions keep (memory.py), and what is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -38,23 +38,51 @@ from edgepart.planner.segment import (
 from edgepart.planner.stages import At, Cost, Message, Schedule, Seconds, Stage
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A segment, and its session."""
+
+    segment: Segment
+    session: Held
+
+
+class Sketches:
+    """Segments without models and digests. Many plans of one problem have the same ones; each is made once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Made, tuple[Share, ...]]] = {}
+
+    def get(self, shares: tuple[Share, ...], outputs: Sequence[Value], make: Callable[[], Made]) -> Made:
+        """Of these shares, that gives these values; by `make` where there is none yet."""
+        key = (
+            tuple(map(id, shares)),
+            tuple(name for name, _ in outputs),
+        )  # Shares are kept: no id comes back.
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = make(), shares
+        return found[0]
+
+
 def assemble(
-    schedule: Schedule, seconds: Seconds, cost: Cost, model_digest: str, *, sketch: bool, digests: Digests
+    schedule: Schedule,
+    seconds: Seconds,
+    cost: Cost,
+    model_digest: str,
+    *,
+    digests: Digests | None = None,
+    sketches: Sketches | None = None,
 ) -> Plan:
-    """The plan of a schedule; a `sketch` has no models and no digests in its segments."""
+    """The plan of a schedule; without `digests` a sketch, which has no models and no digests in its segments."""
     draft, graph = schedule.draft, schedule.draft.graph
     numbers = {id(message): n for n, message in enumerate(schedule.messages)}
     programs: dict[str, Program] = {}
     for device, stages in schedule.stages.items():
-        maker = _Maker(schedule, device, seconds, cost, model_digest, None if sketch else digests)
-        computing = [stage for stage in stages if stage.shares]
-        segments = tuple(map(maker.segment, computing))
+        maker = _Maker(schedule, device, seconds, cost, model_digest, digests, sketches or Sketches())
+        made = [maker.made(stage) for stage in stages if stage.shares]
         steps = tuple(_steps(schedule, device, stages, numbers))
-        threads = draft.blueprint.problem.cluster.device(device).threads
-        sessions = [
-            held(stage.shares, made.weights, threads) for stage, made in zip(computing, segments, strict=True)
-        ]
-        programs[device] = _program(graph, device, steps, segments, schedule, sessions)
+        segments = tuple(one.segment for one in made)
+        programs[device] = _program(graph, device, steps, segments, schedule, [one.session for one in made])
     strategy = draft.blueprint.strategy
     return Plan(
         model_digest=model_digest,
@@ -110,6 +138,7 @@ class _Maker:
     cost: Cost
     model_digest: str
     digests: Digests | None
+    sketches: Sketches
 
     @property
     def draft(self) -> Draft:
@@ -123,13 +152,24 @@ class _Maker:
             inside = {name for share in stage.shares for name, _ in share.written}
             for share in stage.shares:
                 for name, need in share.needs:
-                    if name not in inside and covers(computed.get(name, {}).get(self.device), need):
+                    if name not in inside and covers(computed(name).get(self.device), need):
                         found.setdefault(name, set()).add(stage.first)
         return {name: frozenset(places) for name, places in found.items()}
 
-    def segment(self, stage: Stage) -> Segment:
-        graph, shares = self.draft.graph, stage.shares
+    def made(self, stage: Stage) -> Made:
+        """The segment of a stage."""
         outputs = tuple(self._outputs(stage))
+        if self.digests is None:
+            return self.sketches.get(stage.shares, outputs, lambda: self._made(stage, outputs))
+        return self._made(stage, outputs)
+
+    def _made(self, stage: Stage, outputs: Sequence[Value]) -> Made:
+        segment = self._segment(stage, outputs)
+        threads = self.draft.blueprint.problem.cluster.device(self.device).threads
+        return Made(segment, held(stage.shares, segment.weights, threads))
+
+    def _segment(self, stage: Stage, outputs: Sequence[Value]) -> Segment:
+        graph, shares = self.draft.graph, stage.shares
         refs = weight_refs(self.draft, shares, self.model_digest, self.digests)
         model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
         digest = digest_of_segment(model, refs) if model else ""
@@ -159,7 +199,7 @@ class _Maker:
         for share in stage.shares:
             for name, region in share.written:
                 read_later = bool(self.readers.get(name, frozenset()) - {stage.first})
-                moves = self.draft.moves_of.get(name, ())
+                moves = self.draft.moves_of(name)
                 if read_later or any(m.source == self.device and covers(region, m.region) for m in moves):
                     yield name, region
 

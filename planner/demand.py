@@ -7,9 +7,11 @@ Rules and region arithmetic. How data moves is a `Decide`, made in lower.py and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from edgepart.planner.draft import Blueprint, Draft, Move, Owned, Share, covers, missing, share_of
+from edgepart.planner.draft import Blueprint, Draft, Flow, Group, Move, Owned, covers, missing, share_of
 from edgepart.planner.errors import InternalError
+from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.plan import GATEWAY
 from edgepart.planner.region import Region
 
@@ -20,39 +22,135 @@ Decide = Callable[[str, Needs, Owned], list[Move]]
 """Of a tensor, who needs it and who computes it: what moves."""
 
 
-def follow(
-    blueprint: Blueprint, decide: Decide, known: Mapping[tuple[str, str], Share] | None = None
-) -> Draft:
-    """From the outputs back to the inputs, as BBGraP's partitioner goes (section 3.2): per tensor, `decide`
-    what moves; compute what is read or moved, no more. `known` are the shares of a draft of the same blueprint."""
-    graph = blueprint.graph
-    needs: dict[str, dict[str, dict[Region, None]]] = {}
-    for name in graph.outputs:
-        if name in graph.producers:
-            needs.setdefault(name, {}).setdefault(GATEWAY, {})[graph.region_of(name)] = None
-    shares: list[Share] = []
-    moves: list[Move] = []
-    for op in reversed(graph.operators):
-        wanted: dict[str, dict[int, Region]] = {}
-        for index, name in enumerate(op.outputs):
-            if name in needs:
-                read = {place: tuple(regions) for place, regions in needs[name].items()}
-                sent = decide(name, read, blueprint.owned[name])
-                moves += sent
-                for device in _alive(read, blueprint.owned[name], sent):
-                    wanted.setdefault(device, {})[index] = blueprint.owned[name][device]
-        for device in (name for name in reversed(blueprint.participants) if name in wanted):
-            share = known.get((op.name, device)) if known else None
-            if share is None or share.outputs != wanted[device]:
-                share = share_of(graph, op, device, blueprint.accesses[op.name], wanted[device])
-            shares.append(share)
-            for name, region in share.needs:
-                needs.setdefault(name, {}).setdefault(device, {})[region] = None
-    for name in graph.inputs:
-        moves += _from_gateway(name, needs.get(name, {}))
-    return Draft(
-        blueprint, {(s.operator.name, s.device): s for s in reversed(shares)}, tuple(reversed(moves))
-    )
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """What is read of one tensor; compared by identity."""
+
+    needs: Needs
+
+
+Reads = tuple[tuple[str, Wanted], ...]
+"""What a group reads: names of tensors, and of each what."""
+
+
+class Follower:
+    """Follows the strategies of one problem from outputs to inputs; where two of them ask the same of a tensor or of an
+    operator, they get the very same flows and groups. One for each problem: of links and gateways it remembers what
+    they were."""
+
+    def __init__(self) -> None:
+        self._unions: dict[tuple[Wanted, Wanted], Wanted] = {}
+        self._outputs: dict[str, Wanted] = {}
+        self._flows: dict[tuple[str, int, Wanted], tuple[Flow, Owned]] = {}
+        self._computed: dict[tuple[int, tuple[str, ...]], tuple[Owned, Owned]] = {}
+        self._groups: dict[tuple[int, tuple[int | None, ...]], tuple[Group, Reads, object]] = {}
+        self._sources: dict[tuple[str, Wanted], Flow] = {}
+
+    def follow(self, blueprint: Blueprint, decide: Decide, *, alike: bool = False) -> Draft:
+        """From the outputs back to the inputs, as BBGraP's partitioner goes (section 3.2): per tensor, `decide`
+        what moves; compute what is read or moved, no more. `alike` says that `decide` is the same function for all
+        blueprints for which it is said, so that its answers are remembered."""
+        graph = blueprint.graph
+        wanted: dict[str, Wanted] = {}
+        for name in graph.outputs:
+            if name in graph.producers:
+                self._want(wanted, name, self._whole(graph, name))
+        groups: list[tuple[str, Group]] = []
+        flows: list[tuple[str, Flow]] = []
+        for op in reversed(graph.operators):
+            written: list[Owned | None] = []
+            for name in op.outputs:
+                flow = None
+                if name in wanted:
+                    flow = self._flow(name, wanted[name], blueprint.owned[name], decide, alike)
+                    flows.append((name, flow))
+                written.append(flow.computed if flow else None)
+            if not any(written):
+                continue
+            group, reads = self._group(blueprint, op, written)
+            groups.append((op.name, group))
+            for name, more in reads:
+                self._want(wanted, name, more)
+        flows += [(name, self._source(name, wanted[name])) for name in graph.inputs if name in wanted]
+        return Draft(blueprint, dict(reversed(groups)), dict(reversed(flows)))
+
+    def _whole(self, graph: Graph, name: str) -> Wanted:
+        """The gateway reads all of an output."""
+        found = self._outputs.get(name)
+        if found is None:
+            found = self._outputs[name] = Wanted({GATEWAY: (graph.region_of(name),)})
+        return found
+
+    def _want(self, wanted: dict[str, Wanted], name: str, more: Wanted) -> None:
+        before = wanted.get(name)
+        if before is None:
+            wanted[name] = more
+            return
+        found = self._unions.get((before, more))
+        if found is None:
+            needs = dict(before.needs)
+            for place, regions in more.needs.items():
+                needs[place] = tuple(dict.fromkeys((*needs.get(place, ()), *regions)))
+            found = self._unions[before, more] = Wanted(needs)
+        wanted[name] = found
+
+    def _flow(self, name: str, wanted: Wanted, owned: Owned, decide: Decide, alike: bool) -> Flow:
+        if not alike:
+            return self._decided(name, wanted, owned, decide)
+        key = (name, id(owned), wanted)  # `owned` is kept with it, so that its id does not come back.
+        found = self._flows.get(key)
+        if found is None:
+            found = self._flows[key] = self._decided(name, wanted, owned, decide), owned
+        return found[0]
+
+    def _decided(self, name: str, wanted: Wanted, owned: Owned, decide: Decide) -> Flow:
+        moves = tuple(decide(name, wanted.needs, owned))
+        alive = tuple(_alive(wanted.needs, owned, moves))
+        if (id(owned), alive) not in self._computed:
+            self._computed[id(owned), alive] = {device: owned[device] for device in alive}, owned
+        return Flow(self._computed[id(owned), alive][0], moves[::-1])
+
+    def _group(
+        self, blueprint: Blueprint, op: Operator, written: Sequence[Owned | None]
+    ) -> tuple[Group, Reads]:
+        """The shares that compute `written` of an operator's outputs, and what they read."""
+        key = (id(op), tuple(None if owned is None else id(owned) for owned in written))
+        found = self._groups.get(key)
+        if found is None:
+            group = _group(blueprint, op, written)
+            found = self._groups[key] = group, tuple(_reads(group)), (op, tuple(written))
+        return found[:2]
+
+    def _source(self, name: str, wanted: Wanted) -> Flow:
+        found = self._sources.get((name, wanted))
+        if found is None:
+            moves = tuple(_from_gateway(name, wanted.needs))
+            found = self._sources[name, wanted] = Flow({}, moves[::-1])
+        return found
+
+
+def follow(blueprint: Blueprint, decide: Decide) -> Draft:
+    """One strategy on its own."""
+    return Follower().follow(blueprint, decide)
+
+
+def _group(blueprint: Blueprint, op: Operator, written: Sequence[Owned | None]) -> Group:
+    graph, access = blueprint.graph, blueprint.accesses[op.name]
+    outputs: dict[str, dict[int, Region]] = {}
+    for index, owned in enumerate(written):
+        for device, region in (owned or {}).items():
+            outputs.setdefault(device, {})[index] = region
+    devices = [device.name for device in blueprint.problem.cluster.devices if device.name in outputs]
+    return Group(tuple(share_of(graph, op, device, access, outputs[device]) for device in devices))
+
+
+def _reads(group: Group) -> Iterator[tuple[str, Wanted]]:
+    found: dict[str, dict[str, dict[Region, None]]] = {}
+    for share in reversed(group.shares):
+        for name, region in share.needs:
+            found.setdefault(name, {}).setdefault(share.device, {})[region] = None
+    for name, needs in found.items():
+        yield name, Wanted({device: tuple(regions) for device, regions in needs.items()})
 
 
 def _alive(needs: Needs, owned: Owned, sent: Sequence[Move]) -> Iterator[str]:
@@ -63,7 +161,7 @@ def _alive(needs: Needs, owned: Owned, sent: Sequence[Move]) -> Iterator[str]:
             yield device
 
 
-def _from_gateway(name: str, needs: Mapping[str, Mapping[Region, None]]) -> Iterator[Move]:
+def _from_gateway(name: str, needs: Mapping[str, Sequence[Region]]) -> Iterator[Move]:
     """A model's input: each device gets one piece that holds all it reads of it."""
     for device, regions in needs.items():
         whole, *others = regions

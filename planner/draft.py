@@ -1,6 +1,9 @@
-"""Draft: a strategy written out, before it is a schedule. Share: what one device computes of one operator.
-Move: boxes of one tensor that go from one place to another. Also the four cases that decide what has to
-move.
+"""Draft: a strategy written out, before it is a schedule. Share: what one device computes of one operator; Group: what
+all devices do. Move: boxes of one tensor that go from one place to another; Flow: all of one tensor's. Also the four
+cases that decide what has to move.
+
+Groups and flows are compared by identity: drafts of one search share what they have in common (demand.py), and what
+follows from a group or a flow alone is remembered with it.
 
 Facts and region arithmetic. No order in time (stages.py), no ONNX (segment.py).
 """
@@ -122,6 +125,27 @@ class Move:
     """A device, or GATEWAY."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """The shares of one operator."""
+
+    shares: tuple[Share, ...]
+    """In the cluster's order."""
+
+    @property
+    def operator(self) -> Operator:
+        return self.shares[0].operator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flow:
+    """One tensor: who computes it, and where it goes."""
+
+    computed: Owned
+    """What the shares write of it, in the cluster's order; {} for an input of the model."""
+    moves: tuple[Move, ...]
+
+
 @dataclass(frozen=True)
 class Blueprint:
     """What stays the same while drafts of one strategy are improved."""
@@ -149,43 +173,43 @@ class Draft:
     """Who computes what, and what moves."""
 
     blueprint: Blueprint
-    shares: Mapping[tuple[str, str], Share]
-    """By operator name and device, in the graph's order. Only what somebody reads."""
-    moves: tuple[Move, ...]
+    groups: Mapping[str, Group]
+    """By operator name, in the graph's order. Only what somebody reads."""
+    flows: Mapping[str, Flow]
+    """By tensor that somebody reads: inputs of the model, then what operators write, in the graph's order."""
 
     @property
     def graph(self) -> Graph:
         return self.blueprint.graph
 
     @cached_property
+    def shares(self) -> Mapping[tuple[str, str], Share]:
+        """By operator name and device, in the graph's order."""
+        return {(name, share.device): share for name, group in self.groups.items() for share in group.shares}
+
+    @cached_property
+    def moves(self) -> tuple[Move, ...]:
+        return tuple(move for flow in self.flows.values() for move in flow.moves)
+
+    @cached_property
     def order(self) -> Mapping[tuple[str, str], int]:
         """By operator name and device, the place of its share among all."""
         return {key: n for n, key in enumerate(self.shares)}
 
-    @cached_property
-    def computed(self) -> Mapping[str, Owned]:
-        """By tensor, what the shares write of it."""
-        found: dict[str, dict[str, Region]] = {}
-        for share in self.shares.values():
-            for name, region in share.written:
-                found.setdefault(name, {})[share.device] = region
-        return found
+    def computed(self, name: str) -> Owned:
+        """What the shares write of a tensor."""
+        flow = self.flows.get(name)
+        return flow.computed if flow else {}
 
-    @cached_property
-    def moves_of(self) -> Mapping[str, tuple[Move, ...]]:
-        """By tensor."""
-        found: dict[str, list[Move]] = {}
-        for move in self.moves:
-            found.setdefault(move.tensor, []).append(move)
-        return {name: tuple(moves) for name, moves in found.items()}
+    def moves_of(self, name: str) -> tuple[Move, ...]:
+        """Those of one tensor."""
+        flow = self.flows.get(name)
+        return flow.moves if flow else ()
 
-    @cached_property
-    def shares_of(self) -> Mapping[str, tuple[Share, ...]]:
-        """By operator name, its shares in the cluster's order."""
-        found: dict[str, list[Share]] = {}
-        for share in self.shares.values():
-            found.setdefault(share.operator.name, []).append(share)
-        return {name: tuple(shares) for name, shares in found.items()}
+    def shares_of(self, name: str) -> tuple[Share, ...]:
+        """Those of one operator, in the cluster's order."""
+        group = self.groups.get(name)
+        return group.shares if group else ()
 
     def nbytes(self, move: Move) -> int:
         return move.region.size * self.graph.tensors[move.tensor].item_bytes

@@ -17,7 +17,7 @@ def divided(draft: Draft, strategy: Strategy, accesses: Mapping[str, Access]) ->
     outputs, or devices make addends of parts of a reduced axis. `strategy` is the one that was lowered to `draft`."""
     found: dict[str, str] = {}
     for op in draft.blueprint.problem.graph.operators:
-        shares = draft.shares_of.get(op.name, ())
+        shares = draft.shares_of(op.name)
         axis = _axis(shares, accesses[op.name]) if op.name in accesses else None
         if axis is not None:
             found[op.name] = axis

@@ -1,7 +1,7 @@
 """Lowering: a strategy's layouts become a Draft (who computes what, what moves), and a Draft becomes a Plan.
 
-`make_plan` is the one entry for callers. Rules only; the schedule is in stages.py, the optimiser in
-optimize.py, ONNX in segment.py. What nobody reads is neither computed nor sent (demand.py).
+`make_plan` is the entry for one strategy, `Lowering` for many of one problem. Rules only; the schedule is in
+stages.py, the optimiser in optimize.py, ONNX in segment.py. What nobody reads is neither computed nor sent (demand.py).
 """
 
 from __future__ import annotations
@@ -11,17 +11,88 @@ from dataclasses import replace
 
 from edgepart.planner.access import Access
 from edgepart.planner.access import accesses as accesses_of
-from edgepart.planner.assemble import assemble
-from edgepart.planner.demand import Decide, Needs, crosses, fetch, follow
+from edgepart.planner.assemble import Sketches, assemble
+from edgepart.planner.demand import Decide, Follower, Needs, crosses, fetch
 from edgepart.planner.draft import Blueprint, Draft, Move, Owned, missing
 from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph, Operator
-from edgepart.planner.layout import Problem, Strategy, Sync
+from edgepart.planner.layout import Layout, Problem, Strategy, Sync
+from edgepart.planner.levels import Levels
 from edgepart.planner.optimize import optimise, streamline
-from edgepart.planner.partial import write_out
+from edgepart.planner.partial import Written
 from edgepart.planner.plan import GATEWAY, Plan
 from edgepart.planner.region import Region
-from edgepart.planner.stages import Cost, NoCost, seconds_of, stage
+from edgepart.planner.stages import Cost, NoCost, Timing
+
+
+class Lowering:
+    """Plans for many strategies of one problem. What two strategies have in common is worked out once: layouts, who
+    computes and sends what of a tensor, sketches of segments."""
+
+    def __init__(
+        self, problem: Problem, cost: Cost | None = None, accesses: Mapping[str, Access] | None = None
+    ) -> None:
+        """`accesses` are the graph's, where the caller has them at hand."""
+        self.problem = problem
+        self.cost = cost or NoCost()
+        self.accesses = accesses or accesses_of(problem.graph)
+        self._written = Written()
+        self._follower = Follower()
+        self._levels = Levels()
+        self._timing = Timing(self.cost)
+        self._sketches = Sketches()
+        self._owned: dict[tuple[str, int], tuple[Owned, Layout | None]] = {}
+
+    def plan(
+        self,
+        strategy: Strategy,
+        *,
+        model_digest: str = "",
+        optimised: bool = True,
+        sketch: bool = False,
+        digests: MutableMapping[tuple[str, str, Region], str] | None = None,
+    ) -> Plan:
+        """See `make_plan`."""
+        broadcasts = strategy.sync is Sync.BROADCAST
+        if broadcasts and optimised and sketch:  # What the optimiser comes to, without the way there.
+            draft = self.lower(replace(strategy, sync=Sync.NEEDED))
+        else:
+            draft = self.lower(strategy)
+            draft = optimise(draft) if broadcasts and optimised else draft
+        schedule = self._levels.stage(draft)
+        if strategy.parted:
+            self.cost.know(draft.graph)
+        seconds = self._timing.seconds_of(draft)
+        if optimised:
+            schedule = streamline(schedule, seconds, self.cost)
+        if sketch:
+            return assemble(schedule, seconds, self.cost, model_digest, sketches=self._sketches)
+        known = {} if digests is None else digests
+        return assemble(schedule, seconds, self.cost, model_digest, digests=known)
+
+    def lower(self, strategy: Strategy) -> Draft:
+        """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not fit."""
+        blueprint = self._draw(strategy)
+        decide = _DECISIONS[strategy.sync](blueprint)
+        return self._follower.follow(blueprint, decide, alike=strategy.sync is Sync.NEEDED)
+
+    def _draw(self, strategy: Strategy) -> Blueprint:
+        """The strategy's layouts, checked and in normal form."""
+        problem, strategy, found = self._written.out(self.problem, strategy, self.accesses)
+        owned: dict[str, Owned] = {}
+        for op in problem.graph.operators:
+            for name in filter(None, op.outputs):
+                layout = strategy.layouts.get(name)
+                key = (
+                    name,
+                    id(layout),
+                )  # A layout is kept with what it gives, so that its id does not come back.
+                if key not in self._owned:
+                    made = _owned(problem, strategy, name)
+                    _check(problem.graph, op, found[op.name], name, made)
+                    self._owned[key] = made, layout
+                owned[name] = self._owned[key][0]
+        return Blueprint(problem, strategy, found, owned)
 
 
 def make_plan(
@@ -43,39 +114,14 @@ def make_plan(
     `accesses` are the graph's, where the caller has them at hand. InternalError where the layouts are no
     strategy for this graph.
     """
-    broadcasts = strategy.sync is Sync.BROADCAST
-    if broadcasts and optimised and sketch:  # What the optimiser comes to, without the way there.
-        draft = lower(problem, replace(strategy, sync=Sync.NEEDED), accesses)
-    else:
-        draft = lower(problem, strategy, accesses)
-        draft = optimise(draft) if broadcasts and optimised else draft
-    schedule = stage(draft)
-    if cost is not None and strategy.parted:
-        cost.know(draft.graph)
-    seconds = seconds_of(draft, cost or NoCost())
-    if optimised:
-        schedule = streamline(schedule, seconds, cost or NoCost())
-    known = {} if digests is None else digests
-    return assemble(schedule, seconds, cost or NoCost(), model_digest, sketch=sketch, digests=known)
+    return Lowering(problem, cost, accesses).plan(
+        strategy, model_digest=model_digest, optimised=optimised, sketch=sketch, digests=digests
+    )
 
 
 def lower(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | None = None) -> Draft:
-    """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not
-    fit."""
-    blueprint = draw(problem, strategy, known)
-    return follow(blueprint, _DECISIONS[strategy.sync](blueprint))
-
-
-def draw(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | None = None) -> Blueprint:
-    """The strategy's layouts, checked and in normal form."""
-    problem, strategy, found = write_out(problem, strategy, known or accesses_of(problem.graph))
-    graph = problem.graph
-    owned: dict[str, Owned] = {}
-    for op in graph.operators:
-        for name in filter(None, op.outputs):
-            owned[name] = _owned(problem, strategy, name)
-            _check(graph, op, found[op.name], name, owned[name])
-    return Blueprint(problem, strategy, found, owned)
+    """One strategy on its own, written out. InternalError where the layouts do not fit."""
+    return Lowering(problem, accesses=known).lower(strategy)
 
 
 def _owned(problem: Problem, strategy: Strategy, name: str) -> Owned:

@@ -54,9 +54,9 @@ def drop(draft: Draft) -> Draft:
     SMALLER) or does not want it. What is then read by nobody is not computed either."""
 
     def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
-        return [move for move in draft.moves_of.get(name, ()) if _is_read(move, needs, owned)]
+        return [move for move in draft.moves_of(name) if _is_read(move, needs, owned)]
 
-    return follow(draft.blueprint, decide, draft.shares)
+    return follow(draft.blueprint, decide)
 
 
 def _is_read(move: Move, needs: Needs, owned: Owned) -> bool:
@@ -79,7 +79,7 @@ def shrink(draft: Draft) -> Draft:
                 kept += fetch(blueprint, name, place, regions, sources)
         return kept
 
-    return follow(blueprint, decide, draft.shares)
+    return follow(blueprint, decide)
 
 
 def _fetches(need: Region, owned: Region | None) -> bool:
@@ -90,7 +90,7 @@ def _senders(draft: Draft, name: str, place: str, owned: Owned) -> Owned:
     """Who may send: inside a layer whoever computes it, between layers whoever the draft has sending."""
     if place == GATEWAY or not crosses(draft.blueprint, name):
         return owned
-    sources = {move.source for move in draft.moves_of.get(name, ()) if move.target == place}
+    sources = {move.source for move in draft.moves_of(name) if move.target == place}
     return {device: region for device, region in owned.items() if device in sources or device == place}
 
 

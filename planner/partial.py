@@ -9,10 +9,10 @@ device it is an all-reduce, combined in pieces a reduce-scatter, and what is rea
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from edgepart.planner.access.bound import numpy_dtype
-from edgepart.planner.access.language import Access, Axis, Outputs, Reduction
+from edgepart.planner.access.language import Access, Addend, Axis, Outputs, Reduction
 from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph, Operator, Tensor
 from edgepart.planner.layout import Layout, Parted, Problem, Strategy
@@ -53,79 +53,96 @@ def read_again(reduction: Reduction, count: int, region: Region) -> Iterator[tup
             yield index, need
 
 
-def write_out(
-    problem: Problem, strategy: Strategy, accesses: Mapping[str, Access]
-) -> tuple[Problem, Strategy, Mapping[str, Access]]:
-    """The same problem, strategy and declarations without any `Strategy.parted`.
+@dataclass(frozen=True)
+class _Parts:
+    """What one parted operator becomes."""
 
-    InternalError where the parts do not make up a reduced axis of the operator."""
-    if not strategy.parted:
-        return problem, strategy, accesses
-    writer = _Writer(problem.graph, strategy, dict(accesses.items()))
-    for op in problem.graph.operators:
-        parted = strategy.parted.get(op.name)
-        combined = {d: r for d, r in _regions(strategy, op).items() if not r.is_empty} if parted else {}
-        if parted is None or not combined:
-            writer.operators.append(op)
-        else:
-            writer.part(op, parted, combined)
-    graph = replace(
-        problem.graph,
-        tensors={**problem.graph.tensors, **writer.tensors},
-        operators=tuple(writer.operators),
-    )
-    layouts = {**strategy.layouts, **writer.layouts}
-    return replace(problem, graph=graph), replace(strategy, layouts=layouts, parted={}), writer.accesses
+    operators: tuple[Operator, ...]
+    accesses: tuple[Access, ...]
+    """Of each of these."""
+    tensors: Mapping[str, Tensor]
+    layouts: Mapping[str, Layout]
+    """Of the addends."""
 
 
-def _regions(strategy: Strategy, op: Operator) -> Combined:
-    layout = strategy.layouts.get(op.outputs[0])
-    return layout.regions if layout else {}
+class Written:
+    """Strategies of one problem without any `Strategy.parted`. Operators that two of them part alike become the very
+    same operators."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, Parted, int], tuple[_Parts | None, Layout | None]] = {}
+
+    def out(
+        self, problem: Problem, strategy: Strategy, accesses: Mapping[str, Access]
+    ) -> tuple[Problem, Strategy, Mapping[str, Access]]:
+        """The same problem, strategy and declarations.
+
+        InternalError where the parts do not make up a reduced axis of the operator."""
+        if not strategy.parted:
+            return problem, strategy, accesses
+        operators: list[Operator] = []
+        tensors, layouts = dict(problem.graph.tensors), dict(strategy.layouts)
+        known = dict(accesses.items())
+        for op in problem.graph.operators:
+            parted = strategy.parted.get(op.name)
+            parts = self._parts(problem.graph, strategy, known[op.name], op, parted) if parted else None
+            if parts is None:
+                operators.append(op)
+                continue
+            del known[op.name]
+            operators += parts.operators
+            known.update(
+                (op.name, access) for op, access in zip(parts.operators, parts.accesses, strict=True)
+            )
+            tensors.update(parts.tensors)
+            layouts.update(parts.layouts)
+        graph = replace(problem.graph, tensors=tensors, operators=tuple(operators))
+        return replace(problem, graph=graph), replace(strategy, layouts=layouts, parted={}), known
+
+    def _parts(
+        self, graph: Graph, strategy: Strategy, access: Access, op: Operator, parted: Parted
+    ) -> _Parts | None:
+        """None where nobody makes anything of the operator's output."""
+        layout = strategy.layouts.get(op.outputs[0])
+        key = (op.name, parted, id(layout))  # A layout is kept with it, so that its id does not come back.
+        if key not in self._found:
+            regions = layout.regions if layout else {}
+            combined = {device: region for device, region in regions.items() if not region.is_empty}
+            made = _written_out(graph, op, access, parted, combined) if combined else None
+            self._found[key] = made, layout
+        return self._found[key][0]
 
 
-@dataclass
-class _Writer:
-    """The graph, layouts and declarations as they grow."""
+def _written_out(graph: Graph, op: Operator, access: Access, parted: Parted, combined: Combined) -> _Parts:
+    axis = reduced_axis(op, access, parted.axis)
+    intervals = [interval for _, interval in parted.parts]
+    if not _make_up(intervals, axis):
+        raise InternalError(f"{op.op_type} {op.name!r}: {intervals} are not the parts of {axis}")
+    reduction = access.reduction(axis)
+    operators: list[Operator] = []
+    tensors: dict[str, Tensor] = {}
+    layouts: dict[str, Layout] = {}
+    made: list[str] = []
+    wanted = addends_wanted(reduction, intervals, combined)
+    for (device, interval), regions in zip(parted.parts, wanted, strict=True):
+        where = f"#{axis.name}[{interval.start}:{interval.stop}]"
+        addends = [_addend(graph, op, k, where, addend) for k, addend in enumerate(reduction.addends)]
+        tensors.update((tensor.name, tensor) for tensor in addends)
+        names = tuple(tensor.name for tensor in addends)
+        layouts.update((names[k], Layout({device: region})) for k, region in regions.items())
+        operators.append(replace(op, name=op.name + where, outputs=names))
+        made += names
+    again = [op.inputs[index] for index in reduction.again]
+    operators.append(replace(op, name=f"{op.name}#{axis.name}", inputs=(*made, *again), captured=()))
+    accesses = (*map(reduction.part, intervals), reduction.combine(tuple(intervals)))
+    return _Parts(tuple(operators), accesses, tensors, layouts)
 
-    graph: Graph
-    strategy: Strategy
-    accesses: dict[str, Access]
-    operators: list[Operator] = field(default_factory=list)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    layouts: dict[str, Layout] = field(default_factory=dict)
 
-    def part(self, op: Operator, parted: Parted, combined: Combined) -> None:
-        access = self.accesses.pop(op.name)
-        axis = reduced_axis(op, access, parted.axis)
-        parts = [part for _, part in parted.parts]
-        if not _make_up(parts, axis):
-            raise InternalError(f"{op.op_type} {op.name!r}: {parts} are not the parts of {axis}")
-        reduction = access.reduction(axis)
-        wanted = addends_wanted(reduction, parts, combined)
-        made: list[str] = []
-        for (device, part), regions in zip(parted.parts, wanted, strict=True):
-            where = f"#{axis.name}[{part.start}:{part.stop}]"
-            names = tuple(self._addend(op, k, where, reduction) for k in range(len(reduction.addends)))
-            self.layouts.update((names[k], Layout({device: region})) for k, region in regions.items())
-            self._add(replace(op, name=op.name + where, outputs=names), reduction.part(part))
-            made += names
-        again = [op.inputs[index] for index in reduction.again]
-        name = f"{op.name}#{axis.name}"
-        combining = replace(op, name=name, inputs=(*made, *again), captured=())
-        self._add(combining, reduction.combine(tuple(parts)))
-
-    def _addend(self, op: Operator, number: int, where: str, reduction: Reduction) -> str:
-        addend = reduction.addends[number]
-        name = f"{op.outputs[0]}{where}" + (f".{number}" if number else "")
-        while name in self.graph.tensors or name in self.graph.constants:
-            name += "'"
-        item_bytes = numpy_dtype(addend.dtype).itemsize
-        self.tensors[name] = Tensor(name, addend.shape, addend.dtype, item_bytes)
-        return name
-
-    def _add(self, op: Operator, access: Access) -> None:
-        self.operators.append(op)
-        self.accesses[op.name] = access
+def _addend(graph: Graph, op: Operator, number: int, where: str, addend: Addend) -> Tensor:
+    name = f"{op.outputs[0]}{where}" + (f".{number}" if number else "")
+    while name in graph.tensors or name in graph.constants:
+        name += "'"
+    return Tensor(name, addend.shape, addend.dtype, numpy_dtype(addend.dtype).itemsize)
 
 
 def _make_up(parts: Sequence[Interval], axis: Axis) -> bool:

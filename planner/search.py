@@ -13,7 +13,6 @@ from edgepart.planner.cost import Profiles
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.explain import explain
 from edgepart.planner.layout import Problem, Strategy
-from edgepart.planner.lower import make_plan
 from edgepart.planner.plan import Plan
 from edgepart.planner.region import Region
 from edgepart.planner.simulate import Simulation, simulate
@@ -51,14 +50,7 @@ def choose(
     axis."""
     study = study or Study(problem, profiles)
     strategy = strategies.plan(problem, strategy_name, study)
-    plan = make_plan(
-        problem,
-        strategy,
-        model_digest=model_digest,
-        cost=study.cost,
-        digests=digests,
-        accesses=study.coarse.accesses,
-    )
+    plan = study.lowering.plan(strategy, model_digest=model_digest, digests=digests)
     simulation = simulate(plan, problem.cluster, problem.gateway, study.cost)
     plan = replace(
         plan,

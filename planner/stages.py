@@ -1,23 +1,21 @@
 """Stages: the order in time. A stage is what one device does between two communications: receive, compute,
 send.
 
-Rules. Every share of an operator has a level: the number of messages that have to arrive, one after
-another, before it can run. A device's shares of one level make a stage; messages go from a level to a
+Facts. A device's shares of one level (levels.py) make a stage; messages go from a level to a
 higher one only, and each device takes its stages in the order of their levels. So a device at level l waits
 for devices at lower levels only, and by induction over l no two can wait for each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 from edgepart.planner.access.language import Access, Outputs
-from edgepart.planner.draft import Case, Draft, Move, Share, case_of, covers
+from edgepart.planner.draft import Case, Draft, Group, Move, Share, case_of
 from edgepart.planner.graph import Graph, Operator
-from edgepart.planner.plan import GATEWAY
 from edgepart.planner.region import Region
 
 
@@ -58,13 +56,34 @@ Seconds = Mapping[tuple[str, str], float]
 """By operator name and device."""
 
 
+class Timing:
+    """Predicted seconds of shares; of a group, once."""
+
+    def __init__(self, cost: Cost) -> None:
+        self.cost = cost
+        self._found: dict[Group, Seconds] = {}
+
+    def seconds_of(self, draft: Draft) -> Seconds:
+        """Of every share."""
+        found: dict[tuple[str, str], float] = {}
+        for name, group in draft.groups.items():
+            seconds = self._found.get(group)
+            if seconds is None:
+                seconds = self._found[group] = self._seconds(group, draft.blueprint.accesses[name])
+            found.update(seconds)
+        return found
+
+    def _seconds(self, group: Group, access: Access) -> Seconds:
+        op = group.operator
+        return {
+            (op.name, share.device): self.cost.compute_s(op, access, share.outputs, share.device)
+            for share in group.shares
+        }
+
+
 def seconds_of(draft: Draft, cost: Cost) -> Seconds:
-    """Predicted seconds of every share."""
-    accesses = draft.blueprint.accesses
-    return {
-        key: cost.compute_s(share.operator, accesses[share.operator.name], share.outputs, share.device)
-        for key, share in draft.shares.items()
-    }
+    """Of one draft on its own."""
+    return Timing(cost).seconds_of(draft)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -137,95 +156,9 @@ def _grouped(entries: Iterator[tuple[str, At, Message]]) -> dict[tuple[str, At],
 
 def mixed(draft: Draft, share: Share, name: str, need: Region) -> bool:
     """Whether `need` is put together from what the device computes and what it is sent."""
-    return case_of(need, draft.computed.get(name, {}).get(share.device)) in (Case.BIGGER, Case.SHIFTED)
+    return is_mixed(need, draft.computed(name).get(share.device))
 
 
-@dataclass
-class _Levels:
-    """The longest way to every share and move, found in the graph's order."""
-
-    draft: Draft
-    share: dict[tuple[str, str], int] = field(default_factory=dict)
-    sent: dict[Move, int] = field(default_factory=dict)
-    received: dict[Move, int] = field(default_factory=dict)
-    """At the earliest level that reads it; filled in as readers are met."""
-
-    def visit_all(self) -> None:
-        for name in self.draft.graph.inputs:
-            self.sent.update((move, START.level) for move in self.draft.moves_of.get(name, ()))
-        for op in self.draft.graph.operators:
-            for share in self.draft.shares_of.get(op.name, ()):
-                self._visit(share)
-            for name in op.outputs:
-                self._send(name)
-
-    def _visit(self, share: Share) -> None:
-        feeding = list(self._feeding(share))
-        level = max((after for _, after in feeding), default=0)
-        self.share[share.operator.name, share.device] = level
-        for move, _ in feeding:
-            if move is not None:
-                self.received[move] = min(level, self.received.get(move, level))
-
-    def _feeding(self, share: Share) -> Iterator[tuple[Move | None, int]]:
-        """What the share waits for, and the first level after it."""
-        graph, device = self.draft.graph, share.device
-        for name, need in share.needs:
-            own = self.draft.computed.get(name, {}).get(device)
-            if own is not None and covers(own, need):
-                # Put together from here and there: not in the segment that computes the part from here.
-                step = 1 if mixed(self.draft, share, name, need) else 0
-                yield None, self.share[graph.producers[name].name, device] + step
-            if own is None or not own.contains(need):
-                yield from self._arriving(name, device, need)
-
-    def _arriving(self, name: str, device: str, need: Region) -> Iterator[tuple[Move, int]]:
-        for move in self.draft.moves_of.get(name, ()):
-            if move.target == device and covers(move.region, need):
-                yield move, self.sent[move] + 1
-
-    def _send(self, name: str) -> None:
-        """Levels of a tensor's moves: first those from who computes it, then those that are passed on."""
-        moves = self.draft.moves_of.get(name, ())
-        computed = self.draft.computed.get(name, {})
-        direct = [m for m in moves if m.source in computed and computed[m.source].contains(m.region)]
-        for move in direct:
-            self.sent[move] = self.share[self.draft.graph.producers[name].name, move.source]
-        for move in moves:
-            if move not in self.sent:
-                own = computed.get(move.source)
-                level = self.share[self.draft.graph.producers[name].name, move.source] if own else 0
-                feeding = [m for m in direct if m.target == move.source and covers(m.region, move.region)]
-                level = max([level, *(self.sent[m] + 1 for m in feeding)])
-                self.sent[move] = level
-                for m in feeding:
-                    self.received[m] = min(level, self.received.get(m, level))
-
-
-def stage(draft: Draft) -> Schedule:
-    """Every share at the first level that it can have; one message per move."""
-    levels = _Levels(draft)
-    levels.visit_all()
-    messages = tuple(
-        Message(move.source, move.target, At(levels.sent[move]), At(_arrival(levels, move)), (move,))
-        for move in draft.moves
-    )
-    shares: dict[str, dict[int, list[Share]]] = {}
-    for share in draft.shares.values():
-        level = levels.share[share.operator.name, share.device]
-        shares.setdefault(share.device, {}).setdefault(level, []).append(share)
-    for message in messages:  # A level that only receives or passes on is a stage as well.
-        for device, at in ((message.source, message.sent), (message.target, message.received)):
-            if device != GATEWAY:
-                shares.setdefault(device, {}).setdefault(at.level, [])
-    stages = {device: _stages(shares[device]) for device in sorted(shares)}
-    return Schedule(draft, stages, messages)
-
-
-def _arrival(levels: _Levels, move: Move) -> int:
-    after = levels.sent[move] + 1
-    return after if move.target == GATEWAY else max(after, levels.received.get(move, after))
-
-
-def _stages(by_level: Mapping[int, Sequence[Share]]) -> tuple[Stage, ...]:
-    return tuple(Stage(At(level), At(level), tuple(by_level[level])) for level in sorted(by_level))
+def is_mixed(need: Region, own: Region | None) -> bool:
+    """The same of a region that is needed where `own` is computed."""
+    return case_of(need, own) in (Case.BIGGER, Case.SHIFTED)

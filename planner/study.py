@@ -12,11 +12,12 @@ from functools import cached_property
 
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.cost import Cost, Profiles
-from edgepart.planner.division import Choice, Divide, Pull, Whole, lay_out
+from edgepart.planner.division import Choice, Divide, Pull, Whole
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.fusion import Coarse, Layer, coarsen
+from edgepart.planner.laying import Laying
 from edgepart.planner.layout import Layout, Problem, Strategy, Sync
-from edgepart.planner.lower import make_plan
+from edgepart.planner.lower import Lowering
 from edgepart.planner.pipelined import Stream, fitting, stream
 from edgepart.planner.region import Region
 from edgepart.planner.simulate import Simulation, simulate
@@ -73,12 +74,22 @@ class Study:
         """The same question about another cluster; what is known of the graph alone is not worked out again."""
         problem = replace(self.problem, cluster=cluster)
         other = Study(problem, self.cost.profiles)
-        other.__dict__["coarse"] = self.coarse  # A cached property, filled in.
+        other.__dict__.update(coarse=self.coarse, laying=self.laying)  # Cached properties, filled in.
         return other
 
     @cached_property
     def coarse(self) -> Coarse:
         return coarsen(self.graph)
+
+    @cached_property
+    def laying(self) -> Laying:
+        """Lays candidates out; what they have in common, once."""
+        return Laying(self.coarse)
+
+    @cached_property
+    def lowering(self) -> Lowering:
+        """Writes candidates out; what they have in common, once."""
+        return Lowering(self.problem, self.cost, self.coarse.accesses)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -175,7 +186,7 @@ class Study:
         hub: str | None = None,
     ) -> Strategy:
         """The layouts that follow from a choice for every layer."""
-        laid = lay_out(self.coarse, choices)
+        laid = self.laying.lay_out(choices)
         self._choices[id(laid.layouts)] = laid.layouts, choices
         self._needed[id(laid.layouts)] = laid.needed
         return Strategy(name, laid.layouts, sync, hub, self.coarse.layer_of, why, laid.parted)
@@ -200,14 +211,7 @@ class Study:
         """What `strategy` would do: lowered to a sketch of a plan, and simulated; remembered."""
         found = self._forecasts.get(id(strategy))
         if found is None:
-            plan = make_plan(
-                self.problem,
-                strategy,
-                model_digest="",
-                cost=self.cost,
-                sketch=True,
-                accesses=self.coarse.accesses,
-            )
+            plan = self.lowering.plan(strategy, sketch=True)
             made = simulate(plan, self.cluster, self.problem.gateway, self.cost)
             found = self._forecasts[id(strategy)] = (strategy, made)
         return found[1]

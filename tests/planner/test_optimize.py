@@ -13,12 +13,13 @@ from edgepart.planner.draft import Draft, Move, traffic
 from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph
 from edgepart.planner.layout import Layout, Strategy, Sync
+from edgepart.planner.levels import stage
 from edgepart.planner.lower import lower, make_plan
 from edgepart.planner.model import load_graph
 from edgepart.planner.optimize import drop, hoist, join, merge, optimise, shrink, streamline
 from edgepart.planner.plan import GATEWAY
 from edgepart.planner.region import Region, span
-from edgepart.planner.stages import At, NoCost, seconds_of, stage
+from edgepart.planner.stages import At, NoCost, seconds_of
 from tests.planner.random_plans import NAMES, models, problem_of, rows, strategies_for
 from tests.planner.test_lower import Slow, chain_model
 

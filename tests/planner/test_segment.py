@@ -15,7 +15,7 @@ from edgepart.agent.inprocess import InProcess
 from edgepart.agent.reference import alone
 from edgepart.agent.sessions import load_segment
 from edgepart.planner.access import accesses
-from edgepart.planner.draft import Blueprint, Draft, share_of
+from edgepart.planner.draft import Blueprint, Draft, Group, share_of
 from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.layout import Layout, Strategy
@@ -78,7 +78,7 @@ def test_a_crop_is_cut_inside_the_segment(region: Region, opset: int) -> None:
     blueprint = Blueprint(problem_of(graph), Strategy("s", {}), found, {})
     wanted = {"neg": Region.full(SHAPE), "relu": region}
     shares = [share_of(graph, op, "ada", found[op.name], {0: wanted[op.name]}) for op in graph.operators]
-    draft = Draft(blueprint, {(s.operator.name, "ada"): s for s in shares}, ())
+    draft = Draft(blueprint, {s.operator.name: Group((s,)) for s in shares}, {})
     model = build(draft, shares, [("y", region)], [])
     takes = ports(graph, [("x", Region.full(SHAPE))])
     gives = ports(graph, [("y", region)])

@@ -1,0 +1,252 @@
+"""Laying: from choices for layers to the layouts that follow, back to front, from the access maps. Rules only.
+
+A search lays out hundreds of candidates that differ in few layers. So what follows from the same choice and the same
+readers is worked out once: everything here is a pure function of records that are compared by identity, and a
+candidate costs a look-up for each operator where nothing is new."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from edgepart.planner.division import Choice, Divide, Laid, Pull, Reduce, Whole, compact, part, tiles
+from edgepart.planner.fusion import Coarse, Layer
+from edgepart.planner.graph import Operator
+from edgepart.planner.layout import Layout, Parted
+from edgepart.planner.partial import addends_wanted, read_again, reduced_axis
+from edgepart.planner.region import Region
+
+Spread = Mapping[str, Region]
+"""By device, a region of one tensor; never changed once it is made."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """What is read of one tensor, by whoever reads it."""
+
+    regions: Spread
+    by_parts: Spread
+    """Without what is read for layers that are whole: that is all of it, and is no halo."""
+    for_whole: frozenset[str] = frozenset()
+    """Devices where a layer that is whole reads it, if only through layers that are left to it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """A choice; equal ones are the same one."""
+
+    choice: Choice
+
+
+NOBODY = Read({}, {})
+LEFT = Taken(Pull())
+
+Reads = tuple[tuple[str, Read], ...]
+"""What one operator reads: names of tensors, and of each what."""
+
+
+class Laying:
+    """Layouts for many candidates of one graph."""
+
+    def __init__(self, coarse: Coarse) -> None:
+        self.coarse = coarse
+        self.graph = coarse.graph
+        self._layers = {n: layer for layer in coarse.layers for n in layer.exits}
+        self._walk = tuple(
+            (op, coarse.layer_of[op.name], tuple((i, n) for i, n in enumerate(op.outputs) if n))
+            for op in reversed(self.graph.operators)
+        )
+        self._taken: dict[Choice, Taken] = {}
+        self._parts: dict[tuple[int, Taken], tuple[str, Parted] | None] = {}
+        self._layouts: dict[tuple[str, Taken, Read | None], Layout] = {}
+        self._opaque: dict[tuple[str, tuple[int, ...]], tuple[Layout, ...]] = {}
+        self._reads: dict[Hashable, Reads] = {}
+        self._unions: dict[tuple[Read, Read], Read] = {}
+
+    def lay_out(self, choices: Mapping[int, Choice]) -> Laid:
+        """A layout for every tensor that an operator writes, from a choice for every layer that has exits."""
+        taken = {number: self._intern(choice) for number, choice in choices.items()}
+        parted: dict[str, Parted] = {}
+        for number, one in taken.items():
+            if isinstance(one.choice, Reduce) and (found := self._part(number, one)):
+                parted[found[0]] = found[1]
+        read = dict.fromkeys(self.graph.tensors, NOBODY)
+        layouts: dict[str, Layout] = {}
+        for op, number, written in self._walk:
+            one = taken.get(number, LEFT)
+            made = tuple(self._layout(name, one, read[name]) for _, name in written)
+            if self.coarse.accesses[op.name].opaque is not None:
+                made = self._all_or_nothing(op, written, made)
+            layouts.update((name, layout) for (_, name), layout in zip(written, made, strict=True))
+            whole = None if isinstance(one.choice, Whole) else _for_whole(made, [read[n] for _, n in written])
+            for name, more in self._reads_of(op, one, parted.get(op.name), made, whole):
+                read[name] = self._union(read[name], more)
+        return Laid(layouts, parted, {name: one.regions for name, one in read.items()})
+
+    def _intern(self, choice: Choice) -> Taken:
+        found = self._taken.get(choice)
+        if found is None:
+            found = self._taken[choice] = Taken(choice)
+        return found
+
+    def _part(self, number: int, one: Taken) -> tuple[str, Parted] | None:
+        if (number, one) not in self._parts:
+            assert isinstance(one.choice, Reduce)
+            self._parts[number, one] = part(self.coarse.layers[number], one.choice)
+        return self._parts[number, one]
+
+    def _layout(self, name: str, one: Taken, read: Read) -> Layout:
+        """What each device computes of one tensor. Few choices look at who reads it."""
+        layer = self._layers.get(name)
+        choice = one.choice if layer else LEFT.choice
+        choice = choice.then if isinstance(choice, Reduce) else choice
+        looks = isinstance(choice, Pull) or (
+            isinstance(choice, Divide) and (choice.widened or choice.aligned)
+        )
+        key = (name, one if layer else LEFT, read if looks else None)
+        found = self._layouts.get(key)
+        if found is None:
+            if isinstance(choice, Pull) and name in self.graph.outputs:
+                raise ValueError(f"output {name!r} of the model cannot be left to its readers")
+            full = self.graph.tensors[name].region
+            found = self._layouts[key] = Layout(_regions(full, name, layer, choice, read))
+        return found
+
+    def _all_or_nothing(
+        self, op: Operator, written: Iterable[tuple[int, str]], made: tuple[Layout, ...]
+    ) -> tuple[Layout, ...]:
+        """An opaque operator writes all its outputs, whole, wherever one of them is written."""
+        key = (op.name, tuple(map(id, made)))  # All layouts are kept, so that no id comes back.
+        found = self._opaque.get(key)
+        if found is None:
+            devices = dict.fromkeys(device for layout in made for device in layout.regions)
+            found = self._opaque[key] = tuple(
+                Layout(dict.fromkeys(devices, self.graph.tensors[name].region)) for _, name in written
+            )
+        return found
+
+    def _reads_of(
+        self,
+        op: Operator,
+        one: Taken,
+        parted: Parted | None,
+        made: tuple[Layout, ...],
+        whole: frozenset[str] | None,
+    ) -> Reads:
+        """What `op` reads; `whole` are the devices that compute it for a layer that is whole, None for all."""
+        key = (op.name, one if parted else None, tuple(map(id, made)), whole)
+        found = self._reads.get(key)
+        if found is None:
+            if parted:
+                pairs = self._read_parted(op, parted, made[0].regions)
+                whole = frozenset()
+            else:
+                pairs = self._read(op, made)
+            found = self._reads[key] = tuple(self._gathered(pairs, whole))
+        return found
+
+    def _read(self, op: Operator, made: tuple[Layout, ...]) -> Iterator[tuple[str, str, Region]]:
+        """Tensor, device and region, of all that is read to compute the layouts."""
+        indices = [index for index, name in enumerate(op.outputs) if name]
+        access = self.coarse.accesses[op.name]
+        captured = [(name, self.graph.region_of(name)) for name in op.captured]
+        for device in dict.fromkeys(device for layout in made for device in layout.regions):
+            written = zip(indices, made, strict=True)
+            outputs = {i: layout.regions[device] for i, layout in written if device in layout.regions}
+            for name, region in (*zip(op.inputs, access.needs(outputs), strict=True), *captured):
+                if region is not None:
+                    yield name, device, region
+
+    def _read_parted(
+        self, op: Operator, parted: Parted, combined: Spread
+    ) -> Iterator[tuple[str, str, Region]]:
+        """Each device reads for its part what all that is combined needs of it."""
+        access = self.coarse.accesses[op.name]
+        reduction = access.reduction(reduced_axis(op, access, parted.axis))
+        parts = [interval for _, interval in parted.parts]
+        for (device, interval), wanted in zip(
+            parted.parts, addends_wanted(reduction, parts, combined), strict=True
+        ):
+            needs = reduction.part(interval).needs(wanted) if wanted else ()
+            for name, region in zip(op.inputs, needs, strict=False):
+                if region is not None:
+                    yield name, device, region
+        for device, region in combined.items():
+            for index, again in read_again(reduction, len(parts), region):
+                yield op.inputs[index], device, again
+
+    def _gathered(
+        self, pairs: Iterable[tuple[str, str, Region]], whole: frozenset[str] | None
+    ) -> Iterator[tuple[str, Read]]:
+        """By tensor; what is read on the devices `whole` is for layers that are whole (None: on all)."""
+        found: dict[str, dict[str, Region]] = {}
+        for name, device, region in pairs:
+            if name in self.graph.tensors and not region.is_empty:
+                _add(found.setdefault(name, {}), device, region)
+        for name, regions in found.items():
+            if whole is None:
+                yield name, Read(regions, {}, frozenset(regions))
+            elif whole.isdisjoint(regions):
+                yield name, Read(regions, regions)
+            else:
+                by_parts = {device: region for device, region in regions.items() if device not in whole}
+                yield name, Read(regions, by_parts, whole.intersection(regions))
+
+    def _union(self, one: Read, two: Read) -> Read:
+        if one is NOBODY:
+            return two
+        found = self._unions.get((one, two))
+        if found is None:
+            for_whole = one.for_whole | two.for_whole
+            regions = _united(one.regions, two.regions)
+            by_parts = _united(one.by_parts, two.by_parts) if for_whole else regions
+            found = self._unions[one, two] = Read(regions, by_parts, for_whole)
+        return found
+
+
+def _regions(full: Region, name: str, layer: Layer | None, choice: Choice, read: Read) -> Spread:
+    if isinstance(choice, Whole):
+        return dict.fromkeys(choice.devices, full)
+    if isinstance(choice, Divide) and layer:
+        if choice.aligned and (needed := _aligned(full, choice, read)):
+            return needed
+        found = tiles(name, full, layer, choice)
+        return _widened(found, read.by_parts) if choice.widened else found
+    return {device: compact(region) for device, region in read.regions.items()}
+
+
+def _for_whole(made: Iterable[Layout], reads: Iterable[Read]) -> frozenset[str]:
+    """Devices that compute some of an output which is read there for a layer that is whole."""
+    found: frozenset[str] = frozenset()
+    for layout, read in zip(made, reads, strict=True):
+        if read.for_whole:
+            found |= read.for_whole & layout.regions.keys()
+    return found
+
+
+def _aligned(full: Region, choice: Divide, read: Read) -> Spread | None:
+    """What each device needs, where that is a partition of the tensor."""
+    needed = read.by_parts
+    if not set(needed) <= {device for device, _ in choice.shares} or read.regions != needed:
+        return None
+    if sum(region.size for region in needed.values()) != full.size or full.subtract_all(needed.values()):
+        return None
+    return needed
+
+
+def _widened(regions: Spread, needed: Spread) -> Spread:
+    return {
+        device: region.union_spans(needed.get(device, region)).hull() for device, region in regions.items()
+    }
+
+
+def _united(one: Spread, two: Spread) -> Spread:
+    found = dict(one)
+    for device, region in two.items():
+        _add(found, device, region)
+    return found
+
+
+def _add(regions: dict[str, Region], device: str, region: Region) -> None:
+    before = regions.get(device)
+    regions[device] = region if before is None or before == region else before.union_spans(region)
