@@ -15,94 +15,20 @@ messages of one device follow each other. Latency and the receiver's own fixed c
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
-from heapq import heappush
+from heapq import heappop, heappush, heapreplace
+from math import sqrt
 
 from edgepart.planner.cluster import LOCAL, Cluster, Medium
+from edgepart.planner.sharing import NEVER, Shared, Way
 
 Events = list[tuple[float, int]]
 """A heap of (seconds, code); codes below 0 are ways', the others the simulation's."""
 
-NEVER = float("inf")
-
-
-def even_rate(bytes_per_s: float, demands: Iterable[tuple[float, int]]) -> float:
-    """What is offered to each, where all want (their own bytes_per_s, at so many crossings); inf where everybody has
-    what they want.
-
-    >>> even_rate(10.0, [(1.0, 1), (9.0, 1), (9.0, 1)])
-    4.5
-    """
-    wants = sorted(demands)
-    left, crossings = bytes_per_s, sum(count for _, count in wants)
-    for rate, count in wants:
-        if rate * crossings >= left:
-            return left / crossings
-        left -= rate * count
-        crossings -= count
-    return NEVER
-
-
-class Shared:
-    """One direction of a network card, or a medium."""
-
-    __slots__ = ("bytes_per_s", "carrying", "crossings", "kind", "name", "offered", "slowest", "ways")
-
-    def __init__(self, kind: str, name: str, bytes_per_s: float) -> None:
-        self.kind, self.name, self.bytes_per_s = kind, name, bytes_per_s
-        self.ways: dict[Way, int] = {}
-        """All that ever go through it, and how often each crosses it."""
-        self.carrying: dict[Way, int] = {}
-        """Those that carry something now."""
-        self.crossings = 0
-        """How often all of these cross it."""
-        self.slowest = NEVER
-        """The least that any of `ways` has alone."""
-        self.offered = NEVER
-
-    def offer(self) -> float:
-        """What is to be offered to each way, worked out anew."""
-        if len(self.carrying) < 2:
-            return NEVER  # No way is faster than what it goes through.
-        even = self.bytes_per_s / self.crossings
-        if self.slowest < even:
-            for way in self.carrying:
-                if way.alone < even:
-                    return even_rate(self.bytes_per_s, [(w.alone, n) for w, n in self.carrying.items()])
-        return even
-
-    @property
-    def load_s(self) -> float:
-        """Seconds that all that was announced keeps it busy, at least."""
-        return sum(way.announced * count for way, count in self.ways.items()) / self.bytes_per_s
-
-
-class Way:
-    """One direction between two devices, and the message on it."""
-
-    __slots__ = ("after_s", "alone", "announced", "code", "event", "finish", "fixed", "key", "left", "queue",
-                 "rate", "shared", "since", "source", "target")  # fmt: skip
-
-    def __init__(self, source: str, target: str, code: int) -> None:
-        self.source, self.target, self.code = source, target, code
-        self.alone = 0.0
-        """Bytes a second when nothing else goes on."""
-        self.fixed = 0.0
-        """Bytes that could go in the time of a message's fixed cost."""
-        self.after_s = 0.0
-        """From the last byte sent to when the target has all."""
-        self.announced = 0.0
-        self.shared: tuple[tuple[Shared, int], ...] = ()
-        """What it goes through, and how often it crosses that."""
-        self.queue: deque[tuple[int, float]] | None = None
-        """Messages that wait, and their bytes; None until one had to."""
-        self.key = -1
-        """The message on its way; -1 where none is."""
-        self.left = self.rate = self.since = 0.0
-        """Bytes not yet sent at `since`, and how fast they go."""
-        self.finish = self.event = NEVER
-        """When the last byte is sent if nothing changes, and when the next event is, which is not later."""
+CROWD = 16
+"""So many ways at a time are a crowd, until they are less than half as many."""
 
 
 class Network:
@@ -119,6 +45,9 @@ class Network:
         """Where the number of ways that carry something changed: `settle` before time goes on."""
         self.fresh: list[Way] = []
         """Those that began on something `changed`: they have no rate yet."""
+        self.crowds = 0
+        self._moved: dict[Shared, None] = {}
+        """Crowds whose line or rate changed."""
         self._by_ends: dict[tuple[str, str], Way] = {}
 
     def way(self, source: str, target: str) -> Way:
@@ -140,9 +69,11 @@ class Network:
                 self.changed[one] = None
                 free = False
             else:
-                one.offered = NEVER
+                one.offered, one.reach = NEVER, 0.0
             one.carrying[way] = count
             one.crossings += count
+            if one.line is not None:
+                insort(one.wants, (way.alone, count))
         if free:
             way.rate = way.alone
             way.finish = way.event = now + nbytes / way.alone
@@ -162,45 +93,168 @@ class Network:
             heappush(self.events, (way.finish, way.code))
             return -1
         key = way.key
-        if way.queue:  # Nothing changes for others.
+        if way.line is not None:
+            self._next_in_line(way, way.line, now)
+        elif way.queue:  # Nothing changes for others.
             way.key, way.left = way.queue.popleft()
             way.since = now
             way.finish = way.event = now + way.left / way.rate
             heappush(self.events, (way.finish, way.code))
-            return key
-        way.key, way.finish, way.event = -1, NEVER, NEVER
-        for one, count in way.shared:
-            del one.carrying[way]
-            one.crossings -= count
-            if one.carrying:
-                self.changed[one] = None
+        else:
+            self._leave(way)
         return key
 
     def settle(self, now: float) -> None:
-        """New rates, where `changed`: of those that began, and of all where what is offered is not what it was."""
+        """New rates, where `changed`: of those that began, and of all that may feel what is offered now."""
         felt: list[Iterable[Way]] = [self.fresh]
         for one in self.changed:
-            offered = one.offer()
+            if one.line is None and len(one.carrying) < CROWD:
+                offered = one.offer()
+            else:
+                offered = self._crowd(one, now)
             if offered != one.offered:
                 one.offered = offered
-                felt.append(one.carrying)
+                if not self.crowds or offered > one.reach or offered < one.most:
+                    one.reach, one.most = NEVER, 0.0
+                    felt.append(one.carrying)
         for ways in felt:
+            if self.crowds:
+                for way in ways:
+                    self._place(way, now)
+                continue
             for way in ways:
                 rate = way.alone
                 for one, _ in way.shared:
                     if one.offered < rate:
                         rate = one.offered
                 if rate != way.rate:
-                    if way.rate:
-                        left = way.left - (now - way.since) * way.rate
-                        way.left = left if left > 0.0 else 0.0
-                    way.since, way.rate = now, rate
-                    way.finish = finish = now + way.left / rate
-                    if finish < way.event:
-                        way.event = finish
-                        heappush(self.events, (finish, way.code))
+                    self._carry(way, rate, now)
+        for one in self._moved:
+            self._line_up(one, now)
+        self._moved.clear()
         self.changed.clear()
         self.fresh.clear()
+
+    def _carry(self, way: Way, rate: float, now: float) -> None:
+        """From now on at that rate, on books of its own."""
+        if way.rate:
+            left = way.left - (now - way.since) * way.rate
+            way.left = left if left > 0.0 else 0.0
+        way.since, way.rate = now, rate
+        way.finish = finish = now + way.left / rate
+        if finish < way.event:
+            way.event = finish
+            heappush(self.events, (finish, way.code))
+
+    def _leave(self, way: Way) -> None:
+        """It carries nothing any more."""
+        way.key, way.finish, way.event = -1, NEVER, NEVER
+        for one, count in way.shared:
+            del one.carrying[way]
+            one.crossings -= count
+            if one.line is not None:
+                del one.wants[bisect_left(one.wants, (way.alone, count))]
+            if one.carrying:
+                self.changed[one] = None
+
+    def _crowd(self, one: Shared, now: float) -> float:
+        """What is to be offered where there is, was, or will be a crowd."""
+        if one.line is None:
+            if not self.crowds:
+                for other in self.shared.values():
+                    other.reach = 0.0  # Nobody kept them until now.
+            self.crowds += 1
+            one.line, one.served, one.since, one.reach = [], 0.0, now, 0.0
+            one.wants = sorted([(way.alone, count) for way, count in one.carrying.items()])
+            return one.offer()
+        one.served, one.since = one.served_at(now) if one.line else 0.0, now
+        if 2 * len(one.carrying) >= CROWD:
+            self._moved[one] = None
+            return one.offer()
+        for way in one.carrying:
+            if way.line is one:
+                self._step_out(way, one, now)
+                self._carry(way, one.offered, now)
+        self.crowds -= 1
+        one.line, one.first, one.reach = None, None, 0.0
+        self._moved.pop(one, None)
+        return one.offer()
+
+    def _place(self, way: Way, now: float) -> None:
+        """Gives the way its rate, or its place in the line of what holds it up, and says how far that holds."""
+        rate = second = way.alone
+        held: Shared | None = None
+        for one, _ in way.shared:
+            if one.offered < rate:
+                rate, second, held = one.offered, rate, one
+            elif one.offered < second:
+                second = one.offered
+        line = held if held is not None and held.line is not None else None
+        if way.line is not None and way.line is not line:
+            self._step_out(way, way.line, now)
+        if line is None:
+            if rate != way.rate:
+                self._carry(way, rate, now)
+            bound, reach = rate, 0.0
+        else:
+            if way.line is None:
+                self._join(way, line, now)
+            # In the middle, so that neither here nor elsewhere every small change is felt.
+            bound = reach = min(max(rate, sqrt(rate * second)), second)
+        for one, _ in way.shared:
+            if one is held:
+                one.reach = min(one.reach, reach)
+            elif one.most < bound:
+                one.most = bound
+
+    def _join(self, way: Way, one: Shared, now: float) -> None:
+        if way.rate:
+            way.left = max(0.0, way.left - (now - way.since) * way.rate)
+        way.until, way.line = one.served_at(now) + way.left, one
+        way.rate, way.finish, way.event = 0.0, NEVER, NEVER
+        assert one.line is not None
+        heappush(one.line, (way.until, way.code))
+        self._moved[one] = None
+
+    def _step_out(self, way: Way, one: Shared, now: float) -> None:
+        way.left, way.since = max(0.0, way.until - one.served_at(now)), now
+        way.line, way.finish, way.event = None, NEVER, NEVER
+        self._moved[one] = None
+
+    def _next_in_line(self, way: Way, one: Shared, now: float) -> None:
+        """The first in line is done: it goes to the end with its next message, or leaves."""
+        assert one.line is not None
+        one.served, one.since = way.until, now
+        way.finish = way.event = NEVER
+        if way.queue:
+            way.key, nbytes = way.queue.popleft()
+            way.until += nbytes
+            heapreplace(one.line, (way.until, way.code))
+        else:
+            heappop(one.line)
+            way.line = None
+            self._leave(way)
+        self._line_up(one, now)
+
+    def _line_up(self, one: Shared, now: float) -> None:
+        """Whoever is first in line gets the event of it."""
+        line, first = one.line, None
+        while line:
+            until, code = line[0]
+            first = self.ways[-1 - code]
+            if first.line is one and first.until == until:
+                break
+            heappop(line)  # It left.
+            first = None
+        if one.first is not None and one.first is not first and one.first.line is one:
+            one.first.finish = one.first.event = NEVER
+        one.first = first
+        if first is not None:
+            left = first.until - one.served_at(now)
+            first.finish = finish = now + left / one.offered if left > 0.0 else now
+            if finish < first.event:
+                first.event = finish
+                heappush(self.events, (finish, first.code))
 
     def _open(self, source: str, target: str) -> Way:
         link = self.cluster.link(source, target)

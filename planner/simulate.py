@@ -19,8 +19,9 @@ from typing import cast
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.cost import Cost
 from edgepart.planner.errors import InternalError
-from edgepart.planner.network import Events, Network, Way, local_s
+from edgepart.planner.network import Events, Network, local_s
 from edgepart.planner.plan import GATEWAY, Plan, Receive, Run, Send
+from edgepart.planner.sharing import Way
 from edgepart.planner.timeline import Busy, Compute, Message, Schedule, timelines
 
 

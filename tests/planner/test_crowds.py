@@ -1,0 +1,103 @@
+"""Ways that are held up together, with one book for all, against a plain twin that keeps one for each."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgepart.planner import network, simulate
+from edgepart.planner.cluster import Cluster, Link, Medium
+from edgepart.planner.network import Network
+from edgepart.planner.pipelined import run_requests
+from edgepart.planner.plan import GATEWAY, Receive, Send
+from edgepart.planner.sharing import NEVER
+from edgepart.planner.simulate import Simulation, run_schedule
+from edgepart.planner.timeline import Compute, Message, Schedule
+from tests.planner.plain_network import PlainNetwork
+from tests.planner.random_schedules import Steps, a_cluster, a_schedule, names
+
+SEEDS = st.integers(0, 2**32)
+CROWDS = st.sampled_from([2, 3, 5, 16])
+
+
+class Checked(Network):
+    """Says what is wrong with its books after every change."""
+
+    most_crowds = 0
+
+    def settle(self, now: float) -> None:
+        super().settle(now)
+        Checked.most_crowds = max(Checked.most_crowds, self.crowds)
+        assert self.crowds == sum(one.line is not None for one in self.shared.values())
+        for one in self.shared.values():
+            assert one.crossings == sum(one.carrying.values())
+            assert one.line is None or one.wants == sorted((way.alone, n) for way, n in one.carrying.items())
+        for way in self.ways:
+            if way.key >= 0:
+                self.check(min([way.alone, *(one.offered for one, _ in way.shared)]), now, way.code)
+
+    def check(self, rate: float, now: float, code: int) -> None:
+        way = self.ways[-1 - code]
+        if way.line is None:
+            assert way.rate == rate and way.event <= way.finish < NEVER
+            return
+        assert way.line.offered == rate
+        assert way.until >= way.line.served_at(now) * (1 - 1e-9) - 1e-6
+        assert (way.finish < NEVER) == (way is way.line.first)
+
+
+def simulated(kind: type[Network], crowd: int, schedule: Schedule, cluster: Cluster) -> Simulation:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(network, "CROWD", crowd)
+        patch.setattr(simulate, "Network", kind)
+        return run_schedule(schedule, cluster, "d0")
+
+
+def gathered(chance: Random, count: int, rounds: int) -> Schedule:
+    """Everybody sends to some hubs at almost the same time, which hand out again."""
+    steps: Steps = {name: [] for name in names(count)}
+    hubs = names(count)[: chance.randint(1, 3)]
+    messages: list[Message] = []
+    for _ in range(rounds):
+        for sources, targets in ((steps, hubs), (hubs, steps)):
+            came: dict[str, list[int]] = {name: [] for name in steps}
+            for source in sources:
+                steps[source].append(Compute(chance.uniform(0.0, 1.0), "x"))
+                for target in targets:
+                    if target != source and chance.random() < 0.8:
+                        messages.append(Message(source, target, chance.randint(0, 1500)))
+                        steps[source].append(Send(len(messages) - 1))
+                        came[target].append(len(messages) - 1)
+            for target, numbers in came.items():
+                steps[target] += [Receive(number) for number in numbers]
+    messages.append(Message(hubs[0], GATEWAY, 10))
+    steps[hubs[0]].append(Send(len(messages) - 1))
+    return Schedule(steps, messages)
+
+
+@given(SEEDS, st.integers(2, 6), CROWDS)
+@settings(max_examples=200, deadline=None)
+def test_a_crowd_takes_what_each_alone_would(seed: int, count: int, crowd: int) -> None:
+    chance = Random(seed)
+    cluster, schedule = a_cluster(chance, count), a_schedule(chance, count)
+    found = simulated(Checked, crowd, schedule, cluster)
+    assert found.arrivals_s == pytest.approx(
+        simulated(PlainNetwork, 0, schedule, cluster).arrivals_s, rel=1e-9
+    )
+
+
+@given(SEEDS, st.integers(8, 24), CROWDS)
+@settings(max_examples=60, deadline=None)
+def test_hubs_with_many_around_them(seed: int, count: int, crowd: int) -> None:
+    chance = Random(seed)
+    cluster, schedule = a_cluster(chance, count), gathered(chance, count, 2)
+    found, plain = (
+        simulated(Checked, crowd, schedule, cluster),
+        simulated(PlainNetwork, 0, schedule, cluster),
+    )
+    assert found.arrivals_s == pytest.approx(plain.arrivals_s, rel=1e-9)
+    assert found.departures_s == pytest.approx(plain.departures_s, rel=1e-9)
+    assert found.sent_s == pytest.approx(plain.sent_s, rel=1e-9)
