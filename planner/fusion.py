@@ -19,6 +19,7 @@ from functools import cached_property
 from edgepart.planner.access import accesses as accesses_of
 from edgepart.planner.access.language import Access, Axis
 from edgepart.planner.access.remembered import remembered
+from edgepart.planner.alike import alike
 from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.region import Interval
 
@@ -98,6 +99,8 @@ class Coarse:
     """By operator name."""
     layer_of: Mapping[str, int]
     """By operator name."""
+    kinds: Mapping[str, int]
+    """By operator name; equal for operators that are the same but for names."""
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -192,7 +195,8 @@ class Coarse:
 
 def coarsen(graph: Graph) -> Coarse:
     """The layers of `graph`."""
-    accesses = remembered(accesses_of(graph))
+    kinds = alike(graph)
+    accesses = remembered(accesses_of(graph), kinds)
     position = {op.name: number for number, op in enumerate(graph.operators)}
     joined: dict[str, str] = {}
     for op in graph.operators:
@@ -206,7 +210,7 @@ def coarsen(graph: Graph) -> Coarse:
     numbers: dict[str, int] = {}
     for op in graph.operators:
         numbers.setdefault(joined[op.name], len(numbers))
-    return Coarse(graph, accesses, {op.name: numbers[joined[op.name]] for op in graph.operators})
+    return Coarse(graph, accesses, {op.name: numbers[joined[op.name]] for op in graph.operators}, kinds)
 
 
 def layers(graph: Graph) -> Mapping[str, int]:

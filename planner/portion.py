@@ -3,7 +3,7 @@ access maps alone. Rules only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from edgepart.planner.access.bound import numpy_dtype
@@ -16,7 +16,7 @@ from edgepart.planner.partial import reduced_axis
 from edgepart.planner.reach import Reach
 from edgepart.planner.region import Interval, Region
 from edgepart.planner.study import Study
-from edgepart.planner.work import work_of
+from edgepart.planner.work import standing, work_of
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,57 @@ def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What portions are measured on. The declarations are the graph's own, without a memory: most regions that a search
-    looks at are looked at once."""
+class Piece:
+    """What one operator does for given regions of its outputs; the same for all operators of its kind."""
 
-    study: Study
-    accesses: Mapping[str, Access]
+    work: Work | None
+    """None for none."""
+    weight_bytes: float
+    reads: tuple[tuple[int, Region], ...]
+    """Of inputs that are no constants, those that something is read of."""
+
+
+class Ground:
+    """What portions are measured on, each piece once. The declarations are the graph's own, without a memory of their
+    own."""
+
+    def __init__(self, study: Study, accesses: Mapping[str, Access]) -> None:
+        self.study = study
+        self.accesses = accesses
+        self._kinds: dict[str, int] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._pieces: dict[Hashable, Piece] = {}
+
+    def piece(self, op: Operator, outputs: Outputs) -> Piece:
+        """Of `op`, for regions of its outputs by index."""
+        key = self._kinds.get(op.name) or self._kind(op), *outputs.items()
+        found = self._pieces.get(key)
+        if found is None:
+            found = self._pieces[key] = self._measured(op, outputs)
+        return found
+
+    def _kind(self, op: Operator) -> int:
+        """Counted from 1."""
+        family = self.study.coarse.accesses[op.name].family
+        around = op.name in self.study.cost.free, standing(self.study.graph, op, family)
+        kind = self.study.coarse.kinds[op.name], around
+        self._kinds[op.name] = found = self._numbers.setdefault(kind, len(self._numbers) + 1)
+        return found
+
+    def _measured(self, op: Operator, outputs: Outputs) -> Piece:
+        graph, cost, access = self.study.graph, self.study.cost, self.accesses[op.name]
+        needs = access.needs(outputs)
+        work = cost.measure(op, access, outputs, needs)
+        reads: list[tuple[int, Region]] = []
+        weight_bytes = 0.0
+        for index, (name, region) in enumerate(zip(op.inputs, needs, strict=True)):
+            if region is None or not name:
+                continue
+            if name in graph.constants:
+                weight_bytes += region.size * cost.item_bytes(name)
+            elif not region.is_empty:
+                reads.append((index, region))
+        return Piece(work if work.flops or work.nbytes else None, weight_bytes, tuple(reads))
 
 
 def portion(ground: Ground, reach: Reach, held: Mapping[str, Region], without: str | None = None) -> Portion:
@@ -79,7 +124,6 @@ class _Growing:
         without: str | None = None,
     ) -> None:
         """Computes, from readers to writers, what is held of `exits`, and what is read of the rest."""
-        accesses = self.ground.accesses
         for op in operators:
             outputs: dict[int, Region] = {}
             for index, name in enumerate(op.outputs):
@@ -87,16 +131,15 @@ class _Growing:
                 if region is not None:
                     outputs[index] = region if name in exits or region.is_box else compact(region)
             if outputs and op.name != without:
-                self.compute(op, accesses[op.name], outputs)
+                self.compute(op, outputs)
 
-    def compute(self, op: Operator, access: Access, outputs: Outputs) -> None:
-        needs = access.needs(outputs)
-        work = self.ground.study.cost.measure(op, access, outputs, needs)
-        if work.flops or work.nbytes:
-            self.works.append(work)
-        self.read(zip(op.inputs, needs, strict=True))
-        for name in op.captured:
-            self.read(((name, self.ground.study.graph.region_of(name)),))
+    def compute(self, op: Operator, outputs: Outputs) -> None:
+        piece = self.ground.piece(op, outputs)
+        if piece.work is not None:
+            self.works.append(piece.work)
+        self.weight_bytes += piece.weight_bytes
+        unite(self.reads, ((op.inputs[index], region) for index, region in piece.reads))
+        self.read((name, self.ground.study.graph.region_of(name)) for name in op.captured)
 
     def read(self, pairs: Iterable[tuple[str, Region | None]]) -> None:
         constants = self.ground.study.graph.constants

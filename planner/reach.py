@@ -10,13 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from edgepart.planner.fusion import PULLED_FAMILIES, Coarse, Layer
-from edgepart.planner.graph import Constant, Operator
-
-TELLING = {"int32": 256, "int64": 256, "bool": 16, "float": 10}
-"""By type, constants up to so many elements may say how an operator reads (starts, pads, scales): their values count."""
+from edgepart.planner.graph import Operator
 
 
 @dataclass(frozen=True)
@@ -56,8 +51,6 @@ class _Builder:
     joints: dict[str, int] = field(default_factory=dict)
     """By name of a pulled operator that is a junction, its number."""
     kinds: dict[Hashable, int] = field(default_factory=dict)
-    values: dict[str, Hashable] = field(default_factory=dict)
-    """By constant, what is the same of equal ones."""
 
     def run(self) -> Iterator[Reach]:
         graph, coarse = self.coarse.graph, self.coarse
@@ -132,43 +125,6 @@ class _Builder:
         graph = self.coarse.graph
         inside = {name: (n, k) for n, op in enumerate(operators) for k, name in enumerate(op.outputs) if name}
         for op in operators:
-            if op.captured:
-                yield op.name  # Sub-graphs are not looked into.
-                continue
-            reads = tuple(
-                inside.get(name) or self._value(name, sources.get(name)) if name else None
-                for name in op.inputs
-            )
-            writes = tuple(
-                (graph.tensors[n].shape, graph.tensors[n].dtype, n in layer.exits, n in graph.outputs)
-                if n
-                else None
-                for n in op.outputs
-            )
-            attributes = tuple(sorted((name, _frozen(value)) for name, value in op.attributes.items()))
-            yield (op.op_type, op.domain, op.version, attributes, reads, writes, op.name in self.free)
-
-    def _value(self, name: str, source: int | None) -> Hashable:
-        if source is not None:
-            tensor = self.coarse.graph.tensors[name]
-            return source, tensor.shape, tensor.dtype
-        if name not in self.values:
-            self.values[name] = _constant(self.coarse.graph.constants[name])
-        return self.values[name]
-
-
-def _constant(value: Constant) -> Hashable:
-    """Its shape and, where that may say how an operator reads, its value; a name stands for one too long to compare."""
-    most = TELLING.get(value.dtype, 0)
-    if value.region.size <= most:
-        return value.shape, value.dtype, value.load().tobytes()
-    return value.shape, value.dtype, value.name if value.dtype in ("int32", "int64", "bool", "string") else ""
-
-
-def _frozen(value: object) -> Hashable:
-    """Attributes of equal operators are equal; a sub-graph is only equal to itself."""
-    if isinstance(value, np.ndarray):
-        return value.shape, str(value.dtype), value.tobytes()
-    if isinstance(value, list | tuple):
-        return tuple(map(_frozen, value))
-    return value if isinstance(value, int | float | str | bytes) else id(value)
+            reads = tuple(inside.get(name) or sources.get(name) for name in op.inputs)
+            leaves = tuple((name in layer.exits, name in graph.outputs) for name in op.outputs)
+            yield self.coarse.kinds[op.name], reads, leaves, op.name in self.free

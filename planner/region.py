@@ -8,31 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
-from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Interval:
-    """Half-open: `start` is in, `stop` is not. Never empty, never negative in length."""
-
+class _Bounds(NamedTuple):
     start: int
     stop: int
 
-    def __post_init__(self) -> None:
-        if self.stop <= self.start:
-            raise ValueError(f"empty interval [{self.start}, {self.stop})")
 
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        return isinstance(other, Interval) and self.start == other.start and self.stop == other.stop
+class Interval(_Bounds):
+    """Half-open: `start` is in, `stop` is not. Never empty, never negative in length.
+
+    A tuple, as those are compared and hashed at once: planning does little else."""
+
+    __slots__ = ()
+
+    def __new__(cls, start: int, stop: int) -> Interval:
+        """ValueError for an empty one."""
+        if stop <= start:
+            raise ValueError(f"empty interval [{start}, {stop})")
+        return tuple.__new__(cls, (start, stop))
 
     @property
     def size(self) -> int:
@@ -54,9 +55,8 @@ def span(*bounds: tuple[int, int] | Interval) -> Span:
         if isinstance(only, Interval):
             return (only,)
         return _between(*only)
-    pairs = sorted((b.start, b.stop) if isinstance(b, Interval) else b for b in bounds)
     joined: list[list[int]] = []
-    for start, stop in pairs:
+    for start, stop in sorted(bounds):
         if stop <= start:
             continue
         if joined and start <= joined[-1][1]:
@@ -115,6 +115,17 @@ def span_hull(one: Span) -> Span:
     return span((one[0].start, one[-1].stop)) if len(one) > 1 else one
 
 
+class _Size:
+    """Of a region, counted when it is first asked for; `cached_property` would take a lock for it."""
+
+    def __get__(self, region: Region, owner: type[Region]) -> int:
+        found = 1
+        for one in region.spans:
+            found *= one[0][1] - one[0][0] if len(one) == 1 else span_size(one)
+        region.__dict__["size"] = found
+        return found
+
+
 @dataclass(frozen=True)
 class Region:
     """A product of spans, one per axis. `Region(())` is all of a scalar, and of a value without a known shape
@@ -126,10 +137,6 @@ class Region:
         return self is other or (isinstance(other, Region) and self.spans == other.spans)
 
     def __hash__(self) -> int:
-        return self._hash
-
-    @cached_property
-    def _hash(self) -> int:  # The search looks regions up by the hundred thousand.
         return hash(self.spans)
 
     @staticmethod
@@ -146,15 +153,13 @@ class Region:
     def rank(self) -> int:
         return len(self.spans)
 
-    @cached_property
+    @property
     def shape(self) -> tuple[int, ...]:
         """Extents of the packed array that holds this region."""
-        return tuple(span_size(s) for s in self.spans)
+        return tuple(map(span_size, self.spans))
 
-    @cached_property
-    def size(self) -> int:
-        """Number of elements; 1 for rank 0."""
-        return prod(self.shape)
+    size = _Size()
+    """Number of elements; 1 for rank 0."""
 
     @property
     def is_empty(self) -> bool:

@@ -6,7 +6,7 @@ before, which of them cost more than the bytes that they move, and what only loo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -185,6 +185,13 @@ def work_of(
     exact = _family(graph, op, family, operand)
     size, columns = _extents(op, family, operand, writes[0][0].shape) if writes else (0, 0)
     return Work(flops, nbytes, exact, size, columns, weights, kernels=1)
+
+
+def standing(graph: Graph, op: Operator, family: str) -> Hashable:
+    """All that `work_of` learns from what stands around `op`: operators that are the same but for names, and stand
+    alike, do the same work."""
+    quantised = op.op_type in QUANTISED and _between_bytes(graph, op)
+    return kind_of(graph, op, family), quantised, op.op_type in ROUNDING and _inside_group(graph, op)
 
 
 def kind_of(graph: Graph, op: Operator, family: str) -> str:

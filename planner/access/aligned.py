@@ -114,6 +114,7 @@ class Aligned(Derived):
         self.bound = bound
         self.family = family
         self._reads = tuple(reads)
+        self._same = tuple(map(self._is_same, bound.inputs, self._reads))
         self._work = work
         self._attributes = attributes
         self._part_attributes = part_attributes
@@ -150,12 +151,26 @@ class Aligned(Derived):
     def reads(self, computed: Outputs) -> Reads:
         region = next(iter(computed.values()))
         found: list[Region | None] = []
-        for shape, read in zip(self.bound.inputs, self._reads, strict=True):
+        for same, shape, read in zip(self._same, self.bound.inputs, self._reads, strict=True):
             if shape is None or read is None:
                 found.append(None)
-                continue
-            found.append(Region(tuple(_read(one, region, e) for one, e in zip(read, shape, strict=True))))
+            elif same:
+                found.append(region)
+            else:
+                spans = [_read(one, region, extent) for one, extent in zip(read, shape, strict=True)]
+                found.append(Region(tuple(spans)))
         return tuple(found)
+
+    def _is_same(self, shape: Shape | None, read: AxisReads | None) -> bool:
+        """Whether what is read of an input is what is written, so that no region has to be made: nearly always."""
+        if read is None or shape != self.bound.output or len(read) != len(shape):
+            return False
+        return all(
+            (one.axis == axis and one.times == one.per == 1)
+            if isinstance(one, Along)
+            else one is None and extent == 1
+            for axis, (one, extent) in enumerate(zip(read, shape, strict=True))
+        )
 
     def reduction(self, axis: Axis) -> Reduction:
         """One addend, of the output's shape, made by the operator itself from a part of what it reduces."""
@@ -173,6 +188,7 @@ class Aligned(Derived):
         one._reads = tuple(
             None if read is None or n in later else restricted(read) for n, read in enumerate(self._reads)
         )
+        one._same = tuple(map(one._is_same, one.bound.inputs, one._reads))
         one._left_out = later
         one._work = self._work * part.size / axis.extent
         one._axes = tuple(other for other in self._axes if other.reducer is None)

@@ -1,5 +1,5 @@
 """Access maps that remember their answers: a search asks the same of an operator for hundreds of
-candidates."""
+candidates, and of every operator that is like it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,35 @@ from edgepart.planner.access.language import Access, Axis, Local, Outputs, Reduc
 from edgepart.planner.region import Region
 
 
+class _Memory:
+    """What one declaration has said about regions; the same for all operators that are alike."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.axes = access.axes()
+        self.needs: dict[tuple[tuple[int, Region], ...], tuple[Region | None, ...]] = {}
+        self.flops: dict[tuple[tuple[int, Region], ...], float] = {}
+
+
 class Remembered:
     """An Access that computes nothing twice; for as long as one search, as it forgets nothing."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
-        self.opaque = access.opaque
-        self._axes = access.axes()
-        self._needs: dict[tuple[tuple[int, Region], ...], tuple[Region | None, ...]] = {}
-        self._flops: dict[tuple[tuple[int, Region], ...], float] = {}
-
-    @property
-    def family(self) -> str:
-        return self._access.family
+    def __init__(self, name: str, memory: _Memory, accesses: Mapping[str, Access]) -> None:
+        """`name`: of the operator, whose own declaration among `accesses` is asked for nothing but nodes."""
+        self.opaque = memory.access.opaque
+        self.family = memory.access.family
+        self._axes = memory.axes
+        self._access = memory.access
+        self._needs = memory.needs
+        self._flops = memory.flops
+        self._own = name, accesses
 
     def axes(self) -> tuple[Axis, ...]:
         return self._axes
 
     def reduction(self, axis: Axis) -> Reduction:
-        return self._access.reduction(axis)
+        name, accesses = self._own
+        return accesses[name].reduction(axis)
 
     def needs(self, outputs: Outputs) -> tuple[Region | None, ...]:
         key = tuple(outputs.items())
@@ -37,7 +47,8 @@ class Remembered:
         return found
 
     def localize(self, outputs: Outputs) -> Local:
-        return self._access.localize(outputs)
+        name, accesses = self._own
+        return accesses[name].localize(outputs)
 
     def flops(self, outputs: Outputs) -> float:
         key = tuple(outputs.items())
@@ -48,15 +59,25 @@ class Remembered:
 
 
 class _All(Mapping[str, Access]):
-    def __init__(self, accesses: Mapping[str, Access]) -> None:
+    def __init__(self, accesses: Mapping[str, Access], kinds: Mapping[str, int]) -> None:
         self._accesses = accesses
+        self._kinds = kinds
+        self._memories: dict[int, _Memory] = {}
         self._found: dict[str, Remembered] = {}
 
     def __getitem__(self, name: str) -> Access:
         found = self._found.get(name)
         if found is None:
-            found = self._found[name] = Remembered(self._accesses[name])
+            found = self._found[name] = Remembered(name, self._memory(name), self._accesses)
         return found
+
+    def _memory(self, name: str) -> _Memory:
+        kind = self._kinds[name]
+        found = self._memories.get(kind)
+        if found is None:
+            found = self._memories[kind] = _Memory(self._accesses[name])
+        # Why it is opaque may name its tensors.
+        return found if found.access.opaque is None else _Memory(self._accesses[name])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._accesses)
@@ -65,6 +86,6 @@ class _All(Mapping[str, Access]):
         return len(self._accesses)
 
 
-def remembered(accesses: Mapping[str, Access]) -> Mapping[str, Access]:
-    """By operator name, the same declarations with a memory."""
-    return _All(accesses)
+def remembered(accesses: Mapping[str, Access], kinds: Mapping[str, int]) -> Mapping[str, Access]:
+    """By operator name, the same declarations with a memory, which operators of one of `kinds` share."""
+    return _All(accesses, kinds)
