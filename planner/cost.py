@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from edgepart.planner.access.language import Access, Outputs
 from edgepart.planner.cluster import Cluster, Link
@@ -72,11 +73,15 @@ class Cost:
 
     def item_bytes(self, name: str) -> float:
         """Bytes per element of a tensor or constant."""
-        if name in self.graph.constants:
-            constant = self.graph.constants[name]
-            return constant.nbytes / max(1, constant.region.size)
-        tensor = self.graph.tensors.get(name)
-        return self._addends[name] if tensor is None else tensor.item_bytes
+        found = self._item_bytes.get(name)
+        return self._addends[name] if found is None else found
+
+    @cached_property
+    def _item_bytes(self) -> Mapping[str, float]:
+        """Of tensors and constants of the graph."""
+        constants = self.graph.constants.items()
+        known = {name: constant.nbytes / max(1, constant.region.size) for name, constant in constants}
+        return {name: float(tensor.item_bytes) for name, tensor in self.graph.tensors.items()} | known
 
     def measure(self, op: Operator, access: Access, outputs: Outputs, needs: Sequence[Region | None]) -> Work:
         """The same for what is asked once only, with `needs` at hand."""

@@ -140,10 +140,11 @@ def tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, 
         cuts = _grid(axes, shares, choice.grid)
     found: dict[str, Region] = {}
     for (device, _), bounds in zip(choice.shares, cuts, strict=True):
-        tile = region
+        spans = list(region.spans)
         for place, bound in zip(places, bounds, strict=True):
             assert place is not None
-            tile = tile.replace(place, span(bound))
+            spans[place] = span(bound)
+        tile = Region(tuple(spans))
         if not tile.is_empty:
             found[device] = tile
     return found

@@ -175,7 +175,8 @@ class Walker:
             for source, regions in wanted.items():
                 addends[source, target] = sums.nbytes(regions) if source != target else 0.0
                 mine = made.setdefault(source, {})
-                mine |= {k: mine[k].union_spans(r) if k in mine else r for k, r in regions.items()}
+                for k, addend in regions.items():
+                    mine[k] = mine[k].union_spans(addend) if k in mine else addend
         first = {source: sums.make(source, wanted) for source, wanted in made.items()}
         seconds = self._longest(iter(first.items())) + self._longest(enumerate(rest))
         return _Row(

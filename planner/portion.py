@@ -67,12 +67,12 @@ class Ground:
         self._numbers: dict[Hashable, int] = {}
         self._pieces: dict[Hashable, Piece] = {}
 
-    def piece(self, op: Operator, outputs: Outputs) -> Piece:
+    def piece(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> Piece:
         """Of `op`, for regions of its outputs by index."""
-        key = self._kinds.get(op.name) or self._kind(op), *outputs.items()
+        key = self._kinds.get(op.name) or self._kind(op), outputs
         found = self._pieces.get(key)
         if found is None:
-            found = self._pieces[key] = self._measured(op, outputs)
+            found = self._pieces[key] = self._measured(op, dict(outputs))
         return found
 
     def _kind(self, op: Operator) -> int:
@@ -125,21 +125,30 @@ class _Growing:
     ) -> None:
         """Computes, from readers to writers, what is held of `exits`, and what is read of the rest."""
         for op in operators:
-            outputs: dict[int, Region] = {}
-            for index, name in enumerate(op.outputs):
-                region = held.get(name) if name in exits else self.reads.get(name)
-                if region is not None:
-                    outputs[index] = region if name in exits or region.is_box else compact(region)
+            outputs = tuple(self._outputs(op, exits, held))
             if outputs and op.name != without:
                 self.compute(op, outputs)
 
-    def compute(self, op: Operator, outputs: Outputs) -> None:
+    def _outputs(
+        self, op: Operator, exits: Sequence[str], held: Mapping[str, Region]
+    ) -> Iterator[tuple[int, Region]]:
+        for index, name in enumerate(op.outputs):
+            if name in exits:
+                if name in held:
+                    yield index, held[name]
+            elif name in self.reads:
+                region = self.reads[name]
+                yield index, region if region.is_box else compact(region)
+
+    def compute(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> None:
         piece = self.ground.piece(op, outputs)
         if piece.work is not None:
             self.works.append(piece.work)
         self.weight_bytes += piece.weight_bytes
-        unite(self.reads, ((op.inputs[index], region) for index, region in piece.reads))
-        self.read((name, self.ground.study.graph.region_of(name)) for name in op.captured)
+        inputs = op.inputs
+        unite(self.reads, [(inputs[index], region) for index, region in piece.reads])
+        if op.captured:
+            self.read((name, self.ground.study.graph.region_of(name)) for name in op.captured)
 
     def read(self, pairs: Iterable[tuple[str, Region | None]]) -> None:
         constants = self.ground.study.graph.constants

@@ -126,12 +126,17 @@ class _Size:
         return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Region:
     """A product of spans, one per axis. `Region(())` is all of a scalar, and of a value without a known shape
     (a sequence, a string tensor whose shape depends on data): it can be had or not, never cut."""
 
     spans: tuple[Span, ...]
+
+    def __init__(self, spans: tuple[Span, ...]) -> None:
+        self.__dict__["spans"] = (
+            spans  # As it is frozen; in the quickest way, as they are made by the million.
+        )
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Region) and self.spans == other.spans)
@@ -168,7 +173,7 @@ class Region:
     @property
     def is_box(self) -> bool:
         """Whether no axis has more than one interval."""
-        return all(len(s) <= 1 for s in self.spans)
+        return not self.spans or max(map(len, self.spans)) <= 1
 
     @property
     def origin(self) -> tuple[int, ...]:
@@ -234,7 +239,7 @@ class Region:
     def union_spans(self, other: Region) -> Region:
         """The smallest product of spans that holds both: per axis the union of the intervals."""
         self._same_rank(other)
-        if self.is_empty:
+        if self.is_empty or self.spans == other.spans:
             return other
         if other.is_empty:
             return self

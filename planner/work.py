@@ -7,8 +7,8 @@ before, which of them cost more than the bytes that they move, and what only loo
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from edgepart.planner.cluster import Device
 from edgepart.planner.graph import Graph, Operator
@@ -115,9 +115,8 @@ EXPONENTS = ("2", "3", "0.5", "1")
 """Constant exponents that the runtime computes by multiplying."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one operator does to write one region."""
+class Work(NamedTuple):
+    """What one operator does to write one region. A tuple, as one is made for each region that a search looks at."""
 
     flops: float
     nbytes: float
@@ -167,17 +166,17 @@ def work_of(
     writes: Sequence[tuple[Region, float]],
 ) -> Work:
     """The work of `op`. `reads`: name, region and bytes for each input; `writes`: the same of outputs."""
-    written = sum(nbytes for _, nbytes in writes)
     kind = kind_of(graph, op, family)
-    if op.op_type in PICKING and reads:
-        nbytes = 2 * written + sum(size for _, _, size in reads[1:])
-    else:
-        nbytes = written + sum(size for _, _, size in reads)
-    weights = sum(size for name, _, size in reads if name in graph.constants)
     if kind == "round" and _inside_group(graph, op):
         return NOTHING
+    written = sum([nbytes for _, nbytes in writes])
+    if op.op_type in PICKING and reads:
+        nbytes = 2 * written + sum([size for _, _, size in reads[1:]])
+    else:
+        nbytes = written + sum([size for _, _, size in reads])
     if kind:
         return Work(flops, nbytes, family, kind=kind, kernels=1)
+    weights = sum([size for name, _, size in reads if name in graph.constants])
     second = (
         next((region for name, region, _ in reads if name == op.inputs[1]), None) if op.inputs[1:] else None
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -127,6 +127,7 @@ def bind(operator: Operator, graph: Graph) -> Bound | str:
     return Bound(operator, graph, tuple(inputs), tuple(outputs))
 
 
+@cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """numpy's type for an ONNX element type in lower case ("float", "int64", "bfloat16" ...)."""
     return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name.upper()))

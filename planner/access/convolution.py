@@ -82,6 +82,7 @@ class Convolution(Summing):
         self.read_each, self.made_each = x[1] // self.groups, w[0] // self.groups
         self.kernel = w[2:]
         self.windows: tuple[Window, ...] = windows(bound, self.kernel, x[2:])
+        self._boxes: dict[tuple[int, Span], tuple[Span, Span]] = {}
         self.family = _family(self.groups, self.read_each, self.kernel)
         quanta = [1] * len(x)
         quanta[1] = self.made_each if self.groups > 1 else 1
@@ -91,14 +92,22 @@ class Convolution(Summing):
             self._axes += (Axis("inner", 1, self.read_each, reducer="sum"),)
 
     def widen(self, outputs: Outputs) -> Outputs:
-        batch, channel, *space = outputs[0].spans
-        extents = self.bound.output[2:]
-        boxes = (w.widen(s, e) for w, s, e in zip(self.windows, space, extents, strict=True))
-        return {0: Region((batch, channel, *boxes))}
+        wanted = outputs[0].spans
+        made = (*wanted[:2], *[self._box(axis, one)[0] for axis, one in enumerate(wanted[2:])])
+        return outputs if made == wanted else {0: Region(made)}
+
+    def _box(self, axis: int, wanted: Span) -> tuple[Span, Span]:
+        """Along one axis of space, what is made for `wanted`, and what that reads. Regions are products of few spans."""
+        found = self._boxes.get((axis, wanted))
+        if found is None:
+            window = self.windows[axis]
+            made = window.widen(wanted, self.bound.output[2 + axis])
+            found = self._boxes[axis, wanted] = made, window.read(made[0])
+        return found
 
     def reads(self, computed: Outputs) -> Reads:
         batch, channel, *space = computed[0].spans
-        read = tuple(w.read(one[0]) for w, one in zip(self.windows, space, strict=True))
+        read = [self._box(axis, one)[1] for axis, one in enumerate(space)]
         found = [self.bound.whole(index) for index in range(len(self.bound.inputs))]
         weights = Region.full(self.bound.shape(self.places.w)).replace(0, channel)
         if self.part is not None:

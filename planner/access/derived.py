@@ -55,7 +55,7 @@ class Derived(ABC):
         """FLOPs of `nodes(computed)`."""
 
     def needs(self, outputs: Outputs) -> Reads:
-        wanted = {index: region for index, region in outputs.items() if not region.is_empty}
+        wanted = _there(outputs)
         if not wanted:
             return (None,) * len(self.bound.inputs)
         return self.reads(self.widen(wanted))
@@ -76,13 +76,21 @@ class Derived(ABC):
         return tuple(nodes)
 
     def flops(self, outputs: Outputs) -> float:
-        wanted = {index: region for index, region in outputs.items() if not region.is_empty}
+        wanted = _there(outputs)
         return float(self.work(self.widen(wanted))) if wanted else 0.0
 
     def _nothing(self, index: int, region: Region) -> LocalNode:
         name = self.bound.dtype(index)
         empty: Array = np.zeros(region.shape, object if name == "string" else numpy_dtype(name))
         return LocalNode("Identity", (empty,), (index,))
+
+
+def _there(outputs: Outputs) -> Outputs:
+    """Those that are not empty: nearly always all."""
+    for region in outputs.values():
+        if region.is_empty:
+            return {index: region for index, region in outputs.items() if not region.is_empty}
+    return outputs
 
 
 class Whole(Derived):
