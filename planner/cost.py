@@ -81,7 +81,7 @@ class Cost:
         """Of tensors and constants of the graph."""
         constants = self.graph.constants.items()
         known = {name: constant.nbytes / max(1, constant.region.size) for name, constant in constants}
-        return {name: float(tensor.item_bytes) for name, tensor in self.graph.tensors.items()} | known
+        return {name: tensor.item_bytes for name, tensor in self.graph.tensors.items()} | known
 
     def measure(self, op: Operator, access: Access, outputs: Outputs, needs: Sequence[Region | None]) -> Work:
         """The same for what is asked once only, with `needs` at hand."""
