@@ -21,26 +21,25 @@ from collections.abc import Iterable
 from heapq import heappop, heappush, heapreplace
 from math import sqrt
 
-from edgepart.planner.cluster import LOCAL, Cluster, Medium
+from edgepart.planner.cluster import LOCAL, Cluster
 from edgepart.planner.sharing import NEVER, Shared, Way
+from edgepart.planner.ways import Ways
 
 Events = list[tuple[float, int]]
 """A heap of (seconds, code); codes below 0 are ways', the others the simulation's."""
 
-CROWD = 16
-"""So many ways at a time are a crowd, until they are less than half as many."""
+CROWD = 32
+"""So many ways at a time are a crowd, until they are less than half as many: below, a book for each is about as quick,
+and quicker where everybody sends to everybody and it changes all the time what holds a way up."""
 
 
 class Network:
     """All ways of a cluster that are used, and what they carry."""
 
     def __init__(self, cluster: Cluster, events: Events) -> None:
-        self.cluster = cluster
         self.events = events
-        self.ways: list[Way] = []
-        """The way of code -1 is the first, and so on."""
-        self.shared: dict[tuple[str, str], Shared] = {}
-        """By kind and name."""
+        self.known = Ways(cluster)
+        self.ways, self.shared = self.known.ways, self.known.shared
         self.changed: dict[Shared, None] = {}
         """Where the number of ways that carry something changed: `settle` before time goes on."""
         self.fresh: list[Way] = []
@@ -48,12 +47,6 @@ class Network:
         self.crowds = 0
         self._moved: dict[Shared, None] = {}
         """Crowds whose line or rate changed."""
-        self._by_ends: dict[tuple[str, str], Way] = {}
-
-    def way(self, source: str, target: str) -> Way:
-        """The one way between two different devices."""
-        found = self._by_ends.get((source, target))
-        return self._open(source, target) if found is None else found
 
     def start(self, way: Way, key: int, nbytes: float, now: float) -> bool:
         """A message, fixed cost included in its bytes; False where it waits for those before it."""
@@ -68,12 +61,12 @@ class Network:
             if one.carrying:
                 self.changed[one] = None
                 free = False
+                if one.line is not None:
+                    insort(one.wants, (way.alone, count))
+                    one.crossings += count
             else:
                 one.offered, one.reach = NEVER, 0.0
             one.carrying[way] = count
-            one.crossings += count
-            if one.line is not None:
-                insort(one.wants, (way.alone, count))
         if free:
             way.rate = way.alone
             way.finish = way.event = now + nbytes / way.alone
@@ -108,10 +101,8 @@ class Network:
         """New rates, where `changed`: of those that began, and of all that may feel what is offered now."""
         felt: list[Iterable[Way]] = [self.fresh]
         for one in self.changed:
-            if one.line is None and len(one.carrying) < CROWD:
-                offered = one.offer()
-            else:
-                offered = self._crowd(one, now)
+            quiet = one.line is None and len(one.carrying) < CROWD
+            offered = one.offer() if quiet else self._crowd(one, now)
             if offered != one.offered:
                 one.offered = offered
                 if not self.crowds or offered > one.reach or offered < one.most:
@@ -151,11 +142,13 @@ class Network:
         way.key, way.finish, way.event = -1, NEVER, NEVER
         for one, count in way.shared:
             del one.carrying[way]
-            one.crossings -= count
-            if one.line is not None:
-                del one.wants[bisect_left(one.wants, (way.alone, count))]
             if one.carrying:
                 self.changed[one] = None
+            if one.line is not None:
+                del one.wants[bisect_left(one.wants, (way.alone, count))]
+                one.crossings -= count
+                if not one.wants:
+                    self._disband(one)
 
     def _crowd(self, one: Shared, now: float) -> float:
         """What is to be offered where there is, was, or will be a crowd."""
@@ -166,6 +159,7 @@ class Network:
             self.crowds += 1
             one.line, one.served, one.since, one.reach = [], 0.0, now, 0.0
             one.wants = sorted([(way.alone, count) for way, count in one.carrying.items()])
+            one.crossings = sum(one.carrying.values())
             return one.offer()
         one.served, one.since = one.served_at(now) if one.line else 0.0, now
         if 2 * len(one.carrying) >= CROWD:
@@ -175,10 +169,13 @@ class Network:
             if way.line is one:
                 self._step_out(way, one, now)
                 self._carry(way, one.offered, now)
+        self._disband(one)
+        return one.offer()
+
+    def _disband(self, one: Shared) -> None:
         self.crowds -= 1
         one.line, one.first, one.reach = None, None, 0.0
         self._moved.pop(one, None)
-        return one.offer()
 
     def _place(self, way: Way, now: float) -> None:
         """Gives the way its rate, or its place in the line of what holds it up, and says how far that holds."""
@@ -255,37 +252,6 @@ class Network:
             if finish < first.event:
                 first.event = finish
                 heappush(self.events, (finish, first.code))
-
-    def _open(self, source: str, target: str) -> Way:
-        link = self.cluster.link(source, target)
-        way = Way(source, target, -1 - len(self.ways))
-        crossed = {self._card("send", source): 1, self._card("receive", target): 1}
-        for medium in self.cluster.media:
-            if count := medium.crossings(source, target):
-                crossed[self._medium(medium)] = count
-        way.alone = min([link.bytes_per_s, *(one.bytes_per_s / count for one, count in crossed.items())])
-        way.fixed, way.after_s = link.message_s * way.alone, link.latency_s + link.message_s
-        way.shared = tuple(crossed.items())
-        for one, count in crossed.items():
-            one.ways[way] = count
-            one.slowest = min(one.slowest, way.alone)
-        self.ways.append(way)
-        self._by_ends[source, target] = way
-        return way
-
-    def _card(self, kind: str, device: str) -> Shared:
-        found = self.shared.get((kind, device))
-        if found is None:
-            found = Shared(kind, device, self.cluster.card_bytes_per_s[device])
-            self.shared[kind, device] = found
-        return found
-
-    def _medium(self, medium: Medium) -> Shared:
-        found = self.shared.get(("medium", medium.name))
-        if found is None:
-            found = Shared("medium", medium.name, medium.bytes_per_s)
-            self.shared["medium", medium.name] = found
-        return found
 
 
 def local_s(nbytes: float) -> float:

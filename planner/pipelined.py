@@ -110,7 +110,7 @@ class _World:
         self.schedule, self.count = schedule, count
         self.events: Events = []
         self.network = Network(cluster, self.events)
-        self.ways, self.volumes = announced(schedule, self.network, gateway)
+        self.ways, self.volumes = announced(schedule, self.network.known, gateway)
         self.names = list(schedule.steps)
         self.steps = list(schedule.steps.values())
         self.inputs = [n for n, message in enumerate(schedule.messages) if message.source == GATEWAY]

@@ -38,18 +38,14 @@ class Shared:
     """One direction of a network card, or a medium."""
 
     __slots__ = ("bytes_per_s", "carrying", "crossings", "first", "kind", "line", "most", "name", "offered",
-                 "reach", "served", "since", "slowest", "wants", "ways")  # fmt: skip
+                 "reach", "served", "since", "slowest", "wants")  # fmt: skip
 
     def __init__(self, kind: str, name: str, bytes_per_s: float) -> None:
         self.kind, self.name, self.bytes_per_s = kind, name, bytes_per_s
-        self.ways: dict[Way, int] = {}
-        """All that ever go through it, and how often each crosses it."""
         self.slowest = NEVER
-        """The least that any of `ways` has alone."""
+        """The least that any way that goes through it has alone."""
         self.carrying: dict[Way, int] = {}
-        """Those that carry something now."""
-        self.crossings = 0
-        """How often all of these cross it."""
+        """Those that carry something now, and how often each crosses it."""
         self.offered = NEVER
         self.reach, self.most = 0.0, NEVER
         """What is offered may rise and fall so far before a way feels it; known only while there is a crowd anywhere."""
@@ -58,6 +54,8 @@ class Shared:
         in it. None where there is no crowd."""
         self.wants: list[tuple[float, int]] = []
         """Of a crowd, (bytes a second alone, crossings) of all that carry something, slowest first."""
+        self.crossings = 0
+        """Of a crowd, the sum of these."""
         self.served = self.since = 0.0
         """Bytes of each way in line, until then."""
         self.first: Way | None = None
@@ -67,25 +65,21 @@ class Shared:
         """What is to be offered to each way, worked out anew."""
         if len(self.carrying) < 2:
             return NEVER  # No way is faster than what it goes through.
-        even = self.bytes_per_s / self.crossings
+        crossings = sum(self.carrying.values()) if self.line is None else self.crossings
+        even = self.bytes_per_s / crossings
         if self.slowest >= even:
             return even
         if self.line is not None:
-            return even_rate(self.bytes_per_s, self.wants, self.crossings) if self.wants[0][0] < even else even
+            return even_rate(self.bytes_per_s, self.wants, crossings) if self.wants[0][0] < even else even
         for way in self.carrying:
             if way.alone < even:
                 wants = sorted([(other.alone, count) for other, count in self.carrying.items()])
-                return even_rate(self.bytes_per_s, wants, self.crossings)
+                return even_rate(self.bytes_per_s, wants, crossings)
         return even
 
     def served_at(self, now: float) -> float:
         """Bytes of each way in line until now."""
         return self.served if now == self.since else self.served + (now - self.since) * self.offered
-
-    @property
-    def load_s(self) -> float:
-        """Seconds that all that was announced keeps it busy, at least."""
-        return sum(way.announced * count for way, count in self.ways.items()) / self.bytes_per_s
 
 
 class Way:
@@ -94,17 +88,19 @@ class Way:
     __slots__ = ("after_s", "alone", "announced", "code", "event", "finish", "fixed", "key", "left", "line", "queue",
                  "rate", "shared", "since", "source", "target", "until")  # fmt: skip
 
-    def __init__(self, source: str, target: str, code: int) -> None:
+    def __init__(
+        self, source: str, target: str, code: int, alone: float, shared: tuple[tuple[Shared, int], ...]
+    ) -> None:
         self.source, self.target, self.code = source, target, code
-        self.alone = 0.0
+        self.alone = alone
         """Bytes a second when nothing else goes on."""
+        self.shared = shared
+        """What it goes through, and how often it crosses that."""
         self.fixed = 0.0
         """Bytes that could go in the time of a message's fixed cost."""
         self.after_s = 0.0
         """From the last byte sent to when the target has all."""
         self.announced = 0.0
-        self.shared: tuple[tuple[Shared, int], ...] = ()
-        """What it goes through, and how often it crosses that."""
         self.queue: deque[tuple[int, float]] | None = None
         """Messages that wait, and their bytes; None until one had to."""
         self.key = -1

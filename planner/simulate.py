@@ -23,6 +23,7 @@ from edgepart.planner.network import Events, Network, local_s
 from edgepart.planner.plan import GATEWAY, Plan, Receive, Run, Send
 from edgepart.planner.sharing import Way
 from edgepart.planner.timeline import Busy, Compute, Message, Schedule, timelines
+from edgepart.planner.ways import Ways
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class _World:
         self.departures: list[float | None] = [None] * count
         self.sent: list[float | None] = [None] * count
         self.arrivals: list[float | None] = [None] * count
-        self.ways, self.volumes = announced(schedule, self.network, gateway)
+        self.ways, self.volumes = announced(schedule, self.network.known, gateway)
 
     def run(self) -> Simulation:
         for number, message in enumerate(self.schedule.messages):
@@ -204,7 +205,7 @@ class _World:
             latency_s=max(outputs, default=0.0),
             compute_s=compute,
             loads_s={("compute", name): seconds for name, seconds in compute.items()}
-            | loads_of(self.network),
+            | self.network.known.loads_s(),
             sent_bytes=sent,
             received_bytes=received,
             departures_s=tuple(cast("list[float]", self.departures)),
@@ -213,7 +214,7 @@ class _World:
         )
 
 
-def announced(schedule: Schedule, network: Network, gateway: str) -> tuple[list[Way | None], list[float]]:
+def announced(schedule: Schedule, known: Ways, gateway: str) -> tuple[list[Way | None], list[float]]:
     """By message, the way that it goes, None between the gateway and its own device, and its bytes, on a way with its
     fixed cost; ways know from then on what they will carry."""
     found: dict[tuple[str, str], Way | None] = {}
@@ -221,11 +222,11 @@ def announced(schedule: Schedule, network: Network, gateway: str) -> tuple[list[
     volumes: list[float] = []
     for message in schedule.messages:
         ends = message.source, message.target
-        if ends in found:
+        try:
             way = found[ends]
-        else:
+        except KeyError:
             source, target = message.source or gateway, message.target or gateway
-            way = found[ends] = None if source == target else network.way(source, target)
+            way = found[ends] = None if source == target else known.way(source, target)
         volume = float(message.nbytes)
         if way is not None:
             volume += way.fixed
@@ -235,16 +236,10 @@ def announced(schedule: Schedule, network: Network, gateway: str) -> tuple[list[
     return ways, volumes
 
 
-def loads_of(network: Network) -> dict[tuple[str, ...], float]:
-    """What is announced, in seconds that it keeps cards, media and links busy."""
-    shared = {(one.kind, one.name): one.load_s for one in network.shared.values()}
-    return shared | {("link", way.source, way.target): way.announced / way.alone for way in network.ways}
-
-
 def compute_s(schedule: Schedule) -> dict[str, float]:
     """By device, all its computing."""
     return {
-        device: sum(step.seconds for step in steps if isinstance(step, Compute))
+        device: sum([step.seconds for step in steps if isinstance(step, Compute)])
         for device, steps in schedule.steps.items()
     }
 

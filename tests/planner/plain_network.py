@@ -28,6 +28,8 @@ class PlainNetwork(Network):
         return True
 
     def end(self, way: Way, now: float) -> int:
+        if now != way.event:
+            return -1
         key = way.key
         if self.waiting.get(way):
             way.key, way.left = self.waiting[way].pop(0)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from edgepart.planner import network, simulate
-from edgepart.planner.cluster import Cluster, Link, Medium
+from edgepart.planner import network, pipelined, simulate
+from edgepart.planner.cluster import Cluster, Device, Link
 from edgepart.planner.network import Network
 from edgepart.planner.pipelined import run_requests
 from edgepart.planner.plan import GATEWAY, Receive, Send
@@ -17,6 +19,7 @@ from edgepart.planner.sharing import NEVER
 from edgepart.planner.simulate import Simulation, run_schedule
 from edgepart.planner.timeline import Compute, Message, Schedule
 from tests.planner.plain_network import PlainNetwork
+from tests.planner.plain_simulation import Twin
 from tests.planner.random_schedules import Steps, a_cluster, a_schedule, names
 
 SEEDS = st.integers(0, 2**32)
@@ -26,15 +29,12 @@ CROWDS = st.sampled_from([2, 3, 5, 16])
 class Checked(Network):
     """Says what is wrong with its books after every change."""
 
-    most_crowds = 0
-
     def settle(self, now: float) -> None:
         super().settle(now)
-        Checked.most_crowds = max(Checked.most_crowds, self.crowds)
         assert self.crowds == sum(one.line is not None for one in self.shared.values())
         for one in self.shared.values():
-            assert one.crossings == sum(one.carrying.values())
-            assert one.line is None or one.wants == sorted((way.alone, n) for way, n in one.carrying.items())
+            wants = sorted((way.alone, n) for way, n in one.carrying.items())
+            assert one.line is None or (wants, one.crossings) == (one.wants, sum(n for _, n in wants))
         for way in self.ways:
             if way.key >= 0:
                 self.check(min([way.alone, *(one.offered for one, _ in way.shared)]), now, way.code)
@@ -49,10 +49,17 @@ class Checked(Network):
         assert (way.finish < NEVER) == (way is way.line.first)
 
 
-def simulated(kind: type[Network], crowd: int, schedule: Schedule, cluster: Cluster) -> Simulation:
+@contextmanager
+def using(kind: type[Network], crowd: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(network, "CROWD", crowd)
         patch.setattr(simulate, "Network", kind)
+        patch.setattr(pipelined, "Network", kind)
+        yield
+
+
+def simulated(kind: type[Network], crowd: int, schedule: Schedule, cluster: Cluster) -> Simulation:
+    with using(kind, crowd):
         return run_schedule(schedule, cluster, "d0")
 
 
@@ -101,3 +108,36 @@ def test_hubs_with_many_around_them(seed: int, count: int, crowd: int) -> None:
     assert found.arrivals_s == pytest.approx(plain.arrivals_s, rel=1e-9)
     assert found.departures_s == pytest.approx(plain.departures_s, rel=1e-9)
     assert found.sent_s == pytest.approx(plain.sent_s, rel=1e-9)
+
+
+@given(SEEDS, st.integers(2, 4), st.integers(1, 5), st.integers(1, 3), CROWDS)
+@settings(max_examples=60, deadline=None)
+def test_many_requests_in_crowds(seed: int, devices: int, count: int, flying: int, crowd: int) -> None:
+    chance = Random(seed)
+    cluster, schedule = a_cluster(chance, devices), a_schedule(chance, devices)
+    assume(not Twin(schedule, cluster, "d0", count, flying).run().tied)
+    with using(Checked, crowd):
+        found = run_requests(schedule, cluster, "d0", count, flying)
+    with using(PlainNetwork, 0):
+        plain = run_requests(schedule, cluster, "d0", count, flying)
+    assert found.answers_s == pytest.approx(plain.answers_s, rel=1e-9)
+    assert found.most_present == plain.most_present
+
+
+def test_what_comes_to_a_hub_at_once_is_there_at_once() -> None:
+    """A hundred equal messages share a card evenly, and nobody's books are anybody else's."""
+    devices = tuple(Device(f"d{n}", "k", 1.0, 1.0, 1e9) for n in range(101))
+    among = Cluster(devices, {}, Link(bytes_per_s=1000.0, latency_s=0.5, message_s=0.0))
+    messages = [Message(f"d{n}", "d0", 100 + 100 * (n > 50)) for n in range(1, 101)]
+    steps: Steps = {"d0": [Receive(n) for n in range(100)]}
+    steps |= {f"d{n}": [Send(n - 1)] for n in range(1, 101)}
+    found = run_schedule(Schedule(steps, messages), among, "d0")
+    assert found.sent_s == pytest.approx([10.0] * 50 + [15.0] * 50)
+    assert len(set(found.sent_s)) == 2
+    world = Network(among, [])
+    for number, message in enumerate(messages):
+        world.start(world.known.way(message.source, message.target), number, message.nbytes, 0.0)
+    world.settle(0.0)
+    assert (
+        world.crowds == 1 and len(world.events) == 2
+    )  # Of the first sender, alone for a moment, and of the line.
