@@ -26,8 +26,10 @@ from edgepart.planner.plan import (
     ValueInfo,
     WeightRef,
 )
+from edgepart.planner.region import Region
 from edgepart.planner.segment import (
     Digests,
+    Refs,
     Value,
     build,
     digest_of_segment,
@@ -50,6 +52,7 @@ class Sketches:
     """Segments without models and digests. Many plans of one problem have the same ones; each is made once."""
 
     def __init__(self) -> None:
+        self.refs: Refs = {}
         self._found: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Made, tuple[Share, ...]]] = {}
 
     def get(self, shares: tuple[Share, ...], outputs: Sequence[Value], make: Callable[[], Made]) -> Made:
@@ -107,13 +110,13 @@ def _transfer(graph: Graph, message: Message, number: int) -> Transfer:
 
 
 def _nbytes(graph: Graph, pieces: Iterable[Piece]) -> int:
-    return sum(_piece_bytes(graph, piece) for piece in pieces)
+    return sum(_nbytes_of(graph, piece.tensor, piece.region) for piece in pieces)
 
 
-def _piece_bytes(graph: Graph, piece: Piece) -> int:
+def _nbytes_of(graph: Graph, name: str, region: Region) -> int:
     """0 where the shape is not known before the run."""
-    tensor = graph.tensors[piece.tensor]
-    return 0 if tensor.shape is None else piece.region.nbytes(tensor.item_bytes)
+    tensor = graph.tensors[name]
+    return 0 if tensor.shape is None else region.size * tensor.item_bytes
 
 
 def _steps(
@@ -170,12 +173,12 @@ class _Maker:
 
     def _segment(self, stage: Stage, outputs: Sequence[Value]) -> Segment:
         graph, shares = self.draft.graph, stage.shares
-        refs = weight_refs(self.draft, shares, self.model_digest, self.digests)
+        refs = weight_refs(self.draft, shares, self.model_digest, self.digests, self.sketches.refs)
         model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
         digest = digest_of_segment(model, refs) if model else ""
         inputs = input_values(self.draft, shares)
         # What comes in and goes out is cut, put together, and brought into the order that the runtime computes in.
-        border_bytes = sum(_piece_bytes(graph, Piece(name, region)) for name, region in (*inputs, *outputs))
+        border_bytes = sum(_nbytes_of(graph, name, region) for name, region in (*inputs, *outputs))
         predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)
         predicted += sum(self.seconds[share.operator.name, self.device] for share in shares)
         measured = self.cost.profiled_s(digest, self.device) if digest else None
@@ -210,11 +213,11 @@ def _workspace(
     """Most bytes of values that are alive at once while the shares run in order."""
     last = {name: n for n, share in enumerate(shares) for name, _ in share.needs}
     last.update((name, len(shares)) for name, _ in outputs)
-    alive = {(name, region): _piece_bytes(graph, Piece(name, region)) for name, region in inputs}
+    alive = {(name, region): _nbytes_of(graph, name, region) for name, region in inputs}
     most = now = sum(alive.values())
     for n, share in enumerate(shares):
         for name, region in share.written:
-            alive[name, region] = _piece_bytes(graph, Piece(name, region))
+            alive[name, region] = _nbytes_of(graph, name, region)
             now += alive[name, region]
         most = max(most, now)
         for value in [value for value in alive if last.get(value[0], -1) <= n]:
@@ -243,32 +246,31 @@ def _peak(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], sche
     """Most bytes of pieces and workspace at once: a piece is held from its arrival until its tensor is last
     used."""
 
-    def pieces(number: int) -> list[Piece]:
-        return [Piece(move.tensor, move.region) for move in schedule.messages[number].moves]
+    def moved(number: int) -> list[Value]:
+        return [(move.tensor, move.region) for move in schedule.messages[number].moves]
 
-    def of(values: Iterable[Port]) -> list[Piece]:
-        return [port.piece for port in values]
+    def of(values: Iterable[Port]) -> list[Value]:
+        return [(port.piece.tensor, port.piece.region) for port in values]
 
-    last: dict[str, int] = {}
-    for n, step in enumerate(steps):
-        used = of(segments[step.segment].inputs) if isinstance(step, Run) else pieces(step.transfer)
-        last.update((piece.tensor, n) for piece in used)
-    held: dict[str, dict[Piece, int]] = {}
+    used = [of(segments[s.segment].inputs) if isinstance(s, Run) else moved(s.transfer) for s in steps]
+    last = {name: n for n, values in enumerate(used) for name, _ in values}
+    held: dict[str, dict[Region, int]] = {}
     most = now = 0
     for n, step in enumerate(steps):
-        new = of(segments[step.segment].outputs) if isinstance(step, Run) else []
-        if isinstance(step, Receive):
-            new = pieces(step.transfer)
-        work = segments[step.segment].workspace_bytes if isinstance(step, Run) else 0
-        most = max(most, now + work)
-        for piece in new:
-            of_tensor = held.setdefault(piece.tensor, {})
-            if piece not in of_tensor:
-                of_tensor[piece] = _piece_bytes(graph, piece)
-                now += of_tensor[piece]
+        new: list[Value] = []
+        if isinstance(step, Run):
+            segment = segments[step.segment]
+            new = of(segment.outputs)
+            most = max(most, now + segment.workspace_bytes)
+        elif isinstance(step, Receive):
+            new = used[n]
+        for name, region in new:
+            of_tensor = held.setdefault(name, {})
+            if region not in of_tensor:
+                of_tensor[region] = _nbytes_of(graph, name, region)
+                now += of_tensor[region]
         most = max(most, now)
-        used = of(segments[step.segment].inputs) if isinstance(step, Run) else pieces(step.transfer)
-        for name in {piece.tensor for piece in (*used, *new)}:
-            if last.get(name, -1) <= n:
-                now -= sum(held.pop(name, {}).values())
+        for name, _ in (*used[n], *new):
+            if name in held and last.get(name, -1) <= n:
+                now -= sum(held.pop(name).values())
     return most

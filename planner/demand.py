@@ -6,14 +6,17 @@ Rules and region arithmetic. How data moves is a `Decide`, made in lower.py and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from edgepart.planner.draft import Blueprint, Draft, Flow, Group, Move, Owned, covers, missing, share_of
 from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.plan import GATEWAY
-from edgepart.planner.region import Region
+from edgepart.planner.region import Array, Region
 
 Needs = Mapping[str, tuple[Region, ...]]
 """By device (or GATEWAY), the regions of one tensor that are read there."""
@@ -31,6 +34,10 @@ class Wanted:
 
 Reads = tuple[tuple[str, Wanted], ...]
 """What a group reads: names of tensors, and of each what."""
+
+
+FEW = 6
+"""Devices up to which each is asked for its part of a box."""
 
 
 class Follower:
@@ -155,9 +162,9 @@ def _reads(group: Group) -> Iterator[tuple[str, Wanted]]:
 
 def _alive(needs: Needs, owned: Owned, sent: Sequence[Move]) -> Iterator[str]:
     """Devices whose part of a tensor is read by themselves or sent."""
+    sending = {move.source for move in sent if covers(owned.get(move.source), move.region)}
     for device, region in owned.items():
-        read_here = any(covers(region, need) for need in needs.get(device, ()))
-        if read_here or any(move.source == device and covers(region, move.region) for move in sent):
+        if device in sending or any(covers(region, need) for need in needs.get(device, ())):
             yield device
 
 
@@ -179,21 +186,48 @@ def crosses(blueprint: Blueprint, name: str) -> bool:
     return any(own is None or layers.get(op.name) != own for op in graph.consumers[name])
 
 
+class Holders:
+    """Who computes which part of one tensor, to be asked for the few that have some of a box."""
+
+    def __init__(self, owned: Owned) -> None:
+        self.owned = owned
+
+    @cached_property
+    def _bounds(self) -> tuple[Array, Array]:
+        """[device, axis]: where its region begins, and where it ends."""
+        spans = [region.spans for region in self.owned.values()]
+        low = [[one[0].start if one else 0 for one in each] for each in spans]
+        high = [[one[-1].stop if one else 0 for one in each] for each in spans]
+        return np.array(low), np.array(high)
+
+    def of(self, box: Region) -> dict[str, Region]:
+        """By device, in the same order, what it has of the box; where that has no elements, all of it or nothing."""
+        near: Iterable[str] = self.owned
+        if len(self.owned) > FEW and not box.is_empty:
+            low, high = self._bounds
+            begin, end = np.array([(one[0].start, one[-1].stop) for one in box.spans]).reshape(-1, 2).T
+            names = tuple(self.owned)
+            near = [names[n] for n in np.flatnonzero(((low < end) & (begin < high)).all(axis=1))]
+        return {name: self.owned[name].intersect(box) for name in near if covers(self.owned[name], box)}
+
+
 def fetch(
-    blueprint: Blueprint, name: str, target: str, needs: Sequence[Region], owned: Owned
+    blueprint: Blueprint, name: str, target: str, needs: Sequence[Region], holders: Holders
 ) -> Iterator[Move]:
     """What `target` misses of `needs`, each box from one device that computes it.
 
     The device that has most of it, then the quickest link, then in turn, so that replicas share the sending.
     InternalError where nobody computes it.
     """
+    owned = holders.owned
     boxes = missing(needs, owned.get(target))
     if not boxes and target not in owned:  # A tensor without elements still has to be told of.
         boxes = tuple(needs[:1])
     moves: list[Move] = []
     for box in boxes:
         left: tuple[Region, ...] = (box,)
-        for source in _by_preference(blueprint, target, box, owned):
+        parts = {source: part for source, part in holders.of(box).items() if source != target}
+        for source in _by_preference(blueprint, target, parts, owned):
             moves += [
                 Move(name, part, source, target)
                 for region in left
@@ -212,15 +246,19 @@ def fetch(
     return iter(moves)
 
 
-def _by_preference(blueprint: Blueprint, target: str, box: Region, owned: Owned) -> list[str]:
+def _by_preference(
+    blueprint: Blueprint, target: str, parts: Mapping[str, Region], owned: Owned
+) -> Sequence[str]:
+    """Those that have `parts` of a box, the best first."""
+    if len(parts) < 2:
+        return tuple(parts)
     problem, cluster = blueprint.problem, blueprint.problem.cluster
-    places = {device.name: n for n, device in enumerate(cluster.devices)}
     sources = [device for device in owned if device != target]
-    turns = {source: (n - places.get(target, 0)) % len(sources) for n, source in enumerate(sources)}
+    place = next((n for n, device in enumerate(cluster.devices) if device.name == target), 0)
+    turns = {source: (n - place) % len(sources) for n, source in enumerate(sources)}
 
     def rank(source: str) -> tuple[int, float, int]:
-        link = cluster.link(source, target or problem.gateway)
-        part = owned[source].intersect(box).size
-        return (-part, link.latency_s + part / link.bytes_per_s, turns[source])
+        link, size = cluster.link(source, target or problem.gateway), parts[source].size
+        return (-size, link.latency_s + size / link.bytes_per_s, turns[source])
 
-    return sorted(sources, key=rank)
+    return sorted(parts, key=rank)

@@ -18,7 +18,7 @@ from functools import cached_property
 from edgepart.planner.access.language import Access
 from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.layout import Problem, Strategy
-from edgepart.planner.region import Region
+from edgepart.planner.region import Region, Span
 
 Owned = Mapping[str, Region]
 """By device, the region of one tensor that it computes; never an empty one, save of a tensor without
@@ -83,7 +83,14 @@ def coalesce(regions: Iterable[Region]) -> tuple[Region, ...]:
 
 def covers(owned: Region | None, region: Region) -> bool:
     """Whether `owned` can give a part of `region` (or all of one without elements)."""
-    return owned is not None and (owned == region or not owned.intersect(region).is_empty)
+    if owned is None or not all(map(_near, owned.spans, region.spans)):
+        return owned is not None and owned == region
+    return owned == region or not owned.intersect(region).is_empty
+
+
+def _near(one: Span, two: Span) -> bool:
+    """Whether nothing tells at a glance that the two have nothing in common."""
+    return bool(one and two) and one[0].start < two[-1].stop and two[0].start < one[-1].stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ candidate costs a look-up for each operator where nothing is new."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgepart.planner.division import Choice, Divide, Laid, Pull, Reduce, Whole, compact, part, tiles
@@ -41,8 +41,8 @@ class Taken:
 NOBODY = Read({}, {})
 LEFT = Taken(Pull())
 
-Reads = tuple[tuple[str, Read], ...]
-"""What one operator reads: names of tensors, and of each what."""
+Reads = tuple[tuple[int, Read], ...]
+"""What one operator reads: the places of tensors among its inputs and what it captures, and of each what."""
 
 
 class Laying:
@@ -53,34 +53,44 @@ class Laying:
         self.graph = coarse.graph
         self._layers = {n: layer for layer in coarse.layers for n in layer.exits}
         self._walk = tuple(
-            (op, coarse.layer_of[op.name], tuple((i, n) for i, n in enumerate(op.outputs) if n))
+            (op, coarse.layer_of[op.name], tuple(filter(None, op.outputs)), (*op.inputs, *op.captured))
             for op in reversed(self.graph.operators)
         )
+        self._laid: dict[frozenset[tuple[int, Taken]], Laid] = {}
         self._taken: dict[Choice, Taken] = {}
         self._parts: dict[tuple[int, Taken], tuple[str, Parted] | None] = {}
         self._layouts: dict[tuple[str, Taken, Read | None], Layout] = {}
+        self._tiled: dict[Hashable, Layout] = {}
+        self._equal: dict[tuple[tuple[str, Region], ...], Layout] = {}
         self._opaque: dict[tuple[str, tuple[int, ...]], tuple[Layout, ...]] = {}
         self._reads: dict[Hashable, Reads] = {}
         self._unions: dict[tuple[Read, Read], Read] = {}
 
     def lay_out(self, choices: Mapping[int, Choice]) -> Laid:
-        """A layout for every tensor that an operator writes, from a choice for every layer that has exits."""
+        """A layout for every tensor that an operator writes, from a choice for every layer that has exits; the same
+        records for the same choices."""
         taken = {number: self._intern(choice) for number, choice in choices.items()}
+        key = frozenset(taken.items())
+        if key not in self._laid:
+            self._laid[key] = self._lay_out(taken)
+        return self._laid[key]
+
+    def _lay_out(self, taken: Mapping[int, Taken]) -> Laid:
         parted: dict[str, Parted] = {}
         for number, one in taken.items():
             if isinstance(one.choice, Reduce) and (found := self._part(number, one)):
                 parted[found[0]] = found[1]
         read = dict.fromkeys(self.graph.tensors, NOBODY)
         layouts: dict[str, Layout] = {}
-        for op, number, written in self._walk:
+        for op, number, written, inputs in self._walk:
             one = taken.get(number, LEFT)
-            made = tuple(self._layout(name, one, read[name]) for _, name in written)
+            made = tuple(self._layout(name, one, read[name]) for name in written)
             if self.coarse.accesses[op.name].opaque is not None:
                 made = self._all_or_nothing(op, written, made)
-            layouts.update((name, layout) for (_, name), layout in zip(written, made, strict=True))
-            whole = None if isinstance(one.choice, Whole) else _for_whole(made, [read[n] for _, n in written])
-            for name, more in self._reads_of(op, one, parted.get(op.name), made, whole):
-                read[name] = self._union(read[name], more)
+            layouts.update(zip(written, made, strict=True))
+            whole = None if isinstance(one.choice, Whole) else _for_whole(made, [read[n] for n in written])
+            for place, more in self._reads_of(op, parted.get(op.name), made, whole):
+                read[inputs[place]] = self._union(read[inputs[place]], more)
         return Laid(layouts, parted, {name: one.regions for name, one in read.items()})
 
     def _intern(self, choice: Choice) -> Taken:
@@ -108,12 +118,34 @@ class Laying:
         if found is None:
             if isinstance(choice, Pull) and name in self.graph.outputs:
                 raise ValueError(f"output {name!r} of the model cannot be left to its readers")
-            full = self.graph.tensors[name].region
-            found = self._layouts[key] = Layout(_regions(full, name, layer, choice, read))
+            found = self._layouts[key] = self._made(name, layer, one, choice, read)
+        return found
+
+    def _made(self, name: str, layer: Layer | None, one: Taken, choice: Choice, read: Read) -> Layout:
+        full = self.graph.tensors[name].region
+        if isinstance(choice, Whole):
+            return self._same(dict.fromkeys(choice.devices, full))
+        if not isinstance(choice, Divide) or layer is None:
+            return self._same({device: compact(region) for device, region in read.regions.items()})
+        if choice.aligned and (needed := _aligned(full, choice, read)):
+            return self._same(needed)
+        axes = [layer.axis(axis) for axis in choice.axes]
+        key = (full, one, *((axis, layer.place(axis, name)) for axis in axes if axis))
+        if key not in self._tiled:
+            self._tiled[key] = self._same(tiles(name, full, layer, choice))
+        found = self._tiled[key]
+        return self._same(_widened(found.regions, read.by_parts)) if choice.widened else found
+
+    def _same(self, regions: Spread) -> Layout:
+        """The same layout for equal regions, whatever tensor they are of."""
+        key = tuple(regions.items())
+        found = self._equal.get(key)
+        if found is None:
+            found = self._equal[key] = Layout(regions)
         return found
 
     def _all_or_nothing(
-        self, op: Operator, written: Iterable[tuple[int, str]], made: tuple[Layout, ...]
+        self, op: Operator, written: Iterable[str], made: tuple[Layout, ...]
     ) -> tuple[Layout, ...]:
         """An opaque operator writes all its outputs, whole, wherever one of them is written."""
         key = (op.name, tuple(map(id, made)))  # All layouts are kept, so that no id comes back.
@@ -121,45 +153,45 @@ class Laying:
         if found is None:
             devices = dict.fromkeys(device for layout in made for device in layout.regions)
             found = self._opaque[key] = tuple(
-                Layout(dict.fromkeys(devices, self.graph.tensors[name].region)) for _, name in written
+                self._same(dict.fromkeys(devices, self.graph.tensors[name].region)) for name in written
             )
         return found
 
     def _reads_of(
         self,
         op: Operator,
-        one: Taken,
         parted: Parted | None,
         made: tuple[Layout, ...],
         whole: frozenset[str] | None,
     ) -> Reads:
         """What `op` reads; `whole` are the devices that compute it for a layer that is whole, None for all."""
-        key = (op.name, one if parted else None, tuple(map(id, made)), whole)
+        kind = self.coarse.kinds[op.name]  # Operators that are alike read alike.
+        key = (kind, parted, tuple(map(id, made)), whole)
         found = self._reads.get(key)
         if found is None:
             if parted:
-                pairs = self._read_parted(op, parted, made[0].regions)
+                reads = self._read_parted(op, parted, made[0].regions)
                 whole = frozenset()
             else:
-                pairs = self._read(op, made)
-            found = self._reads[key] = tuple(self._gathered(pairs, whole))
+                reads = self._read(op, made)
+            found = self._reads[key] = tuple(self._gathered((*op.inputs, *op.captured), reads, whole))
         return found
 
-    def _read(self, op: Operator, made: tuple[Layout, ...]) -> Iterator[tuple[str, str, Region]]:
-        """Tensor, device and region, of all that is read to compute the layouts."""
+    def _read(self, op: Operator, made: tuple[Layout, ...]) -> Iterator[tuple[int, str, Region]]:
+        """Place, device and region, of all that is read to compute the layouts."""
         indices = [index for index, name in enumerate(op.outputs) if name]
         access = self.coarse.accesses[op.name]
-        captured = [(name, self.graph.region_of(name)) for name in op.captured]
+        captured = [self.graph.region_of(name) for name in op.captured]
         for device in dict.fromkeys(device for layout in made for device in layout.regions):
             written = zip(indices, made, strict=True)
             outputs = {i: layout.regions[device] for i, layout in written if device in layout.regions}
-            for name, region in (*zip(op.inputs, access.needs(outputs), strict=True), *captured):
+            for place, region in enumerate((*access.needs(outputs), *captured)):
                 if region is not None:
-                    yield name, device, region
+                    yield place, device, region
 
     def _read_parted(
         self, op: Operator, parted: Parted, combined: Spread
-    ) -> Iterator[tuple[str, str, Region]]:
+    ) -> Iterator[tuple[int, str, Region]]:
         """Each device reads for its part what all that is combined needs of it."""
         access = self.coarse.accesses[op.name]
         reduction = access.reduction(reduced_axis(op, access, parted.axis))
@@ -167,30 +199,29 @@ class Laying:
         for (device, interval), wanted in zip(
             parted.parts, addends_wanted(reduction, parts, combined), strict=True
         ):
-            needs = reduction.part(interval).needs(wanted) if wanted else ()
-            for name, region in zip(op.inputs, needs, strict=False):
+            for place, region in enumerate(reduction.part(interval).needs(wanted) if wanted else ()):
                 if region is not None:
-                    yield name, device, region
+                    yield place, device, region
         for device, region in combined.items():
-            for index, again in read_again(reduction, len(parts), region):
-                yield op.inputs[index], device, again
+            for place, again in read_again(reduction, len(parts), region):
+                yield place, device, again
 
     def _gathered(
-        self, pairs: Iterable[tuple[str, str, Region]], whole: frozenset[str] | None
-    ) -> Iterator[tuple[str, Read]]:
+        self, names: Sequence[str], reads: Iterable[tuple[int, str, Region]], whole: frozenset[str] | None
+    ) -> Iterator[tuple[int, Read]]:
         """By tensor; what is read on the devices `whole` is for layers that are whole (None: on all)."""
-        found: dict[str, dict[str, Region]] = {}
-        for name, device, region in pairs:
-            if name in self.graph.tensors and not region.is_empty:
-                _add(found.setdefault(name, {}), device, region)
-        for name, regions in found.items():
+        found: dict[int, dict[str, Region]] = {}
+        for place, device, region in reads:
+            if names[place] in self.graph.tensors and not region.is_empty:
+                _add(found.setdefault(place, {}), device, region)
+        for place, regions in found.items():
             if whole is None:
-                yield name, Read(regions, {}, frozenset(regions))
+                yield place, Read(regions, {}, frozenset(regions))
             elif whole.isdisjoint(regions):
-                yield name, Read(regions, regions)
+                yield place, Read(regions, regions)
             else:
                 by_parts = {device: region for device, region in regions.items() if device not in whole}
-                yield name, Read(regions, by_parts, whole.intersection(regions))
+                yield place, Read(regions, by_parts, whole.intersection(regions))
 
     def _union(self, one: Read, two: Read) -> Read:
         if one is NOBODY:
@@ -202,17 +233,6 @@ class Laying:
             by_parts = _united(one.by_parts, two.by_parts) if for_whole else regions
             found = self._unions[one, two] = Read(regions, by_parts, for_whole)
         return found
-
-
-def _regions(full: Region, name: str, layer: Layer | None, choice: Choice, read: Read) -> Spread:
-    if isinstance(choice, Whole):
-        return dict.fromkeys(choice.devices, full)
-    if isinstance(choice, Divide) and layer:
-        if choice.aligned and (needed := _aligned(full, choice, read)):
-            return needed
-        found = tiles(name, full, layer, choice)
-        return _widened(found, read.by_parts) if choice.widened else found
-    return {device: compact(region) for device, region in read.regions.items()}
 
 
 def _for_whole(made: Iterable[Layout], reads: Iterable[Read]) -> frozenset[str]:

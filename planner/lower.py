@@ -12,7 +12,7 @@ from dataclasses import replace
 from edgepart.planner.access import Access
 from edgepart.planner.access import accesses as accesses_of
 from edgepart.planner.assemble import Sketches, assemble
-from edgepart.planner.demand import Decide, Follower, Needs, crosses, fetch
+from edgepart.planner.demand import Decide, Follower, Holders, Needs, crosses, fetch
 from edgepart.planner.draft import Blueprint, Draft, Move, Owned, missing
 from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph, Operator
@@ -155,7 +155,8 @@ def only_needed(blueprint: Blueprint) -> Decide:
     """The missing boxes, straight from a device that computes them: the four cases of the paper."""
 
     def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
-        return [move for place in needs for move in fetch(blueprint, name, place, needs[place], owned)]
+        holders = Holders(owned)
+        return [move for place in needs for move in fetch(blueprint, name, place, needs[place], holders)]
 
     return decide
 
@@ -171,7 +172,7 @@ def broadcast(blueprint: Blueprint) -> Decide:
         devices = blueprint.participants
         everything = [Move(name, owned[s], s, t) for t in devices for s in owned if s != t]
         for target, regions in needs.items():  # Only to find fault with layouts that leave holes.
-            fetch(blueprint, name, target, regions, owned)
+            fetch(blueprint, name, target, regions, Holders(owned))
         return everything + needed(name, to_gateway, owned)
 
     return decide
@@ -191,7 +192,9 @@ def through_hub(blueprint: Blueprint) -> Decide:
             have = [move.region for move in gathered] + ([owned[hub]] if hub in owned else [])
             gathered += [Move(name, box, source, hub) for box in owned[source].subtract_all(have)]
         for place, regions in needs.items():
-            fetch(blueprint, name, place, regions, owned)  # Only to find fault with layouts that leave holes.
+            fetch(
+                blueprint, name, place, regions, Holders(owned)
+            )  # Only to find fault with layouts that leave holes.
         handed = [
             Move(name, box, hub, place)
             for place, regions in needs.items()

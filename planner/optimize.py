@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from edgepart.planner.demand import Needs, crosses, fetch, follow
+from edgepart.planner.demand import Holders, Needs, crosses, fetch, follow
 from edgepart.planner.draft import Case, Draft, Move, Owned, Share, case_of, coalesce, covers, missing
 from edgepart.planner.errors import InternalError
 from edgepart.planner.fusion import DEQUANTIZE
@@ -76,7 +76,7 @@ def shrink(draft: Draft) -> Draft:
         for place, regions in needs.items():
             if any(_fetches(need, owned.get(place)) for need in regions):
                 sources = _senders(draft, name, place, owned)
-                kept += fetch(blueprint, name, place, regions, sources)
+                kept += fetch(blueprint, name, place, regions, Holders(sources))
         return kept
 
     return follow(blueprint, decide)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -84,24 +84,38 @@ def weights_of(draft: Draft, shares: Iterable[Share]) -> Iterator[Value]:
     return iter(pairs)
 
 
+Refs = MutableMapping[Value, WeightRef | None]
+"""Of weights without their digests, by constant and region; None for those that stay in a segment."""
+
+
 def weight_refs(
-    draft: Draft, shares: Iterable[Share], model: str, digests: Digests | None
+    draft: Draft, shares: Iterable[Share], model: str, digests: Digests | None, known: Refs | None = None
 ) -> tuple[WeightRef, ...]:
     """The weights that stay outside the segment. With `digests` None their digests are left empty: nothing
-    is read."""
+    is read. `known` remembers what was said of them, for one graph."""
+    known = {} if known is None else known
     refs: list[WeightRef] = []
     for name, region in weights_of(draft, shares):
-        constant = draft.graph.constants[name]
-        if is_inline(constant, region):
+        if (name, region) not in known:
+            known[name, region] = _ref(draft.graph, name, region)
+        ref = known[name, region]
+        if ref is None:
             continue
-        digest = ""
         if digests is not None:
             key = (model, name, region)
+            constant = draft.graph.constants[name]
             digest = digests.get(key) or digests.setdefault(key, digest_of(constant, region))
-        nbytes = nbytes_of(constant, region)
-        called = value_name(draft.graph, name, region)
-        refs.append(WeightRef(called, digest, name, region, constant.dtype, region.shape, nbytes))
+            ref = replace(ref, digest=digest)
+        refs.append(ref)
     return tuple(refs)
+
+
+def _ref(graph: Graph, name: str, region: Region) -> WeightRef | None:
+    constant = graph.constants[name]
+    if is_inline(constant, region):
+        return None
+    called = value_name(graph, name, region)
+    return WeightRef(called, "", name, region, constant.dtype, region.shape, nbytes_of(constant, region))
 
 
 def build(

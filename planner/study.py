@@ -6,7 +6,7 @@ twice. Rules only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -62,8 +62,8 @@ class Study:
         if problem.objective not in ("latency", "throughput"):
             raise UsageError(f"objective {problem.objective!r}: choose 'latency' or 'throughput'")
         problem.cluster.device(problem.gateway)
-        self._forecasts: dict[int, tuple[Strategy, Simulation]] = {}
-        self._streams: dict[int, Stream] = {}
+        self._forecasts: dict[Hashable, tuple[Strategy, Simulation]] = {}
+        self._streams: dict[Hashable, Stream] = {}
         self._seconds: dict[str, Mapping[str, float]] = {}
         self._choices: dict[int, tuple[Mapping[str, Layout], Mapping[int, Choice]]] = {}
         self._needed: dict[int, Mapping[str, Mapping[str, Region]]] = {}
@@ -209,18 +209,20 @@ class Study:
 
     def forecast(self, strategy: Strategy) -> Simulation:
         """What `strategy` would do: lowered to a sketch of a plan, and simulated; remembered."""
-        found = self._forecasts.get(id(strategy))
+        key = _written(strategy)
+        found = self._forecasts.get(key)
         if found is None:
             plan = self.lowering.plan(strategy, sketch=True)
             made = simulate(plan, self.cluster, self.problem.gateway, self.cost)
-            found = self._forecasts[id(strategy)] = (strategy, made)
+            found = self._forecasts[key] = (strategy, made)
         return found[1]
 
     def stream(self, strategy: Strategy) -> Stream:
         """What `strategy` would do with many requests at a time; remembered."""
-        found = self._streams.get(id(strategy))
+        key = _written(strategy)
+        found = self._streams.get(key)
         if found is None:
-            found = self._streams[id(strategy)] = self.many(self.forecast(strategy))
+            found = self._streams[key] = self.many(self.forecast(strategy))
         return found
 
     def many(self, simulation: Simulation) -> Stream:
@@ -284,6 +286,13 @@ class Study:
             "Add devices, raise the memory limit or take another strategy.",
             short,
         )
+
+
+def _written(strategy: Strategy) -> Hashable:
+    """The same where the same is written out, whatever the strategy is called. Whoever remembers something by it keeps
+    the strategy, so that no id comes back."""
+    hub = strategy.hub if strategy.sync is Sync.HUB else None
+    return id(strategy.layouts), id(strategy.parted), id(strategy.layers), hub
 
 
 def _cuts(study: Study) -> Iterator[Cut]:

@@ -28,7 +28,7 @@ from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook,
 from edgepart.planner.strategies import fitting, get, register, strategies
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import holds, singles
 from edgepart.planner.study import Study
 
 STRETCHES = 12
@@ -72,13 +72,13 @@ PROMISING = ("optcnn", "bbgrap", "deepthings", "modnn", "model", "data", "owt")
 @register("auto")
 def candidates(study: Study) -> Iterator[Strategy]:
     """Every device alone, what the others find, openings, and improvements of the best of them."""
-    singles = [alone(study, device, "auto") for device in study.by_speed]
-    yield from singles
+    tried = list(singles(study, "auto"))
+    yield from tried
     if len(study.by_speed) == 1 or not study.layers:
         return
-    if any(map(study.short_bytes, singles)):
+    if not all(holds(study, device) for device in study.by_speed):
         yield from fitting.candidates(study)
-    yield from _Search(study, singles).run()
+    yield from _Search(study, tried).run()
 
 
 def each_s(study: Study, devices: int) -> float:
@@ -104,14 +104,14 @@ class _Tried:
 class _Search:
     """One search; its state is what was tried."""
 
-    def __init__(self, study: Study, singles: list[Strategy]) -> None:
+    def __init__(self, study: Study, single: list[Strategy]) -> None:
         self.study = study
         self.parts = stretches(study, spread(study, STRETCHES - 1))
         self.left = float(budget(study))
-        self.seen: set[Hashable] = {self._key(one) for one in singles}
+        self.seen: set[Hashable] = {_key(None, study.whole(device)) for device in study.by_speed}
         self.found: list[_Tried] = []
         """The best of several devices, the very best first."""
-        scores = [study.score(one) for one in singles if not study.short_bytes(one)]
+        scores = [study.score(one) for one in single if not study.short_bytes(one)]
         self.alone = min(scores, default=float("inf"))
         forced = study.problem.axis
         if forced is not None and forced not in (*KNOWN_AXES, *study.axis_names):
@@ -177,13 +177,14 @@ class _Search:
     def _try(self, strategy: Strategy, free: bool = False, likely: float = 1.0) -> Iterator[Strategy]:
         """Yields it where it may be better than what is there, and remembers what came of it. `free` does not count
         against the budget; it is not simulated where it is sure to take longer than `likely` times the best."""
-        study, key = self.study, self._key(strategy)
+        study = self.study
+        choices = study.choices_of(strategy)
+        key = _key(strategy.hub, choices)
         if key in self.seen:
             return
         self.seen.add(key)
         best = min(self.alone, self.found[0].score if self.found else float("inf"))
         hopeless = floor_s(study, strategy) >= likely * best
-        choices = study.choices_of(strategy)
         if not free:
             used = each_s(study, len(devices_of(choices))) / each_s(study, len(study.by_speed))
             self.left -= used * (UNSIMULATED if hopeless else 1.0)
@@ -196,10 +197,6 @@ class _Search:
             self.found.append(_Tried(strategy, choices, study.score(strategy)))
             self.found.sort(key=lambda tried: tried.score)
             del self.found[KEPT:]
-
-    def _key(self, strategy: Strategy) -> Hashable:
-        """The same for what is the same plan."""
-        return strategy.hub, tuple(sorted(self.study.choices_of(strategy).items(), key=lambda item: item[0]))
 
     def _move_work(self) -> Iterator[Strategy]:
         """Parts follow how long each device is busy: who computes longer than the mean gets less of every layer."""
@@ -281,6 +278,11 @@ class _Search:
         ranked = sorted(seconds.items(), key=lambda item: -item[1])
         parts = ", ".join(f"{s / total:.0%} {mode}" for mode, s in ranked if s / total >= 0.005)
         return f"the work is shared by {', '.join(recipe.devices)}: {parts}"
+
+
+def _key(hub: str | None, choices: Choices) -> Hashable:
+    """The same for what is the same plan."""
+    return hub, frozenset(choices.items())
 
 
 def _also(tried: _Tried, change: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
+from edgepart.planner.floor import floor_s
 from edgepart.planner.layout import Strategy
 from edgepart.planner.strategies import register
 from edgepart.planner.study import Study
@@ -12,8 +13,41 @@ from edgepart.planner.study import Study
 @register("single")
 def candidates(study: Study) -> Iterator[Strategy]:
     """Each device alone, its way to and from the gateway counted."""
+    yield from singles(study)
+
+
+def singles(study: Study, name: str = "single") -> Iterator[Strategy]:
+    """Each device that may be the best alone, fastest first: of devices that are alike one, and none that takes longer
+    for computing or receiving than a faster one does for all."""
+    first = dict[Hashable, str]()
     for device in study.by_speed:
-        yield alone(study, device)
+        first.setdefault(_kind(study, device), device)
+    best = float("inf")
+    for device in first.values():
+        strategy = alone(study, device, name)
+        if best < float("inf") and floor_s(study, strategy) > best:
+            continue
+        yield strategy
+        if not study.short_bytes(strategy):
+            best = min(best, study.score(strategy))
+
+
+def _kind(study: Study, device: str) -> Hashable:
+    """The same for devices that do all of a model in the same time and have the same memory for it."""
+    cluster, gateway = study.cluster, study.problem.gateway
+    ways = (gateway, device), (device, gateway)
+    links = tuple((cluster.link(*way), *(m.crossings(*way) for m in cluster.media)) for way in ways)
+    here = cluster.device(device)
+    limits = cluster.card_bytes_per_s[device], study.limit_bytes(device)
+    return links, limits, here.kind, here.threads, study.whole_s[device]
+
+
+def holds(study: Study, device: str) -> bool:
+    """Whether the device has the memory for the whole model."""
+    threads = study.cluster.device(device).threads
+    like = next(name for name in study.by_speed if study.cluster.device(name).threads == threads)
+    peaks = study.forecast(alone(study, like)).peak_memory_bytes  # It depends on nothing else of the device.
+    return max(peaks.values(), default=0) <= study.limit_bytes(device)
 
 
 def alone(study: Study, device: str, name: str = "single", because: str = "") -> Strategy:

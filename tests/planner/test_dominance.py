@@ -14,6 +14,7 @@ from edgepart.planner.division import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.floor import floor_s
 from edgepart.planner.layout import Problem, Strategy
 from edgepart.planner.strategies import auto, get, strategies
+from edgepart.planner.strategies.single import alone, holds, singles
 from edgepart.planner.study import Study
 
 CELLS = [(model, *where) for model in QUICK[0] for where in QUICK[1]]
@@ -38,6 +39,8 @@ def test_a_cell_tells_what_is_wrong() -> None:
 
 
 def everything(study: Study) -> Iterator[Strategy]:
+    for device in study.by_speed:
+        yield alone(study, device)
     for name in strategies():
         if name != "auto":
             yield from get(name)(study)
@@ -51,6 +54,26 @@ def test_no_plan_takes_less_than_its_floor(bits_per_s: float) -> None:
     assert all(floor * forecast.most_per_s <= 1 + 1e-9 for _, floor, forecast in floors)
     tight = [one.name for one, floor, forecast in floors if floor > 0.9 * forecast.latency_s]
     assert "single" in tight
+
+
+@pytest.mark.parametrize("objective", ["latency", "throughput"])
+@pytest.mark.parametrize("kind", ["1:2:4:8", "1 slow link of 4", "8 equal"])
+def test_no_device_that_is_left_out_is_the_best_one_alone(kind: str, objective: str) -> None:
+    study = Study(Problem(graph("squeezenet"), cluster(kind, 1e8), "d0", objective=objective))
+    few, every = list(singles(study)), [alone(study, device) for device in study.by_speed]
+    assert len(few) < len(every)
+    assert min(map(study.score, few)) == min(map(study.score, every))
+
+
+def test_who_holds_the_model_is_known_without_asking_each() -> None:
+    among = cluster("1:2:4:8", 1e9)
+    roomy = Study(Problem(graph("squeezenet"), among, "d0"))
+    needed = max(roomy.forecast(alone(roomy, "d0")).peak_memory_bytes.values())
+    limits = {"d0": needed, "d1": needed - 1, "d2": 1.0}
+    study = Study(Problem(graph("squeezenet"), among, "d0", memory_limit_bytes=limits))
+    for device in study.by_speed:
+        assert holds(study, device) == (not study.short_bytes(alone(study, device)))
+    assert [holds(study, f"d{n}") for n in range(4)] == [True, False, False, True]
 
 
 def test_the_search_is_the_same_each_time() -> None:
