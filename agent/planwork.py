@@ -7,6 +7,7 @@ machine than the agent, and ends with the agent: its pipe then ends.
 
 from __future__ import annotations
 
+import gc
 import os
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -15,6 +16,7 @@ from threading import Lock
 
 from edgepart.agent.child import started
 from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed
+from edgepart.agent.garbage import collect_seldom
 from edgepart.agent.store import Store
 from edgepart.planner.errors import Unavailable
 
@@ -88,9 +90,11 @@ def work(orders: Connection[Answer, ComputePlan], store: Path, here: str) -> Non
     from edgepart.agent.computing import Computing  # The whole planner: not in the agent's own process.
 
     os.nice(NICENESS)
+    collect_seldom()
     computing = Computing(Store(store, alone=False).model_path, here)
     try:
         while orders.poll(IDLE_S):
             orders.send(computing.compute(orders.recv()))
+            gc.collect()  # Now nobody waits for it, and what the search has left is given back.
     except (EOFError, OSError):
         return

@@ -3,7 +3,8 @@
     python -m benchmarks.search_time [--devices 4 8] [--unequal] [--strategies optcnn tofu auto] [--nodes 20000] [--json F]
 
 "search" is all of a strategy up to its layouts; "simulate" is lowering and simulating what it found. CPU seconds of one
-process, as other programs would else count; the least of some runs. OptCNN's table 3 reports 0.4 s for Inception-v3
+process, as other programs would else count; the least of some runs. Python looks for garbage as seldom as in the
+processes that plan (agent/garbage.py). OptCNN's table 3 reports 0.4 s for Inception-v3
 on 4 devices. Prints a table; nothing here passes or fails.
 """
 
@@ -24,6 +25,7 @@ from benchmarks.inception import inception_v3
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light
 from benchmarks.scale import transformer
+from edgepart.agent.garbage import collect_seldom
 from edgepart.cli.output import note, say, seconds, table
 from edgepart.planner.cluster import Cluster, Device, Link
 from edgepart.planner.graph import Graph
@@ -146,6 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--json", type=Path, help="write every number there")
     options = parser.parse_args(arguments)
+    collect_seldom()
     made: list[Measured] = []
     for name, graph in models(options.nodes):
         if options.only and name not in options.only:

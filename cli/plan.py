@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgepart.agent.garbage import collect_seldom
 from edgepart.cli.options import Agent, State, target_of
 from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
 from edgepart.planner.errors import UsageError
@@ -79,6 +80,7 @@ def plan(
     if verify and is_deployment(model):
         _print_verified(verify_live(target_of(agent, state), str(model)), as_json)
         return
+    collect_seldom()
     problem = _problem(
         model, cluster, shape or [], devices, gateway, memory_limit or [], objective, axis, budget
     )

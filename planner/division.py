@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import lcm
 
 from edgepart.planner.access.language import Axis
@@ -133,11 +134,8 @@ def tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, 
     places = [layer.place(axis, name) for axis in axes]
     if None in places:
         return {choice.shares[0][0]: region}
-    shares = [share for _, share in choice.shares]
-    if len(axes) > 1 and not choice.grid:
-        cuts = _halves(axes, shares, {axis.name: (0, axis.extent) for axis in axes})
-    else:
-        cuts = _grid(axes, shares, choice.grid)
+    shares = tuple(share for _, share in choice.shares)
+    cuts = _cuts(tuple(axes), shares, choice.grid)
     found: dict[str, Region] = {}
     for (device, _), bounds in zip(choice.shares, cuts, strict=True):
         spans = list(region.spans)
@@ -148,6 +146,16 @@ def tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, 
         if not tile.is_empty:
             found[device] = tile
     return found
+
+
+@lru_cache(maxsize=1 << 14)
+def _cuts(
+    axes: tuple[Axis, ...], shares: tuple[float, ...], grid: tuple[int, ...]
+) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Bounds along each axis, for each device. Layers of one shape are many, and are cut in the same few ways."""
+    if len(axes) > 1 and not grid:
+        return tuple(_halves(axes, shares, {axis.name: (0, axis.extent) for axis in axes}))
+    return tuple(_grid(axes, shares, grid))
 
 
 def _grid(

@@ -101,6 +101,8 @@ class Coarse:
     """By operator name."""
     kinds: Mapping[str, int]
     """By operator name; equal for operators that are the same but for names."""
+    _kept: dict[tuple[int, Axis], tuple[Axis, ...]] = field(default_factory=dict, compare=False, repr=False)
+    """By kind and reduced axis, remembered."""
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -131,13 +133,20 @@ class Coarse:
         shapes = {self.graph.tensors[name].shape for name in exits}
         for name, axis in reduced:
             written = self.graph.shape_of(self.graph.by_name[name].outputs[0])
-            reduction = self.accesses[name].reduction(axis)
-            if axis.extent < 2 * axis.quantum or shapes != {written} or not reduction.again:
+            if axis.extent < 2 * axis.quantum or shapes != {written}:
                 continue
-            halves = (Interval(0, axis.quantum), Interval(axis.quantum, axis.extent))
-            for made in reduction.combine(halves).axes():
-                if made.reducer is None and made.index == axis.index:
-                    yield replace(made, name=axis.name)
+            key = self.kinds[name], axis
+            if key not in self._kept:
+                self._kept[key] = tuple(self._kept_by(name, axis))
+            yield from self._kept[key]
+
+    def _kept_by(self, name: str, axis: Axis) -> Iterator[Axis]:
+        """What of a reduced axis the operator's output has."""
+        reduction = self.accesses[name].reduction(axis)
+        halves = (Interval(0, axis.quantum), Interval(axis.quantum, axis.extent))
+        for made in reduction.combine(halves).axes() if reduction.again else ():
+            if made.reducer is None and made.index == axis.index:
+                yield replace(made, name=axis.name)
 
     def _places(self, axis: Axis, exits: tuple[str, ...]) -> Iterator[tuple[tuple[str, str], int | None]]:
         """Of an operator with several outputs."""
@@ -162,6 +171,14 @@ class Coarse:
 
     def is_pulled(self, op: Operator) -> bool:
         """Whether `op` is computed by whoever reads it, wherever that is."""
+        return op.name in self.pulled
+
+    @cached_property
+    def pulled(self) -> frozenset[str]:
+        """Names of all that are."""
+        return frozenset(op.name for op in self.graph.operators if self._is_left(op))
+
+    def _is_left(self, op: Operator) -> bool:
         access = self.accesses[op.name]
         if access.opaque is not None or any(name in self.graph.outputs for name in op.outputs):
             return False

@@ -55,7 +55,7 @@ class _Builder:
     def run(self) -> Iterator[Reach]:
         graph, coarse = self.coarse.graph, self.coarse
         self.position = {op.name: n for n, op in enumerate(graph.operators)}
-        self.pulled = frozenset(op.name for op in graph.operators if coarse.is_pulled(op))
+        self.pulled = coarse.pulled
         self._find_joints()
         found = [
             (layer, [op for op in layer.operators if op.name not in self.pulled]) for layer in coarse.layers

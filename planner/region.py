@@ -247,7 +247,7 @@ class Region:
 
     def hull(self) -> Region:
         """The smallest box around this region."""
-        return Region(tuple(span_hull(s) for s in self.spans))
+        return self if self.is_box else Region(tuple(span_hull(s) for s in self.spans))
 
     def translate(self, offsets: Sequence[int]) -> Region:
         return Region(
