@@ -5,7 +5,7 @@ Rules only. Memory is counted here: what sessions keep (memory.py), and what is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -148,7 +148,7 @@ class _Maker:
         return self.schedule.draft
 
     @cached_property
-    def readers(self) -> Mapping[str, frozenset[At]]:
+    def readers(self) -> Mapping[str, Set[At]]:
         """By tensor that this device computes, the stages of this device that are handed some of that."""
         computed, found = self.draft.computed, dict[str, set[At]]()
         for stage in self.schedule.stages[self.device]:
@@ -157,7 +157,7 @@ class _Maker:
                 for name, need in share.needs:
                     if name not in inside and covers(computed(name).get(self.device), need):
                         found.setdefault(name, set()).add(stage.first)
-        return {name: frozenset(places) for name, places in found.items()}
+        return found
 
     def made(self, stage: Stage) -> Made:
         """The segment of a stage."""
@@ -201,8 +201,8 @@ class _Maker:
         """What of a stage is read after it, on this device or where it is sent."""
         for share in stage.shares:
             for name, region in share.written:
-                read_later = bool(self.readers.get(name, frozenset()) - {stage.first})
-                moves = self.draft.moves_of(name)
+                places, moves = self.readers.get(name, ()), self.draft.moves_of(name)
+                read_later = len(places) > 1 or (places and stage.first not in places)
                 if read_later or any(m.source == self.device and covers(region, m.region) for m in moves):
                     yield name, region
 

@@ -83,8 +83,10 @@ def coalesce(regions: Iterable[Region]) -> tuple[Region, ...]:
 
 def covers(owned: Region | None, region: Region) -> bool:
     """Whether `owned` can give a part of `region` (or all of one without elements)."""
-    if owned is None or not all(map(_near, owned.spans, region.spans)):
-        return owned is not None and owned == region
+    if owned is None or owned is region:
+        return owned is not None
+    if not all(map(_near, owned.spans, region.spans)):
+        return owned == region
     return owned == region or not owned.intersect(region).is_empty
 
 

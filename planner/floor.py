@@ -82,13 +82,14 @@ class _Sure:
     def compute_s(self) -> dict[str, float]:
         """By device: its part of the seconds that all of an operator takes there. Smaller parts go at no higher rate."""
         found: dict[str, float] = defaultdict(float)
+        seconds = {device: self.study.seconds_on(device) for device in self.study.whole_s}
         for op in self.graph.operators:
             name = next(filter(None, op.outputs), None)
             if name is None or not self.runs[op.name]:
                 continue
             full, owned = self.graph.tensors[name].region.size, self._owned(name)
             for device in self.runs[op.name] & owned.keys():
-                found[device] += self.study.seconds_on(device)[op.name] * owned[device].size / full
+                found[device] += seconds[device][op.name] * owned[device].size / full
         return found
 
     def moved_bytes(self) -> tuple[dict[str, float], dict[str, float]]:

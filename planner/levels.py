@@ -80,6 +80,9 @@ def _feeding(share: Share, flows: Mapping[str, Flow]) -> _Feeding:
     sent: list[tuple[str, int]] = []
     for name, need in share.needs:
         own = flows[name].computed.get(share.device)
+        if own is need:
+            own_ones.append((name, 0))
+            continue
         if own is not None and covers(own, need):
             # Put together from here and there: not in the segment that computes the part from here.
             own_ones.append((name, 1 if is_mixed(need, own) else 0))

@@ -6,7 +6,7 @@ stages.py, the optimiser in optimize.py, ONNX in segment.py. What nobody reads i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import replace
 
 from edgepart.planner.access import Access
@@ -156,9 +156,15 @@ def only_needed(blueprint: Blueprint) -> Decide:
 
     def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
         holders = Holders(owned)
-        return [move for place in needs for move in fetch(blueprint, name, place, needs[place], holders)]
+        lacking = [place for place in needs if not _has(owned.get(place), needs[place])]
+        return [move for place in lacking for move in fetch(blueprint, name, place, needs[place], holders)]
 
     return decide
+
+
+def _has(owned: Region | None, needs: Iterable[Region]) -> bool:
+    """Whether all that is needed is where it is computed, as it nearly always is."""
+    return owned is not None and all(need is owned or owned.contains(need) for need in needs)
 
 
 def broadcast(blueprint: Blueprint) -> Decide:
