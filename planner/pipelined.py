@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.errors import InternalError
 from edgepart.planner.network import Events, Network, local_s
-from edgepart.planner.plan import GATEWAY, Receive, Send
+from edgepart.planner.plan import Receive, Send
 from edgepart.planner.simulate import Simulation, announced
 from edgepart.planner.timeline import Compute, Schedule
 
@@ -110,11 +110,11 @@ class _World:
         self.schedule, self.count = schedule, count
         self.events: Events = []
         self.network = Network(cluster, self.events)
-        self.ways, self.volumes = announced(schedule, self.network.known, gateway)
+        known = announced(schedule, self.network.known, gateway)
+        self.ways, self.volumes, self.inputs = known.ways, known.volumes, known.inputs
+        self.outputs = len(known.outputs)
         self.names = list(schedule.steps)
         self.steps = list(schedule.steps.values())
-        self.inputs = [n for n, message in enumerate(schedule.messages) if message.source == GATEWAY]
-        self.outputs = sum(message.target == GATEWAY for message in schedule.messages)
         numbers = {name: number for number, name in enumerate(self.names)}
         self.targets = [numbers.get(message.target, -1) for message in schedule.messages]
         self.span = len(self.ways) + len(self.steps)

@@ -113,12 +113,13 @@ class _World:
         self.departures: list[float | None] = [None] * count
         self.sent: list[float | None] = [None] * count
         self.arrivals: list[float | None] = [None] * count
-        self.ways, self.volumes = announced(schedule, self.network.known, gateway)
+        self.compute_s = [0.0] * len(self.rest)
+        self.announced = announced(schedule, self.network.known, gateway)
+        self.ways, self.volumes = self.announced.ways, self.announced.volumes
 
     def run(self) -> Simulation:
-        for number, message in enumerate(self.schedule.messages):
-            if message.source == GATEWAY:
-                self._send(number, 0.0)
+        for number in self.announced.inputs:
+            self._send(number, 0.0)
         for device in range(len(self.rest)):
             self._follow(device, 0.0, 0.0)
         events, network, changed, now = self.events, self.network, self.network.changed, 0.0
@@ -145,33 +146,45 @@ class _World:
 
     def _follow(self, device: int, then: float, now: float) -> None:
         """Takes the device's steps from `then` on, until one needs what has not arrived, or sends later than `now`."""
-        arrivals = self.arrivals
+        arrivals, ways, busy = self.arrivals, self.ways, self.compute_s[device]
         for step in self.rest[device]:
             if isinstance(step, Compute):
                 then += step.seconds
+                busy += step.seconds
             elif isinstance(step, Send):
+                number = step.transfer
                 if then > now:
-                    self.sending[device] = step.transfer
+                    self.sending[device] = number
                     heappush(self.events, (then, device))
-                    return
-                self._send(step.transfer, then)
+                    break
+                way = ways[number]
+                if way is None:
+                    self._hand_over(number, then)
+                elif self.network.start(way, number, self.volumes[number], then):
+                    self.departures[number] = then
             else:
                 arrived = arrivals[step.transfer]
                 if arrived is None:
                     self.waiting[step.transfer] = device
                     self.local_s[device] = then
-                    return
+                    break
                 if arrived > then:
                     then = arrived
-        self.ended[device] = True
+        else:
+            self.ended[device] = True
+        self.compute_s[device] = busy
 
     def _send(self, number: int, now: float) -> None:
         way = self.ways[number]
         if way is None:
-            self.departures[number] = self.sent[number] = now
-            self._arrive(number, now + local_s(self.volumes[number]), now)
+            self._hand_over(number, now)
         elif self.network.start(way, number, self.volumes[number], now):
             self.departures[number] = now
+
+    def _hand_over(self, number: int, now: float) -> None:
+        """Between the gateway and its own device."""
+        self.departures[number] = self.sent[number] = now
+        self._arrive(number, now + local_s(self.volumes[number]), now)
 
     def _arrive(self, number: int, when: float, now: float) -> None:
         """It is known now that the message arrives at `when`: whoever waits for it is followed from there."""
@@ -189,20 +202,18 @@ class _World:
             raise InternalError(
                 f"the plan comes to no end: {sorted(stuck)} wait, transfers {lost} never arrive"
             )
-        messages = self.schedule.messages
         sent: dict[str, int] = dict.fromkeys(names, 0)
         received: dict[str, int] = dict.fromkeys(names, 0)
-        for message in messages:
-            if message.source in sent:
-                sent[message.source] += message.nbytes
-            if message.target in received:
-                received[message.target] += message.nbytes
-        compute = compute_s(self.schedule)
+        for (source, target), one in self.announced.between.items():
+            if source in sent:
+                sent[source] += one.nbytes
+            if target in received:
+                received[target] += one.nbytes
+        compute = dict(zip(names, self.compute_s, strict=True))
         arrivals = tuple(cast("list[float]", self.arrivals))
-        outputs = [a for a, m in zip(arrivals, messages, strict=True) if m.target == GATEWAY]
         return Simulation(
             schedule=self.schedule,
-            latency_s=max(outputs, default=0.0),
+            latency_s=max([arrivals[number] for number in self.announced.outputs], default=0.0),
             compute_s=compute,
             loads_s={("compute", name): seconds for name, seconds in compute.items()}
             | self.network.known.loads_s(),
@@ -214,34 +225,59 @@ class _World:
         )
 
 
-def announced(schedule: Schedule, known: Ways, gateway: str) -> tuple[list[Way | None], list[float]]:
-    """By message, the way that it goes, None between the gateway and its own device, and its bytes, on a way with its
-    fixed cost; ways know from then on what they will carry."""
-    found: dict[tuple[str, str], Way | None] = {}
+class Between:
+    """All messages from one place to another."""
+
+    __slots__ = ("nbytes", "way")
+
+    def __init__(self, way: Way | None) -> None:
+        self.way = way
+        """None between the gateway and its own device."""
+        self.nbytes = 0
+
+
+@dataclass(frozen=True)
+class Announced:
+    """The messages of a schedule, as they will go; their ways know what they will carry."""
+
+    ways: Sequence[Way | None]
+    """By message."""
+    volumes: Sequence[float]
+    """By message, its bytes; on a way with its fixed cost."""
+    inputs: Sequence[int]
+    """Messages that the gateway sends."""
+    outputs: Sequence[int]
+    """Messages to the gateway."""
+    between: Mapping[tuple[str, str], Between]
+    """By source and target as the messages name them."""
+
+
+def announced(schedule: Schedule, known: Ways, gateway: str) -> Announced:
+    """Looks at every message once."""
+    between: dict[tuple[str, str], Between] = {}
     ways: list[Way | None] = []
     volumes: list[float] = []
-    for message in schedule.messages:
-        ends = message.source, message.target
-        try:
-            way = found[ends]
-        except KeyError:
-            source, target = message.source or gateway, message.target or gateway
-            way = found[ends] = None if source == target else known.way(source, target)
+    inputs: list[int] = []
+    outputs: list[int] = []
+    for number, message in enumerate(schedule.messages):
+        source, target = message.source, message.target
+        one = between.get((source, target))
+        if one is None:
+            ends = source or gateway, target or gateway
+            one = between[source, target] = Between(None if ends[0] == ends[1] else known.way(*ends))
+        if source == GATEWAY:
+            inputs.append(number)
+        if target == GATEWAY:
+            outputs.append(number)
         volume = float(message.nbytes)
+        one.nbytes += message.nbytes
+        way = one.way
         if way is not None:
             volume += way.fixed
             way.announced += volume
         ways.append(way)
         volumes.append(volume)
-    return ways, volumes
-
-
-def compute_s(schedule: Schedule) -> dict[str, float]:
-    """By device, all its computing."""
-    return {
-        device: sum([step.seconds for step in steps if isinstance(step, Compute)])
-        for device, steps in schedule.steps.items()
-    }
+    return Announced(ways, volumes, inputs, outputs, between)
 
 
 def _label(operators: Sequence[str]) -> str:
