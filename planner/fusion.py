@@ -99,6 +99,8 @@ class Coarse:
     """By operator name."""
     layer_of: Mapping[str, int]
     """By operator name."""
+    declared: Mapping[str, Access]
+    """The same, without a memory: for what is asked once only."""
     kinds: Mapping[str, int]
     """By operator name; equal for operators that are the same but for names."""
     _kept: dict[tuple[int, Axis], tuple[Axis, ...]] = field(default_factory=dict, compare=False, repr=False)
@@ -213,7 +215,8 @@ class Coarse:
 def coarsen(graph: Graph) -> Coarse:
     """The layers of `graph`."""
     kinds = alike(graph)
-    accesses = remembered(accesses_of(graph), kinds)
+    declared = accesses_of(graph)
+    accesses = remembered(declared, kinds)
     position = {op.name: number for number, op in enumerate(graph.operators)}
     joined: dict[str, str] = {}
     for op in graph.operators:
@@ -227,7 +230,8 @@ def coarsen(graph: Graph) -> Coarse:
     numbers: dict[str, int] = {}
     for op in graph.operators:
         numbers.setdefault(joined[op.name], len(numbers))
-    return Coarse(graph, accesses, {op.name: numbers[joined[op.name]] for op in graph.operators}, kinds)
+    layer_of = {op.name: numbers[joined[op.name]] for op in graph.operators}
+    return Coarse(graph, accesses, layer_of, declared, kinds)
 
 
 def layers(graph: Graph) -> Mapping[str, int]:

@@ -29,7 +29,7 @@ class Portion:
     """By tensor; what its own operators hand each other is in here too."""
 
     def seconds(self, device: Device) -> float:
-        return sum(work.on(device) for work in self.works)
+        return sum([work.on(device) for work in self.works])
 
     def __add__(self, other: Portion) -> Portion:
         """Both, on one device."""
@@ -57,12 +57,11 @@ class Piece:
 
 
 class Ground:
-    """What portions are measured on, each piece once. The declarations are the graph's own, without a memory of their
-    own."""
+    """What portions are measured on, each piece once, so that the declarations need no memory of their own."""
 
-    def __init__(self, study: Study, accesses: Mapping[str, Access]) -> None:
+    def __init__(self, study: Study) -> None:
         self.study = study
-        self.accesses = accesses
+        self.accesses = study.coarse.declared
         self._kinds: dict[str, int] = {}
         self._numbers: dict[Hashable, int] = {}
         self._pieces: dict[Hashable, Piece] = {}

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.planner.access import accesses
 from edgepart.planner.cluster import Link
 from edgepart.planner.configurations import Space, configurations, is_alone, worth
 from edgepart.planner.division import Choice, Reduce, Whole
@@ -58,7 +57,7 @@ class Pricer:
         self.devices = study.cluster.devices
         self.gateway = next(n for n, d in enumerate(self.devices) if d.name == study.problem.gateway)
         self.wires = _wires(study)
-        self.ground = Ground(study, accesses(study.graph))
+        self.ground = Ground(study)
         self._masks: dict[Hashable, Mask] = {}
         self.start_s = np.array([study.cost.segment_s(d.name) for d in self.devices])
         self.copy_s = np.array([study.cost.copy_s(d.name, 1.0) for d in self.devices])
@@ -229,11 +228,15 @@ class _Wires:
         """Until all messages are there; bytes by [..., source, target]. As in the simulator, a device sends one after
         another and receives one after another."""
         sent = moved > 0
-        busy = moved * self.byte_s + sent * self.fixed_s
-        way = sent * (self.fixed_s + self.latency_s)
-        out = busy.sum(-1) + way.max(-1)
-        into = busy.sum(-2) + way.max(-2)
-        found: Table = np.maximum(out.max(-1), into.max(-1))
+        count = len(self.byte_s)
+        # Devices first: numpy adds up long rows, and not four numbers at a time.
+        lanes = np.ascontiguousarray(moved.reshape(-1, count * count).T).reshape(count, count, -1)
+        sent = lanes > 0
+        busy = lanes * self.byte_s[:, :, None] + sent * self.fixed_s[:, :, None]
+        way = sent * (self.fixed_s + self.latency_s)[:, :, None]
+        out = (busy.sum(1) + way.max(1)).max(0)
+        into = (busy.sum(0) + way.max(0)).max(0)
+        found: Table = np.maximum(out, into).reshape(moved.shape[:-2])
         return found
 
 

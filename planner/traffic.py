@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgepart.planner.access import accesses
 from edgepart.planner.division import Choice
 from edgepart.planner.elimination import Edge, Table
 from edgepart.planner.footprint import Footprint, Walker
@@ -42,7 +41,7 @@ class Traffic:
         self.study = study
         self.weights = weights
         self.nodes: tuple[Reach, ...] = reaches(study.coarse, study.cost.free)
-        self._ground = Ground(study, accesses(study.graph))
+        self._ground = Ground(study)
         self._walkers: dict[int, Walker] = {}
         self._tables: dict[Hashable, Table] = {}
 

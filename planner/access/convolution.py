@@ -83,6 +83,9 @@ class Convolution(Summing):
         self.kernel = w[2:]
         self.windows: tuple[Window, ...] = windows(bound, self.kernel, x[2:])
         self._boxes: dict[tuple[int, Span], tuple[Span, Span]] = {}
+        self._wholes = tuple(bound.whole(index) for index in range(len(bound.inputs)))
+        channels = (index for index in places.channels if bound.has(index))
+        self._per_channel = tuple(index for index in channels if bound.shape(index) == (bound.output[1],))
         self.family = _family(self.groups, self.read_each, self.kernel)
         quanta = [1] * len(x)
         quanta[1] = self.made_each if self.groups > 1 else 1
@@ -108,22 +111,19 @@ class Convolution(Summing):
     def reads(self, computed: Outputs) -> Reads:
         batch, channel, *space = computed[0].spans
         read = [self._box(axis, one)[1] for axis, one in enumerate(space)]
-        found = [self.bound.whole(index) for index in range(len(self.bound.inputs))]
-        weights = Region.full(self.bound.shape(self.places.w)).replace(0, channel)
-        if self.part is not None:
-            used: Span = (self.part,)
-            weights = weights.replace(1, used)
-        else:
-            used = self._channels(channel)
+        used: Span = self._channels(channel) if self.part is None else (self.part,)
+        found = list(self._wholes)
         found[self.places.x] = Region((batch, used, *read))
-        found[self.places.w] = weights
-        for index in self._per_channel():
+        inner, *kernel = Region.full(self.bound.shape(self.places.w)).spans[1:]
+        found[self.places.w] = Region((channel, inner if self.part is None else used, *kernel))
+        for index in self._per_channel:
             found[index] = Region((channel,))
-        for index in self.places.outputs:
-            if self.bound.has(index):
-                found[index] = computed[0]
-        given = _given(self.bound, self.part, self.places.once)
-        return tuple(None if index is None else region for index, region in zip(given, found, strict=True))
+        for index in filter(self.bound.has, self.places.outputs):
+            found[index] = computed[0]
+        if self.part is not None and self.part.start:
+            for index in filter(self.bound.has, self.places.once):
+                found[index] = None
+        return tuple(found)
 
     def nodes(self, computed: Outputs) -> Local:
         space = [one[0] for one in computed[0].spans[2:]]
@@ -177,18 +177,13 @@ class Convolution(Summing):
             )
         )
 
-    def _per_channel(self) -> list[int]:
-        channels = self.bound.output[1]
-        given = (index for index in self.places.channels if self.bound.has(index))
-        return [index for index in given if self.bound.shape(index) == (channels,)]
-
     def _parts(
         self, made: tuple[int, int], used: tuple[int, int]
     ) -> Iterator[tuple[int, int, tuple[int, int]]]:
         """(input, axis, bounds) of what one run takes of the operator's cropped inputs."""
         yield self.places.x, 1, used
         yield self.places.w, 0, made
-        for index in self._per_channel():
+        for index in self._per_channel:
             yield index, 0, made
         for index in self.places.outputs:
             if self.bound.has(index):
