@@ -85,17 +85,20 @@ def run_requests(schedule: Schedule, cluster: Cluster, gateway: str, count: int,
     return _World(schedule, cluster, gateway, count).run(in_flight)
 
 
+MISSING, HERE, AWAITED = 0, 1, 2
+"""Of a message: not arrived, arrived, and not arrived while its device can only go on with it."""
+
+
 class _Request:
     """One request on all devices."""
 
-    __slots__ = ("arrived", "at", "began_s", "outputs", "started", "waiting")
+    __slots__ = ("at", "began_s", "came", "outputs", "started")
 
     def __init__(self, world: _World, now: float) -> None:
         self.at = [0] * len(world.steps)
         """By device, its next step."""
-        self.arrived = [False] * len(world.ways)
-        self.waiting: dict[int, int] = {}
-        """By message that a device can only go on with, the device."""
+        self.came = bytearray(len(world.ways))
+        """By message, MISSING, HERE or AWAITED."""
         self.started = [False] * len(world.steps)
         self.outputs = world.outputs
         """Messages to the gateway that are missing."""
@@ -131,23 +134,23 @@ class _World:
     def run(self, in_flight: int) -> Stream:
         for _ in range(min(in_flight, self.count)):
             self._enter(0.0)
-        events, network, now = self.events, self.network, 0.0
-        while events or network.changed:
-            if network.changed and (not events or events[0][0] > now):
+        events, network, changed, now = self.events, self.network, self.network.changed, 0.0
+        ways, messages = network.ways, len(self.ways)
+        while events or changed:
+            if changed and (not events or events[0][0] > now):
                 network.settle(now)
                 continue
             now, code = heappop(events)
             if code < 0:
-                way = network.ways[-1 - code]
-                key = network.end(way, now)
-                if key >= 0:
+                way = ways[-1 - code]
+                if now == way.event and (key := network.end(way, now)) >= 0:
                     heappush(events, (now + way.after_s, key))
                 continue
             number, what = divmod(code, self.span)
-            if what < len(self.ways):
+            if what < messages:
                 self._arrive(number, what, now)
             else:
-                self._computed(number, what - len(self.ways), now)
+                self._computed(number, what - messages, now)
         return self._result(in_flight)
 
     def _enter(self, now: float) -> None:
@@ -172,21 +175,22 @@ class _World:
             self.network.start(way, key, self.volumes[message], now)
 
     def _start(self, request: _Request, device: int) -> None:
-        if not request.started[device]:
-            request.started[device] = True
-            self.present[device] += 1
-            self.most_present[device] = max(self.most_present[device], self.present[device])
+        request.started[device] = True
+        self.present[device] += 1
+        self.most_present[device] = max(self.most_present[device], self.present[device])
 
     def _arrive(self, number: int, message: int, now: float) -> None:
         request, device = self.requests[number], self.targets[message]
-        request.arrived[message] = True
+        came = request.came[message]
+        request.came[message] = HERE
         if device < 0:
             request.outputs -= 1
             if not request.outputs:
                 self._answered(number, now)
             return
-        self._start(request, device)
-        if request.waiting.pop(message, -1) >= 0:
+        if not request.started[device]:
+            self._start(request, device)
+        if came == AWAITED:
             self._get_ready(number, device)
             self._go_on(device, now)
 
@@ -201,8 +205,8 @@ class _World:
         request, steps = self.requests[number], self.steps[device]
         at = request.at[device]
         while at < len(steps) and isinstance(step := steps[at], Receive):
-            if not request.arrived[step.transfer]:
-                request.waiting[step.transfer] = device
+            if request.came[step.transfer] != HERE:
+                request.came[step.transfer] = AWAITED
                 break
             at += 1
         else:
@@ -214,8 +218,10 @@ class _World:
 
     def _go_on(self, device: int, now: float) -> None:
         """The oldest request that can goes on by a step, until something is computed or none can."""
+        if self.busy[device]:
+            return
         ready, steps = self.ready[device], self.steps[device]
-        while ready and not self.busy[device]:
+        while ready:
             number = heappop(ready)
             request = self.requests[number]
             step = steps[request.at[device]]
@@ -223,7 +229,8 @@ class _World:
                 self.busy[device] = True
                 code = number * self.span + len(self.ways) + device
                 heappush(self.events, (now + step.seconds, code))
-            elif isinstance(step, Send):
+                break
+            if isinstance(step, Send):
                 self._send(number, step.transfer, now)
                 request.at[device] += 1
                 self._get_ready(number, device)
