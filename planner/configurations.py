@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import accumulate, combinations
 
 from edgepart.planner.access.language import Axis
 from edgepart.planner.division import Choice, Divide, Reduce, Whole
@@ -126,8 +126,8 @@ def _differ(one: Shares, two: Shares, axis: Axis) -> bool:
 
 
 def _ends(shares: Shares) -> list[float]:
-    parts = [share for _, share in shares]
-    return [sum(parts[: n + 1]) / sum(parts) for n in range(len(parts))]
+    sums = list(accumulate(share for _, share in shares))
+    return [end / sums[-1] for end in sums]
 
 
 def grids(count: int) -> tuple[tuple[int, int], ...]:
