@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from edgepart.planner.study import Study
 from tests.planner.small_models import quantised, residual
 from tests.planner.small_transformers import attention, mlp, shuffled
 
-MODELS: dict[str, Callable[[], bytes]] = {
+MODELS: dict[str, Callable[[], bytes | Path]] = {
     "residual": residual,
     "quantised": quantised,
     "mlp": mlp,
