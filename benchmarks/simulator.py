@@ -24,7 +24,7 @@ from edgepart.cli.output import note, say, seconds, table
 from edgepart.planner.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.layout import Problem
 from edgepart.planner.model import load_graph
-from edgepart.planner.pipelined import default_in_flight, stream
+from edgepart.planner.pipelined import default_in_flight, run_requests, stream
 from edgepart.planner.plan import GATEWAY, Receive, Send
 from edgepart.planner.simulate import run_schedule
 from edgepart.planner.strategies import plan
@@ -33,6 +33,9 @@ from edgepart.planner.timeline import Compute, Message, Schedule
 
 TARGET_S = 2.0
 TRIES = 3
+
+IN_FLIGHT = 10
+"""Requests at a time, of twice as many."""
 
 Steps = dict[str, list[Receive | Compute | Send]]
 
@@ -79,8 +82,8 @@ def drawn(chance: Random, devices: int, steps: int, partners: Callable[[int], Se
 
 
 def schedules(devices: int, steps: int) -> Iterator[tuple[str, Schedule, Cluster]]:
-    """Borders to one neighbour and to both, random partners on unequal links, and all of that over one shared medium
-    for a tenth of the devices."""
+    """Borders to one neighbour and to both, random partners on unequal links, a shared medium for a tenth of the devices
+    and for all, and everybody with one hub."""
     chance = Random(0)
     link = Link(1.17e8, 2e-4)
     boxes = tuple(Device(f"d{n}", "k", 1e9, 1e9, 1e9) for n in range(devices))
@@ -94,6 +97,10 @@ def schedules(devices: int, steps: int) -> Iterator[tuple[str, Schedule, Cluster
     yield "two at random", _without_loops(few), mixed
     air = Medium("wifi", 2e7, frozenset(f"d{n}" for n in range(devices // 10)), relayed=True)
     yield "both neighbours, a tenth on Wi-Fi", both, Cluster(boxes, slow, link, (air,))
+    everywhere = Medium("wifi", 2e7, frozenset(box.name for box in boxes), relayed=True)
+    yield "two at random, all on Wi-Fi", _without_loops(few), Cluster(boxes, {}, link, (everywhere,))
+    hub = drawn(chance, devices, steps, lambda n: [0] if n else range(1, devices))
+    yield "all with one hub", hub, even
 
 
 def _without_loops(schedule: Schedule) -> Schedule:
@@ -130,6 +137,15 @@ def drawn_ones(devices: int, steps: int) -> Iterator[Measured]:
         yield measure(what, schedule, devices, 1, partial(run_schedule, schedule, cluster, "d0"))
 
 
+def crowded_ones(devices: int, steps: int) -> Iterator[Measured]:
+    """As many steps in all, of many requests at a time."""
+    count = 2 * IN_FLIGHT
+    for what, schedule, cluster in schedules(devices, max(1, steps // count)):
+        note(f"{what}: {count} requests, {IN_FLIGHT} in flight")
+        run = partial(run_requests, schedule, cluster, "d0", count, IN_FLIGHT)
+        yield measure(f"{what}, {IN_FLIGHT} in flight", schedule, devices, count, run)
+
+
 def real_ones() -> Iterator[Measured]:
     """resnet50 along its rows on 8 unequal devices: one request, and many in flight."""
     graph = load_graph(light("resnet50"))
@@ -154,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=5000, help="of each device")
     parser.add_argument("--json", type=Path, help="write every number there")
     options = parser.parse_args(arguments)
-    big = list(drawn_ones(options.devices, options.steps))
+    big = [*drawn_ones(options.devices, options.steps), *crowded_ones(options.devices, options.steps)]
     found = [*big, *real_ones()]
     say(f"On {sentence()}.")
     rows = [

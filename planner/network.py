@@ -11,6 +11,9 @@ a change is felt by the ways of one card only, which keeps many thousands of mes
 
 The fixed cost of a message occupies both cards like the bytes that could go meanwhile, so that many small
 messages of one device follow each other. Latency and the receiver's own fixed cost come after, and disturb nobody.
+
+Where a crowd shares something, most of its ways do not feel a change at all (planner/sharing.py says why): `_pace` is
+for when there is none anywhere, `_place` for when there is one.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ class Network:
         self.fresh: list[Way] = []
         """Those that began on something `changed`: they have no rate yet."""
         self.crowds = 0
+        """How many of `shared` have one."""
         self._moved: dict[Shared, None] = {}
         """Crowds whose line or rate changed."""
 
