@@ -196,9 +196,17 @@ class Holders:
     def _bounds(self) -> tuple[Array, Array]:
         """[device, axis]: where its region begins, and where it ends."""
         spans = [region.spans for region in self.owned.values()]
+        shape = len(spans), len(spans[0]) if spans else 0
         low = [[one[0].start if one else 0 for one in each] for each in spans]
         high = [[one[-1].stop if one else 0 for one in each] for each in spans]
-        return np.array(low), np.array(high)
+        return np.array(low, np.int64).reshape(shape), np.array(high, np.int64).reshape(shape)
+
+    @cached_property
+    def apart(self) -> bool:
+        """Whether it is plain to see that no two devices compute the same element."""
+        low, high = self._bounds
+        meet = (low[:, None] < high[None, :]) & (low[None, :] < high[:, None])
+        return int(meet.all(axis=2).sum()) <= len(self.owned)  # Each meets itself.
 
     def of(self, box: Region) -> dict[str, Region]:
         """By device, in the same order, what it has of the box; where that has no elements, all of it or nothing."""
@@ -227,6 +235,10 @@ def fetch(
     for box in boxes:
         left: tuple[Region, ...] = (box,)
         parts = {source: part for source, part in holders.of(box).items() if source != target}
+        if holders.apart and not box.is_empty and sum(part.size for part in parts.values()) == box.size:
+            sources = _by_preference(blueprint, target, parts, owned)
+            moves += [Move(name, parts[source], source, target) for source in sources]
+            continue
         for source in _by_preference(blueprint, target, parts, owned):
             moves += [
                 Move(name, part, source, target)

@@ -1,10 +1,10 @@
 """Ours: what every other strategy would do is simulated, the best is improved step by step, and the best that fits wins.
 
-It starts from every device alone (so that the answer is never slower than the best single device) and from all candidates
-of all strategies; then come recipes (planner/openings.py): every direction over the k fastest and the k best connected
-devices, mixed directions, blocks with recomputed instead of fetched halos, stretches on one device after another. The best
-of them is improved, whatever it came from: work moves from the busiest to the idlest, devices that hurt are left out, and
-stretches of the model are done as in other good candidates, or in another mode.
+It starts from every device alone that may be the best (so that the answer is never slower than the best single device)
+and from all candidates of all strategies; then come recipes (planner/openings.py): every direction over the k fastest and
+the k best connected devices, mixed directions, blocks with recomputed instead of fetched halos, stretches on one device
+after another. The best of them is improved, whatever it came from: work moves from the busiest to the idlest, devices that
+hurt are left out, and stretches of the model are done as in other good candidates, or in another mode.
 
 A candidate whose busiest device or card alone takes longer than the best so far is not simulated (planner/floor.py).
 
@@ -71,7 +71,7 @@ PROMISING = ("optcnn", "bbgrap", "deepthings", "modnn", "model", "data", "owt")
 
 @register("auto")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """Every device alone, what the others find, openings, and improvements of the best of them."""
+    """Devices alone, what the others find, openings, and improvements of the best of them."""
     tried = list(singles(study, "auto"))
     yield from tried
     if len(study.by_speed) == 1 or not study.layers:

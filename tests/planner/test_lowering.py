@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -97,6 +98,14 @@ def test_holders_of_a_box_are_all_that_have_some_of_it(held: list[Region], box: 
     assert list(found) == [name for name, region in owned.items() if overlaps(region, box)]
     assert all(part == owned[name].intersect(box) for name, part in found.items())
     assert all(covers(region, box) == overlaps(region, box) for region in held)
+    if Holders(owned).apart:
+        assert all(one.intersect(two).is_empty for one, two in combinations(held, 2))
+
+
+def test_devices_with_a_part_each_are_apart_and_copies_are_not() -> None:
+    rows = {f"d{n}": Region.box((0, 4), (n, n + 1)) for n in range(9)}
+    assert Holders(rows).apart
+    assert not Holders({**rows, "copy": rows["d3"]}).apart
 
 
 def test_a_follower_remembers_only_what_it_is_told_stays_the_same() -> None:
