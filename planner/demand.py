@@ -205,8 +205,8 @@ class Holders:
     def apart(self) -> bool:
         """Whether it is plain to see that no two devices compute the same element."""
         low, high = self._bounds
-        meet = (low[:, None] < high[None, :]) & (low[None, :] < high[:, None])
-        return int(meet.all(axis=2).sum()) <= len(self.owned)  # Each meets itself.
+        meet = ((low[:, None] < high[None, :]) & (low[None, :] < high[:, None])).all(axis=2)
+        return not (meet & ~np.eye(len(self.owned), dtype=bool)).any()
 
     def of(self, box: Region) -> dict[str, Region]:
         """By device, in the same order, what it has of the box; where that has no elements, all of it or nothing."""
