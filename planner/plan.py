@@ -265,7 +265,11 @@ _PLAIN: dict[str, tuple[type, ...]] = {
 
 def _check_types(record: Any) -> None:
     """TypeError where a field of a record, or of one in it, is no text, number or bytes as it is declared."""
-    if isinstance(record, tuple | dict):
+    if isinstance(record, Interval):
+        for name, bound in zip(record._fields, record, strict=True):
+            if type(bound) is not int:
+                raise TypeError(f"Interval.{name} is {bound!r:.50}")
+    elif isinstance(record, tuple | dict):
         for item in record.values() if isinstance(record, dict) else record:
             _check_types(item)
     elif is_dataclass(record):
