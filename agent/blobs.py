@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from edgepart.agent.asks import Asks
-from edgepart.agent.exchange import Echo, Echoed, Files, Part, Question, WantFiles, WantPart
+from edgepart.agent.exchange import Files, Part, WantFiles, WantPart
 from edgepart.agent.frames import Buffer
 from edgepart.agent.store import Partial, Source, Store, manifest_from_json, manifest_to_json
 from edgepart.planner.errors import EdgepartError, FrameError, PeerError, Unavailable
@@ -45,15 +45,12 @@ class Serving:
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def asked(self, node: str, question: Question, payload: memoryview) -> None:
-        """A question came. Echoes are answered in the caller's thread: they measure the link, not our queue."""
-        if isinstance(question, Echo):
-            self._send(node, Echoed(question.ticket), [payload])
-        else:
-            try:
-                self._pool.submit(self._answer, node, question)
-            except RuntimeError as error:
-                raise Unavailable("this agent stops") from error
+    def asked(self, node: str, question: WantFiles | WantPart) -> None:
+        """A question came."""
+        try:
+            self._pool.submit(self._answer, node, question)
+        except RuntimeError as error:
+            raise Unavailable("this agent stops") from error
 
     def _answer(self, node: str, question: WantFiles | WantPart) -> None:
         payload: list[Buffer] = []
@@ -84,7 +81,7 @@ class Serving:
             self._cut(want.digest, source)
         return self._store.get(want.digest)
 
-    def _send(self, node: str, answer: Files | Part | Echoed, payload: Sequence[Buffer]) -> None:
+    def _send(self, node: str, answer: Files | Part, payload: Sequence[Buffer]) -> None:
         try:
             self._reply(node, answer, payload)
         except Unavailable as error:

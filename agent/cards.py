@@ -11,11 +11,25 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from edgepart.agent.control import Card
-from edgepart.planner.cluster import Cluster, Device, Link, from_json, to_json
+from edgepart.planner.cluster import Cluster, Device, Link, Medium, from_json, to_json
 from edgepart.planner.errors import FrameError, UsageError
 
 NOISE = 0.3
 """A link or device whose numbers moved by less than this part is the same; more would make every breeze a replan."""
+
+
+SHARED = 0.8
+"""Devices that can send less than this part of what their links promise when all do at once have something in common."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """What devices can send when all of them do."""
+
+    nodes: frozenset[str]
+    """Node ids."""
+    bytes_per_s: float
+    """All of them, in all directions."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +39,18 @@ class Measured:
     device: Device
     links: Mapping[str, Link] = field(default_factory=dict)
     """By the other side's node id: as this device measured them."""
+    together: Together | None = None
+    """As this device measured it, if it did."""
 
 
 def write(measured: Measured) -> bytes:
     """The document of a Card: cluster.json's words, links by node id."""
     document = to_json(Cluster((measured.device,)))["devices"][0]
     links = {node: asdict(link) for node, link in sorted(measured.links.items())}
-    return json.dumps({"device": document, "links": links}, sort_keys=True).encode()
+    card = {"device": document, "links": links}
+    if (together := measured.together) is not None:
+        card["together"] = {"nodes": sorted(together.nodes), "bytes_per_s": together.bytes_per_s}
+    return json.dumps(card, sort_keys=True).encode()
 
 
 def read(document: bytes) -> Measured:
@@ -40,9 +59,17 @@ def read(document: bytes) -> Measured:
         parsed = json.loads(document)
         cluster = from_json({"devices": [parsed["device"]]})
         links = {str(node): Link(**_numbers(entry)) for node, entry in parsed["links"].items()}
+        together = _together(parsed["together"]) if "together" in parsed else None
     except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
-    return Measured(cluster.devices[0], links)
+    return Measured(cluster.devices[0], links, together)
+
+
+def _together(entry: Mapping[str, Any]) -> Together:
+    nodes, rate = entry["nodes"], float(entry["bytes_per_s"])
+    if not 0 < rate < float("inf") or not all(isinstance(node, str) for node in nodes):
+        raise ValueError(f"together {entry}")
+    return Together(frozenset(nodes), rate)
 
 
 def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
@@ -66,7 +93,25 @@ def cluster_of(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
                 pair = (min(name, other), max(name, other))
                 links[pair] = _worse(links.get(pair, link), link)
     devices = tuple(replace(one.device, name=name) for name, one in measured.items())
-    return Cluster(devices, links)
+    cluster = Cluster(devices, links)
+    crowds = [one.together for one in measured.values() if one.together is not None]
+    medium = _medium(cluster, crowds, names)
+    return cluster if medium is None else replace(cluster, media=(medium,))
+
+
+def _medium(cluster: Cluster, crowds: Iterable[Together], names: Mapping[str, str]) -> Medium | None:
+    """What devices share, where those measured together sent less than their cards can. Of several measurements the one
+    with most of the devices counts, and of these the fastest: what disturbs one only makes it slower."""
+    cards = cluster.card_bytes_per_s
+    found = [({names[n] for n in crowd.nodes if names.get(n) in cards}, crowd) for crowd in crowds]
+    found = [(present, crowd) for present, crowd in found if len(present) > 1]
+    if not found:
+        return None
+    present, crowd = max(found, key=lambda one: (len(one[0]), one[1].bytes_per_s))
+    each, usual = crowd.bytes_per_s / len(crowd.nodes), sum(map(cards.__getitem__, present)) / len(present)
+    if each >= SHARED * usual:
+        return None
+    return Medium("what all share", crowd.bytes_per_s, frozenset(present))
 
 
 def _worse(one: Link, two: Link) -> Link:
@@ -81,11 +126,15 @@ def differs(old: Measured, new: Measured) -> bool:
     """Whether a planner may care: another set of links, or a number that moved by more than NOISE."""
     if old.links.keys() != new.links.keys():
         return True
+    was, now = old.together, new.together
+    if (was and was.nodes) != (now and now.nodes):
+        return True
     pairs: Sequence[tuple[float, float]] = [
         (old.device.flops_per_s, new.device.flops_per_s),
         (old.device.memory_bytes_per_s, new.device.memory_bytes_per_s),
         (old.device.memory_bytes, new.device.memory_bytes),
         *((old.links[node].bytes_per_s, link.bytes_per_s) for node, link in new.links.items()),
+        *([(was.bytes_per_s, now.bytes_per_s)] if was and now else []),
         *((old.links[node].latency_s + 1e-3, link.latency_s + 1e-3) for node, link in new.links.items()),
     ]
     return any(abs(a - b) > NOISE * max(a, b) for a, b in pairs)

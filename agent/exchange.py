@@ -6,6 +6,7 @@ Weights and models travel as parts, so that a broken transfer goes on where it s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,39 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Echo:
-    """Send the payload back at once: measures the link."""
+class EchoTogether:
+    """Measure how long echoes to `node` take while other members do the same; the answer says it."""
 
     ticket: int
+    node: str
+    nbytes: int
+    """Of each echo's payload."""
+    count: int
+    """Echoes under way at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class EchoedTogether:
+    ticket: int
+    seconds: float
+    """Until all were back."""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """Send the payload back at once: measures the link. Packed and unpacked as tensors are, as they are what is sent."""
+
+    ticket: int
+    arrays: tuple[Any, ...] = ()
+    """As in Tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Echoed:
     ticket: int
+    arrays: tuple[Any, ...] = ()
 
 
-Question = WantFiles | WantPart | Echo
-Answer = Files | Part | Echoed
+Question = WantFiles | WantPart | EchoTogether
+Answer = Files | Part | EchoedTogether

@@ -1,7 +1,9 @@
-"""Measuring: keeps this device's card true. Door: probes (agent/probe.py) and echoes over the links.
+"""Measuring: keeps this device's card true. Door: the clock; probe.py measures the device, echoes.py asks others.
 
 The device is probed at the start; a link is measured by whoever comes new, one link at a time so that two measurements
-do not share a wire.
+do not share a wire. What devices can send when all of them do at once is measured by the one with the largest node id,
+whenever the members have changed: where they share a wireless channel, a hub or a processor, that is less than the links
+promise one by one.
 """
 
 from __future__ import annotations
@@ -9,15 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from statistics import median
+from typing import Any, Protocol
 
-from edgepart.agent.asks import Asks
-from edgepart.agent.cards import Measured, differs, write
+from edgepart.agent.cards import Measured, Together, differs, write
 from edgepart.agent.events import CardReady
-from edgepart.agent.exchange import Echo
+from edgepart.agent.exchange import EchoedTogether, EchoTogether
 from edgepart.agent.memory import give_back
-from edgepart.agent.probe import BURST, ECHO_BYTES, LinkProbe, echo_sizes
+from edgepart.agent.probe import BORDER_BYTES, BURST, ECHO_BYTES, LinkProbe, echo_sizes
 from edgepart.planner.cluster import Device, Link
 from edgepart.planner.errors import Unavailable
 
@@ -29,11 +32,37 @@ NEWCOMER_S = 30.0
 """For so long after its start a device measures all its links itself; afterwards newcomers do it for it."""
 LATER_S = 10.0
 """A link that neither end has measured is tried again after this, by the end with the larger node id."""
+QUIET_S = 1.0
+"""For so long nobody came or left before all members echo together: by then links are measured."""
 ECHO_S = 18.0
 """How long an echo may take: three of 1 MiB there and back at 2 Mbit/s, sent together."""
-BURSTS = 4
+PAUSE_S = 0.003
+"""Before an echo that goes alone. Devices compute between two exchanges: what wakes up and what caches hold is as then."""
+BURSTS = 5
 TOGETHER = 3
 """Large echoes under way at once: devices that exchange borders load both directions, and both ends' processors."""
+CROWD = 3
+"""At least so many devices echo together: of two, their link tells it all."""
+CROWD_S = 0.2
+"""How long echoing together may take, about, were the links alone."""
+MOST_TOGETHER = 32
+"""Echoes of one device then."""
+ROUNDS = 3
+"""Of echoing together; the median counts."""
+
+
+class RoundTrips(Protocol):
+    """agent/echoes.py."""
+
+    def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float: ...
+
+
+class Questions(Protocol):
+    """agent/asks.py."""
+
+    def ask(
+        self, node: str, question: EchoTogether, *, timeout_s: float
+    ) -> Awaitable[tuple[Any, memoryview]]: ...
 
 
 class Measuring:
@@ -43,13 +72,15 @@ class Measuring:
         self,
         node: str,
         device: Device,
-        asks: Asks,
+        echoes: RoundTrips,
+        asks: Questions,
         ready: Callable[[CardReady], None],
         theirs: Callable[[str], Measured | None],
     ) -> None:
         """`theirs` gives what another member measured, as far as it has told."""
         self._node = node
         self._measured = Measured(device)
+        self._echoes = echoes
         self._asks = asks
         self._ready = ready
         self._theirs = theirs
@@ -72,21 +103,36 @@ class Measuring:
             await self._measure_all(time.monotonic() < newcomer_until)
             give_back()  # what the large echoes took
             self._tell()
-            await self._change(LATER_S if self._missing() else None)
+            if self._is_to_crowd() and not await self._change(QUIET_S):
+                await self._measure_together()
+                give_back()
+                self._tell()
+            wait = LATER_S if self._missing() or self._is_to_crowd() else None
+            await self._change(wait)
 
-    async def _change(self, timeout_s: float | None) -> None:
-        """Until the members change, or the time is up."""
+    async def _change(self, timeout_s: float | None) -> bool:
+        """Until the members change, or the time is up; whether they did."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
+                return await self._changed.wait()
         except TimeoutError:
-            return
+            return False
 
     def _missing(self) -> set[str]:
         """Members to whom neither end has measured the link."""
         unknown = self._present - self._measured.links.keys()
         known = {node for node in unknown if self._node in getattr(self._theirs(node), "links", ())}
         return unknown - known
+
+    def _is_to_crowd(self) -> bool:
+        """Whether this device is to see what all can send at once, and has not with everybody who is there."""
+        everybody = self._present | {self._node}
+        known = self._measured.together
+        return (
+            len(everybody) >= CROWD
+            and self._node == max(everybody)
+            and (known is None or not everybody <= known.nodes)
+        )
 
     async def _measure_all(self, newcomer: bool) -> None:
         links = {node: link for node, link in self._measured.links.items() if node in self._present}
@@ -111,24 +157,70 @@ class Measuring:
         """Echoes without payload one at a time and in bursts, middle ones one at a time, large ones `TOGETHER`.
         Unavailable where the other end does not answer."""
         probe = LinkProbe()
-        await self._echo(node, 0)  # the first one meets cold caches
+        await self._trip_s(node, 0)  # the first one meets cold caches
         for _ in range(BURSTS):
-            probe.add_burst(BURST, await self._echoes(node, 0, BURST))
+            probe.add_burst(BURST, await self._trip_s(node, 0, BURST))
         for size in echo_sizes():
+            await asyncio.sleep(PAUSE_S)
             if size == ECHO_BYTES:
                 # The first is there before its echo begins: the last one's way back makes one more than they are.
-                probe.add(size * (TOGETHER + 1) // 2, await self._echoes(node, size, TOGETHER))
+                probe.add(size * (TOGETHER + 1) // 2, await self._trip_s(node, size, TOGETHER))
             else:
-                probe.add(size, await self._echo(node, size))
+                probe.add(size, await self._trip_s(node, size))
         return probe.link()
 
-    async def _echoes(self, node: str, nbytes: int, count: int) -> float:
-        """Seconds until all are back."""
-        began = time.perf_counter()
-        await asyncio.gather(*(self._echo(node, nbytes) for _ in range(count)))
-        return time.perf_counter() - began
+    async def _trip_s(self, node: str, nbytes: int, count: int = 1) -> float:
+        """In a thread, as the compute thread of a device waits for what it needs."""
+        return await asyncio.to_thread(self._echoes.trip_s, node, nbytes, count, ECHO_S)
 
-    async def _echo(self, node: str, nbytes: int) -> float:
-        began = time.perf_counter()
-        await self._asks.ask(node, Echo(0), [bytes(nbytes)] if nbytes else [], timeout_s=ECHO_S)
-        return time.perf_counter() - began
+    # All at once
+
+    async def _measure_together(self) -> None:
+        """Every member echoes to the next one, all at the same time."""
+        ring = sorted(self._present | {self._node})
+        rates = [link.bytes_per_s for link in self._measured.links.values()]
+        rates += [one.bytes_per_s for node in self._present for one in self._links_of(node)]
+        count = int(CROWD_S * min(rates, default=0.0) / (4 * BORDER_BYTES))
+        count = max(2, min(MOST_TOGETHER, count))
+        try:
+            found = [await self._round_s(ring, count) for _ in range(ROUNDS)]
+        except Unavailable as error:
+            log.info("what all can send at once is not measured: %s", error)
+            return
+        nbytes = 2 * BORDER_BYTES * count * len(ring)
+        together = Together(frozenset(ring), nbytes / median(found))
+        log.info("%d devices at once: %.3g bytes/s", len(ring), together.bytes_per_s)
+        self._measured = replace(self._measured, together=together)
+
+    def _links_of(self, node: str) -> Sequence[Link]:
+        theirs = self._theirs(node)
+        return () if theirs is None else tuple(theirs.links.values())
+
+    async def _round_s(self, ring: Sequence[str], count: int) -> float:
+        """Of the slowest. Unavailable where one does not answer."""
+        after = {node: ring[(place + 1) % len(ring)] for place, node in enumerate(ring)}
+
+        async def one(node: str) -> EchoedTogether:
+            question = EchoTogether(0, after[node], BORDER_BYTES, count)
+            if node == self._node:
+                return await self.asked(question)
+            answer, _ = await self._asks.ask(node, question, timeout_s=ECHO_S + 2)
+            if not isinstance(answer, EchoedTogether):
+                raise Unavailable(f"{node} answers something else than it was asked")
+            return answer
+
+        answers = await asyncio.gather(*map(one, ring))
+        for node, answer in zip(ring, answers, strict=True):
+            if answer.error or not answer.seconds > 0:
+                raise Unavailable(f"{node}: {answer.error or 'took no time'}")
+        return max(answer.seconds for answer in answers)
+
+    async def asked(self, question: EchoTogether) -> EchoedTogether:
+        """Another member, or this one, wants to know."""
+        if question.nbytes > ECHO_BYTES or question.count > MOST_TOGETHER:
+            return EchoedTogether(question.ticket, 0.0, "that is more than an agent sends to measure")
+        try:
+            seconds = await self._trip_s(question.node, question.nbytes, question.count)
+        except Unavailable as error:
+            return EchoedTogether(question.ticket, 0.0, str(error))
+        return EchoedTogether(question.ticket, seconds)

@@ -50,6 +50,8 @@ DATA_KINDS = kinds(
     exchange.Files,
     exchange.WantPart,
     exchange.Part,
+    exchange.EchoTogether,
+    exchange.EchoedTogether,
     exchange.Echo,
     exchange.Echoed,
 )
@@ -64,6 +66,12 @@ class RequestFrames(Protocol):
     def arrived(self, message: Tensors | Failed | Cancel, values: Sequence[Value], source: str) -> None: ...
 
 
+class EchoFrames(Protocol):
+    """Whoever takes echoes, in the thread that read them: agent/echoes.py."""
+
+    def came(self, node: str, message: exchange.Echo | exchange.Echoed, values: Sequence[Value]) -> None: ...
+
+
 class Post:
     """This agent's letter box."""
 
@@ -72,19 +80,23 @@ class Post:
         self._send_frame = send_frame
         self._loop = asyncio.get_running_loop()
         self._requests: RequestFrames | None = None
+        self._echoes: EchoFrames | None = None
         self._to_core: Callable[[Received], None] = _nowhere
-        self._question: Callable[[str, exchange.Question, memoryview], None] = _nowhere
+        self._question: Callable[[str, exchange.Question], None] = _nowhere
         self._answer: Callable[[str, exchange.Answer, memoryview], None] = _nowhere
 
     def connect(
         self,
         requests: RequestFrames,
+        echoes: EchoFrames,
         to_core: Callable[[Received], None],
-        question: Callable[[str, exchange.Question, memoryview], None],
+        question: Callable[[str, exchange.Question], None],
         answer: Callable[[str, exchange.Answer, memoryview], None],
     ) -> None:
-        """Where what comes in goes. `requests` and `question` are called in reader threads, the others in the loop."""
-        self._requests, self._to_core, self._question, self._answer = requests, to_core, question, answer
+        """Where what comes in goes. `requests`, `echoes` and `question` are called in reader threads, the others in the
+        loop."""
+        self._requests, self._echoes = requests, echoes
+        self._to_core, self._question, self._answer = to_core, question, answer
 
     # Out
 
@@ -103,10 +115,16 @@ class Post:
             if self._requests is not None:
                 self._requests.arrived(message, values, node)
         elif isinstance(message, Tensors):
-            metas, buffers = pack_arrays(values)
-            self.data(node, replace(message, arrays=metas), buffers)
+            self.arrays(node, message, values)
         else:
             self.data(node, message)
+
+    def arrays(
+        self, node: str, message: Tensors | exchange.Echo | exchange.Echoed, values: Sequence[Value]
+    ) -> None:
+        """A message with these values as its `arrays`. Unavailable where there is no link. Any thread."""
+        metas, buffers = pack_arrays(values)
+        self.data(node, replace(message, arrays=metas), buffers)
 
     # In
 
@@ -123,8 +141,12 @@ class Post:
                 values = unpack_arrays(arrays, frame.body)
                 if self._requests is not None:
                     self._requests.arrived(message, values, node)
-            case exchange.WantFiles() | exchange.WantPart() | exchange.Echo():
-                self._question(node, message, frame.body)
+            case exchange.Echo() | exchange.Echoed():
+                values = unpack_arrays(message.arrays, frame.body)
+                if self._echoes is not None:
+                    self._echoes.came(node, message, values)
+            case exchange.WantFiles() | exchange.WantPart() | exchange.EchoTogether():
+                self._question(node, message)
             case _:
                 self._loop.call_soon_threadsafe(self._answer, node, message, frame.body)
 

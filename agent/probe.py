@@ -15,13 +15,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from threading import Event
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnxruntime as ort
 import psutil
 
+from edgepart.agent.executor import Executor
+from edgepart.agent.messages import NO_EPOCH, Tensors
+from edgepart.agent.sessions import PreparedProgram, load_segment
 from edgepart.planner.cluster import FIXED_S, Cluster, Device, Link, to_json
 from edgepart.planner.errors import Unavailable, UsageError
+from edgepart.planner.plan import GATEWAY, Piece, Port, Program, Receive, Run, Segment, Send, Step, Transfer
+from edgepart.planner.region import Region
 
 if TYPE_CHECKING:
     from edgepart.agent.trials import Trial
@@ -78,11 +86,59 @@ def probe_device(
         memory_bytes_per_s=moves["elementwise/67108864"],
         memory_bytes=float(memory_limit or available_memory_bytes() * _SHARE_OF_MEMORY),
         threads=threads,
-        segment_s=one_s,
+        segment_s=_segment_s(threads, clock),
         families=families,
         moves=moves,
         kernel_s=kernel_s,
     )
+
+
+def _segment_s(threads: int, clock: Callable[[], float]) -> float:
+    """What a segment costs besides its operators: a session's run, and the executor's work before and after it."""
+    from edgepart.agent.trials import CHAINED, chain
+
+    program, transfers = _program(chain(1).model.SerializeToString(), CHAINED)
+    segment = load_segment(program.segments[0], {}, threads)
+    done = Event()
+    executor = Executor(lambda *_: done.set())
+    executor.start()
+    try:
+        executor.install("probe", NO_EPOCH, PreparedProgram(program, (segment,)), transfers, {_HERE: _HERE})
+        best, end, request = float("inf"), clock() + _BUDGET_S, 0
+        while request < _LEAST_RUNS or clock() < end:
+            request += 1
+            done.clear()
+            start = clock()
+            executor.deliver(
+                Tensors("probe", NO_EPOCH, f"{_HERE}/{request}", 0, ()), [np.ones(1, np.float32)]
+            )
+            done.wait()
+            best = min(best, clock() - start)
+        return best / CHAINED
+    finally:
+        executor.stop()
+
+
+_HERE = "here"
+
+
+def _program(model: bytes, runs: int) -> tuple[Program, tuple[Transfer, ...]]:
+    """One segment, run so many times for one request."""
+    x, y = Piece("x", Region.full((1,))), Piece("y", Region.full((1,)))
+    segment = Segment(
+        digest="",
+        model=model,
+        inputs=(Port("x", x),),
+        outputs=(Port("y", y),),
+        weights=(),
+        operators=(),
+        compute_s=0.0,
+        flops=0.0,
+        workspace_bytes=0,
+    )
+    steps: tuple[Step, ...] = (Receive(0), *[Run(0)] * runs, Send(1))
+    transfers = Transfer(0, GATEWAY, _HERE, (x,), 4), Transfer(1, _HERE, GATEWAY, (y,), 4)
+    return Program(_HERE, steps, (segment,), 0, 0), transfers
 
 
 def _border(own_s: Callable[[Trial], float], most: float) -> float:
@@ -172,9 +228,9 @@ def default_threads() -> int:
 class LinkProbe:
     """From round trips of echoes to a Link. Feed it, then ask.
 
-    The best small round trip is twice the way of one message; what each of many that go together adds is the fixed cost
+    A small round trip is twice the way of one message; what each of many that go together adds is the fixed cost
     of a message at the slower end, and the rest of the way is latency. What a big one takes longer is its payload, both
-    ways. The best of several of a size counts: what disturbs an echo only makes it longer; of sizes, the slower."""
+    ways. Of several of a size the median counts, as that is what the next one will take; of sizes, the slower."""
 
     small_s: list[float] = field(default_factory=list)
     """Round trips of echoes without payload."""
@@ -202,23 +258,28 @@ class LinkProbe:
         """Unavailable: not both kinds of echo came back yet."""
         if not self.small_s or not self.big:
             raise Unavailable("this link is not measured yet: no echo came back")
-        quiet_s = min(self.small_s)
-        rates: dict[int, float] = {}
+        small_s = median(self.small_s)
+        trips: dict[int, list[float]] = {}
         for nbytes, trip_s in self.big:
-            rate = 2 * nbytes / max(trip_s - quiet_s, trip_s / 100)
-            rates[nbytes] = max(rate, rates.get(nbytes, 0.0))
-        message_s = self._message_s(quiet_s)
-        return Link(min(rates.values()), quiet_s / 2 - 2 * message_s, message_s)
+            trips.setdefault(nbytes, []).append(trip_s)
+        rate = min(_rate(nbytes, median(taken), small_s) for nbytes, taken in trips.items())
+        message_s = self._message_s(small_s)
+        return Link(rate, small_s / 2 - 2 * message_s, message_s)
 
-    def _message_s(self, quiet_s: float) -> float:
+    def _message_s(self, small_s: float) -> float:
         """At each end; no more than half of the way of one."""
-        each = [(seconds - quiet_s) / (count - 1) for count, seconds in self.bursts]
-        return min(max(0.0, min(each, default=FIXED_S)), quiet_s / 4)
+        each = [(seconds - small_s) / (count - 1) for count, seconds in self.bursts]
+        return min(max(0.0, median(each or [FIXED_S])), small_s / 4)
+
+
+def _rate(nbytes: int, trip_s: float, small_s: float) -> float:
+    """Bytes/s of an echo's payload, there and back."""
+    return 2 * nbytes / max(trip_s - small_s, trip_s / 100)
 
 
 def echo_sizes() -> Sequence[int]:
     """Payloads of the echoes that measure a link, in the order to send them."""
-    return (*[0] * 10, *[BORDER_BYTES] * 4, *[ECHO_BYTES] * 4)
+    return (*[0] * 12, *[BORDER_BYTES] * 8, *[ECHO_BYTES] * 5)
 
 
 if __name__ == "__main__":  # agent/probing.py: in a process of its own

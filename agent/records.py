@@ -47,11 +47,23 @@ def frame_to_message(frame: Frame, registry: Kinds) -> Any:
     return _record(cls)(frame.header)
 
 
+@cache
+def _names(cls: type[Any]) -> tuple[str, ...] | None:
+    """A dataclass's fields; None for another class."""
+    return tuple(f.name for f in fields(cls)) if is_dataclass(cls) else None
+
+
+_ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
+
+
 def _plain(value: Any) -> Any:
+    if type(value) in _ATOMS:
+        return value
     if isinstance(value, Enum):
         return value.value
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    kind: Any = type(value)
+    if (names := _names(kind)) is not None:
+        return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, (tuple, list)):
         return tuple(_plain(item) for item in value)
     if isinstance(value, Mapping):

@@ -25,6 +25,8 @@ from edgepart.agent.blobs import Fetching, Serving
 from edgepart.agent.cards import Measured, read
 from edgepart.agent.core import Core
 from edgepart.agent.discovery import Announcement, Discovery, Seen, local_addresses
+from edgepart.agent.echoes import Echoes
+from edgepart.agent.exchange import EchoTogether, Question
 from edgepart.agent.executor import COMPUTE_THREAD, Executor
 from edgepart.agent.face import Face
 from edgepart.agent.frames import Frame
@@ -51,7 +53,7 @@ from edgepart.agent.store import Source, Store
 from edgepart.agent.timing import Timing
 from edgepart.agent.transport import Transport
 from edgepart.planner.cluster import Device
-from edgepart.planner.errors import EdgepartError, FrameError, UsageError
+from edgepart.planner.errors import EdgepartError, FrameError, Unavailable, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ class Agent:
         self._ending = AsyncExitStack()
         """How to undo what was started, last first."""
         self._ending.callback(os.close, lock)
+        self._echoing: set[asyncio.Task[None]] = set()
         self._wired = threading.Event()
         """Until it is set nobody is there to take frames and news of links; the transport's threads wait."""
 
@@ -95,8 +98,8 @@ class Agent:
         self._make_logic(listen, listener)
         node, post = self.identity.node_id, self._shell.post
         device = within(device, self._options.memory_limit_bytes, resident_bytes())
-        self._measuring = Measuring(node, device, self._asks, post, self._measured_by)
-        self._post.connect(self._plans, self._shell.post, self._serving.asked, self._asks.answered)
+        self._measuring = Measuring(node, device, self._echoes, self._asks, post, self._measured_by)
+        self._post.connect(self._plans, self._echoes, self._shell.post, self._question, self._asks.answered)
         self._wired.set()
         self._ending.callback(self._leave)
         self._shell.start()
@@ -125,6 +128,8 @@ class Agent:
         self._ending.callback(self._wired.set)  # also where the start fails before that
         self._post = Post(node, self._transport.send)
         self._asks = Asks(self._post.data)
+        self._echoes = Echoes(self._post.arrays)
+        self._ending.push_async_callback(asyncio.to_thread, self._echoes.stop)
         self._aside = Aside()
         self._ending.push_async_callback(asyncio.to_thread, self._aside.stop)
 
@@ -245,6 +250,26 @@ class Agent:
         self._wired.wait()
         self._post.take(node, channel, frame)
 
+    def _question(self, node: str, question: Question) -> None:
+        """From a reader's thread."""
+        if isinstance(question, EchoTogether):
+            self._loop.call_soon_threadsafe(self._echo_together, node, question)
+        else:
+            self._serving.asked(node, question)
+
+    def _echo_together(self, node: str, question: EchoTogether) -> None:
+        task = asyncio.create_task(self._answer_together(node, question), name="echoing together")
+        self._echoing.add(task)  # The loop itself keeps no hold on it.
+        task.add_done_callback(self._echoing.discard)
+        task.add_done_callback(_failed)
+
+    async def _answer_together(self, node: str, question: EchoTogether) -> None:
+        found = await self._measuring.asked(question)
+        try:
+            self._post.data(node, found)
+        except Unavailable as error:
+            log.info("cannot tell %s how long echoes took: %s", node, error)
+
     def _link(self, node: str, up: bool, text: str) -> None:
         """From the transport's thread."""
         self._wired.wait()
@@ -254,6 +279,7 @@ class Agent:
         else:
             self._executor.lost(node)
             self._requester.lost(node)
+            self._echoes.lost(node)
             self._loop.call_soon_threadsafe(self._asks.lost, node)
             event = events.LinkDown(node, text)
         self._loop.call_soon_threadsafe(self._shell.post, event)

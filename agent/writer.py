@@ -1,13 +1,19 @@
-"""Writer: the one thread that writes a connection, and its queue. A door: a thread, a socket, an eventfd.
+"""Writer: a connection's queue, and the thread that writes it. A door: a thread, a socket, an eventfd.
 
-The thread sleeps in poll() on both the queue's wake-up and the socket, so that an idle connection that the
-other side closes is noticed at once, although nobody reads from it.
+A small frame that nothing is in front of, and that the kernel has room for, is written by whoever sends it: waking a
+thread for it would take longer. The
+thread sleeps in poll() on both the queue's wake-up and the socket, so that an idle connection that the other side closes is
+noticed at once, although nobody reads from it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import socket
+import struct
+import termios
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +22,15 @@ from edgepart.agent.frames import Buffer, Frame, encode
 from edgepart.agent.stream import Stream
 from edgepart.planner.errors import Unavailable
 
+_INT = struct.Struct("@i")
+
 _BATCH_BYTES = 256 << 10
+
+AT_ONCE_BYTES = 64 << 10
+"""Larger frames are left to the thread: encrypting them would hold up the sender for longer than waking it does."""
+
+_ROOM = 4
+"""Of the kernel's buffer, the part that may be used for it to take a frame without waiting: it counts its own overhead."""
 
 
 class Writer:
@@ -31,6 +45,8 @@ class Writer:
         self._queue: deque[list[Buffer]] = deque()
         self._queued_bytes = 0
         """What waits and what is being written."""
+        self._writing = threading.Lock()
+        """Held while bytes are written; taken under `_changed` only where nothing is queued, when nobody holds it."""
         self._over: str | None = None
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -51,10 +67,42 @@ class Writer:
                 raise Unavailable(self._over)
             if not self._room(size):
                 raise Unavailable(f"{self._queued_bytes} bytes wait already: the other side is slow")
-            self._queue.append(buffers)
+            at_once = not self._queued_bytes and self._takes_at_once(size)
             self._queued_bytes += size
-            if len(self._queue) == 1:
-                os.eventfd_write(self._wake, 1)
+            if at_once:
+                self._writing.acquire()  # Before anybody can queue behind it.
+            else:
+                self._queue.append(buffers)
+                if len(self._queue) == 1:
+                    os.eventfd_write(self._wake, 1)
+        if at_once:
+            self._write_at_once(buffers, size)
+
+    def _takes_at_once(self, size: int) -> bool:
+        """Whether the kernel has room, so that writing is sure not to wait for the other side."""
+        if size > AT_ONCE_BYTES or self._stream.connection.fileno() < 0:
+            return False
+        capacity = self._stream.connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        (unsent,) = _INT.unpack(fcntl.ioctl(self._stream.connection, termios.TIOCOUTQ, bytes(_INT.size)))
+        return bool(unsent + size <= capacity // _ROOM)
+
+    def _write_at_once(self, buffers: list[Buffer], size: int) -> None:
+        """`_writing` is held. Unavailable where the connection ends."""
+        try:
+            self._stream.write_buffers(buffers)
+        except Unavailable as error:
+            self.close(str(error))
+            raise
+        finally:
+            self._writing.release()
+            self._written(size)
+
+    def _written(self, size: int) -> None:
+        with self._changed:
+            self._queued_bytes = max(
+                0, self._queued_bytes - size
+            )  # It is 0 where the connection ended meanwhile.
+            self._changed.notify_all()
 
     def _room(self, size: int) -> bool:
         return not self._queued_bytes or self._queued_bytes + size <= self._capacity_bytes
@@ -97,7 +145,8 @@ class Writer:
                 self._changed.notify_all()
                 # Under the lock: `put` writes to this descriptor under it, and only while not over.
                 os.close(self._wake)
-            self._stream.close()
+            with self._writing:  # A sender may be at it; the connection is cut, so not for long.
+                self._stream.close()
             self._ended(why)
 
     def _write_until_over(self) -> None:
@@ -107,10 +156,9 @@ class Writer:
         while self._over is None:
             batch, size = self._take()
             if batch:
-                self._stream.write_buffers(batch)
-                with self._changed:
-                    self._queued_bytes -= size
-                    self._changed.notify_all()
+                with self._writing:
+                    self._stream.write_buffers(batch)
+                self._written(size)
                 continue
             for descriptor, _ in poll.poll():
                 if descriptor != self._wake:

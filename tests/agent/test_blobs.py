@@ -14,7 +14,7 @@ import pytest
 from edgepart.agent import blobs
 from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Serving
-from edgepart.agent.exchange import Echo, Files, Part, Question, WantFiles, WantPart
+from edgepart.agent.exchange import EchoTogether, Files, Part, Question, WantFiles, WantPart
 from edgepart.agent.frames import Buffer
 from edgepart.agent.store import Store
 from edgepart.planner.blobs import digest_of
@@ -50,11 +50,12 @@ class Wire:
 
         self.servings[node] = Serving(store, reply)
 
-    def send(self, node: str, question: Question, payload: Sequence[Buffer]) -> None:
+    def send(self, node: str, question: Question, _: Sequence[Buffer]) -> None:
+        assert not isinstance(question, EchoTogether)
         if node in self.gone or node not in self.servings:
             raise Unavailable(f"there is no link to {node} now")
         self.asked.append((node, question))
-        self.servings[node].asked(ME, question, memoryview(b"".join(payload)))
+        self.servings[node].asked(ME, question)
 
     def parts_of(self, node: str) -> list[WantPart]:
         return [question for who, question in self.asked if who == node and isinstance(question, WantPart)]
@@ -303,26 +304,17 @@ def test_every_question_gets_an_answer(there: Store, model: str, question: Any) 
     run(work, there)
 
 
-def test_an_echo_comes_back_as_it_went(there: Store) -> None:
-    async def work(wire: Wire) -> None:
-        wire.add("a", there)
-        _, payload = await wire.asks.ask("a", Echo(0), [b"abc", b"def"])
-        assert bytes(payload) == b"abcdef"
-
-    run(work, there)
-
-
 def test_what_is_asked_of_an_agent_that_stops_is_refused_at_once(there: Store) -> None:
     serving = Serving(there, lambda *_: None)
     serving.stop()
     with pytest.raises(Unavailable, match="stops"):
-        serving.asked(ME, WantFiles(1, "0" * 64), memoryview(b""))
+        serving.asked(ME, WantFiles(1, "0" * 64))
 
 
 def test_an_answer_counts_only_from_whom_it_was_asked_and_in_time(there: Store) -> None:
     async def work(_: Wire) -> None:
         asks = Asks(lambda *_: None)
-        asking = asyncio.create_task(asks.ask("a", Echo(0)))
+        asking = asyncio.create_task(asks.ask("a", WantFiles(0, "0")))
         await asyncio.sleep(0)
         asks.answered("b", Part(1, 0), memoryview(b"wrong"))
         asks.answered("a", Part(2, 0), memoryview(b"wrong"))
@@ -330,9 +322,9 @@ def test_an_answer_counts_only_from_whom_it_was_asked_and_in_time(there: Store) 
         asks.answered("a", Part(1, 0), memoryview(b"right"))
         asks.answered("a", Part(1, 0), memoryview(b"late"))
         assert bytes((await asking)[1]) == b"right"
-        with pytest.raises(Unavailable, match="a did not answer Echo"):
-            await asks.ask("a", Echo(0), timeout_s=0.01)
-        asking = asyncio.create_task(asks.ask("a", Echo(0)))
+        with pytest.raises(Unavailable, match="a did not answer WantFiles"):
+            await asks.ask("a", WantFiles(0, "0"), timeout_s=0.01)
+        asking = asyncio.create_task(asks.ask("a", WantFiles(0, "0")))
         await asyncio.sleep(0)
         asks.lost("a")
         with pytest.raises(Unavailable, match="the link to a went down"):

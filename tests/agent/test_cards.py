@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.cards import NOISE, Measured, cluster_of, differs, read, write
+from edgepart.agent.cards import NOISE, SHARED, Measured, Together, cluster_of, differs, read, write
 from edgepart.agent.control import Card
-from edgepart.planner.cluster import Device, Link
+from edgepart.planner.cluster import Device, Link, Medium
 from edgepart.planner.errors import FrameError
 
 DEVICE = Device("pi", "bcm2711", 1e10, 4e9, 3e9, 4, 1e-4, {"conv": 1.5e10})
@@ -48,6 +48,9 @@ def test_a_card_comes_back_the_same() -> None:
         changed(links={"b": {"bytes_per_s": float("nan"), "latency_s": 0, "message_s": 0}}),
         changed(links={"b": {"bytes_per_s": float("inf"), "latency_s": 0, "message_s": 0}}),
         changed(links={"b": {"bytes_per_s": 1, "latency_s": 0, "message_s": 0, "colour": 1}}),
+        changed(together=5),
+        changed(together={"nodes": [1], "bytes_per_s": 1.0}),
+        changed(together={"nodes": ["a"], "bytes_per_s": 0.0}),
     ],
     ids=lambda document: document[-40:].decode("latin-1"),
 )
@@ -80,3 +83,40 @@ def test_only_what_a_planner_may_care_about_is_news() -> None:
     assert differs(MEASURED, Measured(DEVICE))
     assert differs(MEASURED, Measured(replace(DEVICE, flops_per_s=2e10), MEASURED.links))
     assert differs(Measured(DEVICE), MEASURED)
+    crowd = replace(MEASURED, together=Together(frozenset("ab"), 1e8))
+    assert differs(MEASURED, crowd)
+    assert differs(crowd, MEASURED)
+    assert not differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1.1e8)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 2e8)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("abc"), 1e8)))
+
+
+def crowd_of(*measured: Together) -> tuple[Medium, ...]:
+    """What a cluster of a, b and c shares, by whose cards say so."""
+    links = {node: Link(1e8, 1e-3) for node in "abc"}
+    told = dict(zip("abc", measured, strict=False))
+    cards = [Card(node, write(Measured(DEVICE, links, told.get(node)))) for node in "abc"]
+    names = {card.node: card.node.upper() for card in cards}
+    return cluster_of(cards, names).media
+
+
+def test_devices_share_something_where_they_send_less_together_than_one_by_one() -> None:
+    three = frozenset("abc")
+    assert crowd_of(Together(three, 3e8 * SHARED)) == ()
+    rate = 2.9e8 * SHARED
+    assert crowd_of(Together(three, rate)) == (Medium("what all share", rate, frozenset("ABC")),)
+    assert read(write(replace(MEASURED, together=Together(three, rate)))).together == Together(three, rate)
+
+
+def test_the_largest_crowd_of_those_present_counts_and_of_equals_the_fastest() -> None:
+    slow, fast, small = (
+        Together(frozenset("abc"), 1e7),
+        Together(frozenset("abc"), 2e7),
+        Together(frozenset("ab"), 5e6),
+    )
+    (found,) = crowd_of(slow, small, fast)
+    assert (found.bytes_per_s, found.devices) == (2e7, frozenset("ABC"))
+    gone = Together(frozenset({"a", "gone", "gone too"}), 1e6)
+    assert crowd_of(gone) == ()  # of one device there is nothing to share
+    (found,) = crowd_of(Together(frozenset({"a", "b", "gone"}), 1e6))
+    assert found.devices == frozenset("AB")

@@ -11,8 +11,9 @@ import pytest
 from edgepart.agent import measuring
 from edgepart.agent.cards import Measured, read
 from edgepart.agent.events import CardReady
-from edgepart.agent.exchange import Echo, Echoed
+from edgepart.agent.exchange import EchoedTogether, EchoTogether
 from edgepart.agent.measuring import Measuring
+from edgepart.agent.probe import BORDER_BYTES
 from edgepart.planner.cluster import Device, Link
 from edgepart.planner.errors import Unavailable
 
@@ -25,16 +26,23 @@ class Others:
     def __init__(self) -> None:
         self.silent: set[str] = set()
         self.echoes: list[tuple[str, int]] = []
+        self.together: list[tuple[str, EchoTogether]] = []
+        self.together_s = 1.0
         self.told: asyncio.Queue[Measured] = asyncio.Queue()
         self.theirs: dict[str, Measured] = {}
 
-    async def ask(self, node: str, question: Any, payload: Any = (), timeout_s: float = 0) -> Any:
-        assert isinstance(question, Echo)
-        self.echoes.append((node, sum(map(len, payload))))
+    def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float:
+        self.echoes.append((node, nbytes))
+        if node in self.silent:
+            raise Unavailable(f"{node} did not answer")
+        return 1e-3 + count * nbytes / 1e8
+
+    async def ask(self, node: str, question: Any, *, timeout_s: float) -> Any:
+        self.together.append((node, question))
         await asyncio.sleep(0)
         if node in self.silent:
             raise Unavailable(f"{node} did not answer")
-        return Echoed(0), memoryview(b"")
+        return EchoedTogether(0, self.together_s), memoryview(b"")
 
     def ready(self, card: CardReady) -> None:
         self.told.put_nowait(read(card.document))
@@ -51,7 +59,7 @@ class Others:
 def run(work: Callable[[Measuring, Others], Awaitable[None]], node: str = "m") -> None:
     async def main() -> None:
         others = Others()
-        made = Measuring(node, DEVICE, others, others.ready, others.theirs.get)  # type: ignore[arg-type]
+        made = Measuring(node, DEVICE, others, others, others.ready, others.theirs.get)
         task = asyncio.create_task(made.run())
         try:
             await work(made, others)
@@ -67,6 +75,8 @@ def run(work: Callable[[Measuring, Others], Awaitable[None]], node: str = "m") -
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "FIRST_S", 0.01)
     monkeypatch.setattr(measuring, "LATER_S", 0.01)
+    monkeypatch.setattr(measuring, "QUIET_S", 0.01)
+    monkeypatch.setattr(measuring, "PAUSE_S", 0.0)
 
 
 def test_alone_it_tells_its_card_soon() -> None:
@@ -103,13 +113,13 @@ def test_later_on_newcomers_measure_and_of_two_old_ones_the_larger(monkeypatch: 
 
 def test_what_the_other_end_has_measured_is_not_measured_again() -> None:
     async def work(made: Measuring, others: Others) -> None:
-        others.theirs["a"] = Measured(DEVICE, {"m": Link(1e8, 1e-3)})
+        others.theirs["a"] = Measured(DEVICE, {"A": Link(1e8, 1e-3)})
         others.theirs["b"] = Measured(DEVICE, {"x": Link(1e8, 1e-3)})
         made.members(["a", "b"])
         assert (await others.next()).links.keys() == {"b"}
         assert others.measured == {"b"}
 
-    run(work)
+    run(work, "A")
 
 
 def test_who_does_not_answer_is_tried_again_and_holds_up_nobody() -> None:
@@ -120,7 +130,7 @@ def test_who_does_not_answer_is_tried_again_and_holds_up_nobody() -> None:
         others.silent = set()
         assert (await others.next()).links.keys() == {"a", "b"}
 
-    run(work)
+    run(work, "A")
 
 
 def test_who_leaves_leaves_the_card() -> None:
@@ -129,5 +139,66 @@ def test_who_leaves_leaves_the_card() -> None:
         assert (await others.next()).links.keys() == {"a", "b"}
         made.members(["b"])
         assert (await others.next()).links.keys() == {"b"}
+
+    run(work, "A")
+
+
+def test_the_largest_has_all_echo_at_once_and_tells_what_came_of_it() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["a", "b"])
+        assert (await others.next()).together is None
+        found = (await others.next()).together
+        assert found is not None
+        assert found.nodes == {"a", "b", "m"}
+        (count,) = {question.count for _, question in others.together}
+        assert found.bytes_per_s == pytest.approx(2 * BORDER_BYTES * count * 3 / others.together_s)
+        assert {(node, question.node) for node, question in others.together} == {("a", "b"), ("b", "m")}
+        assert ("a", BORDER_BYTES) in others.echoes  # its own part: the ring goes round
+
+    run(work)
+
+
+def test_two_are_no_crowd_and_another_is_larger() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["a"])
+        await others.next()
+        made.members(["a", "z"])
+        await others.next()
+        await asyncio.sleep(0.1)
+        assert others.together == []
+
+    run(work)
+
+
+def test_a_crowd_that_one_does_not_join_is_tried_again() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["a", "b"])
+        others.silent = {"b"}
+        assert (await others.next()).links.keys() == {"a"}
+        while not others.together:
+            await asyncio.sleep(0.01)
+        others.silent = set()
+        while (card := await others.next()).together is None:
+            assert card.links.keys() <= {"a", "b"}
+
+    run(work)
+
+
+@pytest.mark.parametrize("question", [EchoTogether(5, "a", 1 << 30, 1), EchoTogether(5, "a", 1, 1 << 20)])
+def test_nobody_can_make_an_agent_send_without_end(question: EchoTogether) -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        answer = await made.asked(question)
+        assert answer.ticket == 5
+        assert "more than" in answer.error
+        assert others.echoes == []
+
+    run(work)
+
+
+def test_who_cannot_reach_the_next_one_says_so() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        others.silent = {"a"}
+        assert "a did not answer" in (await made.asked(EchoTogether(5, "a", 1, 1))).error
+        assert (await made.asked(EchoTogether(5, "b", 1, 1))).seconds > 0
 
     run(work)

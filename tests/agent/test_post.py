@@ -11,7 +11,7 @@ import pytest
 
 from edgepart.agent.control import Goodbye, Heartbeat
 from edgepart.agent.events import Received
-from edgepart.agent.exchange import Echo, Part, WantFiles
+from edgepart.agent.exchange import Echo, Echoed, EchoTogether, Part, WantFiles
 from edgepart.agent.frames import Frame
 from edgepart.agent.links import CONTROL, DATA
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
@@ -20,6 +20,16 @@ from edgepart.agent.records import message_to_frame
 from edgepart.planner.errors import FrameError, Unavailable
 
 EPOCH = Epoch(1, 2)
+
+
+class Echoing:
+    """In place of the echoes."""
+
+    def __init__(self, written: list[tuple[Any, ...]]) -> None:
+        self.written = written
+
+    def came(self, node: str, message: Any, values: Any) -> None:
+        self.written.append(("echo", node, message, values))
 
 
 class Box:
@@ -31,7 +41,7 @@ class Box:
         self.post = Post("me", lambda *frame: self.out.append(frame))
 
     def connect(self) -> None:
-        self.post.connect(self, self.came_to_core, self.question, self.answer)
+        self.post.connect(self, Echoing(self.came), self.came_to_core, self.question, self.answer)
 
     def arrived(self, message: Any, values: Any, source: str) -> None:
         self.came.append(("request", message, values, source))
@@ -39,8 +49,8 @@ class Box:
     def came_to_core(self, event: Received) -> None:
         self.came.append(("core", event))
 
-    def question(self, node: str, message: Any, payload: memoryview) -> None:
-        self.came.append(("question", node, message, bytes(payload)))
+    def question(self, node: str, message: Any) -> None:
+        self.came.append(("question", node, message))
 
     def answer(self, node: str, message: Any, payload: memoryview) -> None:
         self.came.append(("answer", node, message, bytes(payload)))
@@ -80,6 +90,20 @@ def test_tensors_go_over_the_wire_and_come_back_the_same() -> None:
     assert got[1].tolist() == ["a", "ß"]
 
 
+def test_echoes_travel_as_tensors_do() -> None:
+    def work(box: Box) -> None:
+        for message in (Echo(7), Echoed(7)):
+            box.post.arrays("you", message, [np.arange(5, dtype=np.uint8)])
+            box.post.take("you", DATA, over(box))
+
+    came = run(work).came
+    assert [(what, node, type(message), message.ticket) for what, node, message, _ in came] == [
+        ("echo", "you", Echo, 7),
+        ("echo", "you", Echoed, 7),
+    ]
+    assert [values[0].tolist() for *_, values in came] == [[0, 1, 2, 3, 4]] * 2
+
+
 def test_what_is_for_this_device_is_not_packed() -> None:
     values = [np.ones(3)]
 
@@ -98,7 +122,7 @@ def test_each_message_finds_its_way() -> None:
     data: list[tuple[Any, list[bytes]]] = [
         (Cancel("net", EPOCH, "you/1"), []),
         (WantFiles(1, "0"), []),
-        (Echo(2), [b"abc", b"def"]),
+        (EchoTogether(2, "she", 5, 6), []),
         (Part(3, 10), [b"x"]),
     ]
 
@@ -116,8 +140,8 @@ def test_each_message_finds_its_way() -> None:
     ]
     assert [entry for entry in came if entry[0] == "request"] == [("request", data[0][0], [], "you")]
     assert [entry for entry in came if entry[0] == "question"] == [
-        ("question", "you", data[1][0], b""),
-        ("question", "you", data[2][0], b"abcdef"),
+        ("question", "you", data[1][0]),
+        ("question", "you", data[2][0]),
     ]
     assert [entry for entry in came if entry[0] == "answer"] == [("answer", "you", data[3][0], b"x")]
 
@@ -133,7 +157,8 @@ TENSORS = Tensors("net", EPOCH, "you/1", 3, ())
         (DATA, message_to_frame(Goodbye(1))),
         (CONTROL, message_to_frame(TENSORS)),
         (CONTROL, Frame("Heartbeat", {"boot": 5})),
-        (DATA, Frame("Echo", {"ticket": "x"})),
+        (DATA, Frame("Echo", {"ticket": "x", "arrays": ()})),
+        (DATA, message_to_frame(Echo(1), [b"more than announced"])),
         (DATA, Frame("Tensors", message_to_frame(TENSORS).header | {"arrays": ((1, 2, 3),)}, (b"abc",))),
         (DATA, Frame("Tensors", message_to_frame(TENSORS).header, (b"more than announced",))),
     ],

@@ -84,6 +84,29 @@ def test_frames_of_all_sizes_come_in_order_and_whole(pair: list[Station]) -> Non
     assert all(bytes(f.body) == s.tobytes() for (_, _, f), s in zip(b.frames, sent, strict=True))
 
 
+def test_threads_that_send_at_once_get_everything_over_each_in_its_order(pair: list[Station]) -> None:
+    a, b = pair
+    senders, each = 6, 60
+    # Some are written by their senders, some by the connection's thread, and one waits behind the other.
+    sizes = [3, 70_000, 0, 40_000, 9, 300_000]
+
+    def send(sender: int) -> None:
+        for number in range(each):
+            payload = bytes([sender]) * sizes[(sender + number) % len(sizes)]
+            a.transport.send(b.node_id, "data", wire.Frame("x", {"of": sender, "n": number}, (payload,)))
+
+    threads = [threading.Thread(target=send, args=(sender,)) for sender in range(senders)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(BOUND_S)
+    b.until(lambda: len(b.frames) == senders * each)
+    for sender in range(senders):
+        mine = [frame for _, _, frame in b.frames if frame.header["of"] == sender]
+        assert [frame.header["n"] for frame in mine] == list(range(each))
+        assert all(bytes(f.body) == bytes([sender]) * sizes[(sender + n) % 6] for n, f in enumerate(mine))
+
+
 def test_connecting_again_answers_at_once_and_changes_nothing(pair: list[Station]) -> None:
     a, b = pair
     assert a.transport.connect(b.node_id, [("127.0.0.1", 1)]) == b.node_id
