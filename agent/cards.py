@@ -29,7 +29,9 @@ class Together:
     nodes: frozenset[str]
     """Node ids."""
     bytes_per_s: float
-    """All of them, in all directions."""
+    """All of them, in all directions, in messages as devices send that share a layer."""
+    messages_per_s: float
+    """The same of messages without payload."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def write(measured: Measured) -> bytes:
     links = {node: asdict(link) for node, link in sorted(measured.links.items())}
     card = {"device": document, "links": links}
     if (together := measured.together) is not None:
-        card["together"] = {"nodes": sorted(together.nodes), "bytes_per_s": together.bytes_per_s}
+        card["together"] = asdict(together) | {"nodes": sorted(together.nodes)}
     return json.dumps(card, sort_keys=True).encode()
 
 
@@ -66,10 +68,10 @@ def read(document: bytes) -> Measured:
 
 
 def _together(entry: Mapping[str, Any]) -> Together:
-    nodes, rate = entry["nodes"], float(entry["bytes_per_s"])
-    if not 0 < rate < float("inf") or not all(isinstance(node, str) for node in nodes):
+    nodes, rates = entry["nodes"], [float(entry[key]) for key in ("bytes_per_s", "messages_per_s")]
+    if not all(0 < rate < float("inf") for rate in rates) or not all(isinstance(n, str) for n in nodes):
         raise ValueError(f"together {entry}")
-    return Together(frozenset(nodes), rate)
+    return Together(frozenset(nodes), *rates)
 
 
 def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
@@ -95,23 +97,38 @@ def cluster_of(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
     devices = tuple(replace(one.device, name=name) for name, one in measured.items())
     cluster = Cluster(devices, links)
     crowds = [one.together for one in measured.values() if one.together is not None]
-    medium = _medium(cluster, crowds, names)
-    return cluster if medium is None else replace(cluster, media=(medium,))
+    return _sharing(cluster, crowds, names)
 
 
-def _medium(cluster: Cluster, crowds: Iterable[Together], names: Mapping[str, str]) -> Medium | None:
-    """What devices share, where those measured together sent less than their cards can. Of several measurements the one
-    with most of the devices counts, and of these the fastest: what disturbs one only makes it slower."""
+SHARE = "what all share"
+
+
+def _sharing(cluster: Cluster, crowds: Iterable[Together], names: Mapping[str, str]) -> Cluster:
+    """With what devices share, where those measured together sent less than their cards can. Of several measurements the
+    one with most of the devices counts, and of these the fastest: what disturbs one only makes it slower."""
     cards = cluster.card_bytes_per_s
     found = [({names[n] for n in crowd.nodes if names.get(n) in cards}, crowd) for crowd in crowds]
     found = [(present, crowd) for present, crowd in found if len(present) > 1]
     if not found:
-        return None
+        return cluster
     present, crowd = max(found, key=lambda one: (len(one[0]), one[1].bytes_per_s))
     each, usual = crowd.bytes_per_s / len(crowd.nodes), sum(map(cards.__getitem__, present)) / len(present)
     if each >= SHARED * usual:
-        return None
-    return Medium("what all share", crowd.bytes_per_s, frozenset(present))
+        return cluster
+    medium = Medium(SHARE, crowd.bytes_per_s, frozenset(present))
+    links = {
+        pair: _crowded(link, crowd) if present.issuperset(pair) else link
+        for pair, link in cluster.links.items()
+    }
+    return replace(cluster, links=links, media=(medium,))
+
+
+def _crowded(link: Link, crowd: Together) -> Link:
+    """With messages that cost as much of what all share as they were found to; one alone takes as long as before."""
+    way_s = link.latency_s + 2 * link.message_s
+    most_s = crowd.bytes_per_s / (crowd.messages_per_s * link.bytes_per_s)
+    message_s = min(max(link.message_s, most_s), way_s / 2)
+    return replace(link, message_s=message_s, latency_s=way_s - 2 * message_s)
 
 
 def _worse(one: Link, two: Link) -> Link:
@@ -134,7 +151,11 @@ def differs(old: Measured, new: Measured) -> bool:
         (old.device.memory_bytes_per_s, new.device.memory_bytes_per_s),
         (old.device.memory_bytes, new.device.memory_bytes),
         *((old.links[node].bytes_per_s, link.bytes_per_s) for node, link in new.links.items()),
-        *([(was.bytes_per_s, now.bytes_per_s)] if was and now else []),
+        *(
+            [(was.bytes_per_s, now.bytes_per_s), (was.messages_per_s, now.messages_per_s)]
+            if was and now
+            else []
+        ),
         *((old.links[node].latency_s + 1e-3, link.latency_s + 1e-3) for node, link in new.links.items()),
     ]
     return any(abs(a - b) > NOISE * max(a, b) for a, b in pairs)

@@ -183,25 +183,26 @@ class Measuring:
         count = int(CROWD_S * min(rates, default=0.0) / (4 * BORDER_BYTES))
         count = max(2, min(MOST_TOGETHER, count))
         try:
-            found = [await self._round_s(ring, count) for _ in range(ROUNDS)]
+            large = [await self._round_s(ring, BORDER_BYTES, count) for _ in range(ROUNDS)]
+            small = [await self._round_s(ring, 0, MOST_TOGETHER) for _ in range(ROUNDS)]
         except Unavailable as error:
             log.info("what all can send at once is not measured: %s", error)
             return
-        nbytes = 2 * BORDER_BYTES * count * len(ring)
-        together = Together(frozenset(ring), nbytes / median(found))
-        log.info("%d devices at once: %.3g bytes/s", len(ring), together.bytes_per_s)
+        echoes, messages = 2 * count * len(ring), 2 * MOST_TOGETHER * len(ring)
+        together = Together(frozenset(ring), echoes * BORDER_BYTES / median(large), messages / median(small))
+        log.info("%d devices at once: %s", len(ring), together)
         self._measured = replace(self._measured, together=together)
 
     def _links_of(self, node: str) -> Sequence[Link]:
         theirs = self._theirs(node)
         return () if theirs is None else tuple(theirs.links.values())
 
-    async def _round_s(self, ring: Sequence[str], count: int) -> float:
+    async def _round_s(self, ring: Sequence[str], nbytes: int, count: int) -> float:
         """Of the slowest. Unavailable where one does not answer."""
         after = {node: ring[(place + 1) % len(ring)] for place, node in enumerate(ring)}
 
         async def one(node: str) -> EchoedTogether:
-            question = EchoTogether(0, after[node], BORDER_BYTES, count)
+            question = EchoTogether(0, after[node], nbytes, count)
             if node == self._node:
                 return await self.asked(question)
             answer, _ = await self._asks.ask(node, question, timeout_s=ECHO_S + 2)

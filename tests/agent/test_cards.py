@@ -10,7 +10,7 @@ import pytest
 
 from edgepart.agent.cards import NOISE, SHARED, Measured, Together, cluster_of, differs, read, write
 from edgepart.agent.control import Card
-from edgepart.planner.cluster import Device, Link, Medium
+from edgepart.planner.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.errors import FrameError
 
 DEVICE = Device("pi", "bcm2711", 1e10, 4e9, 3e9, 4, 1e-4, {"conv": 1.5e10})
@@ -49,8 +49,9 @@ def test_a_card_comes_back_the_same() -> None:
         changed(links={"b": {"bytes_per_s": float("inf"), "latency_s": 0, "message_s": 0}}),
         changed(links={"b": {"bytes_per_s": 1, "latency_s": 0, "message_s": 0, "colour": 1}}),
         changed(together=5),
-        changed(together={"nodes": [1], "bytes_per_s": 1.0}),
-        changed(together={"nodes": ["a"], "bytes_per_s": 0.0}),
+        changed(together={"nodes": ["a"], "bytes_per_s": 1.0}),
+        changed(together={"nodes": [1], "bytes_per_s": 1.0, "messages_per_s": 1.0}),
+        changed(together={"nodes": ["a"], "bytes_per_s": 0.0, "messages_per_s": 1.0}),
     ],
     ids=lambda document: document[-40:].decode("latin-1"),
 )
@@ -83,40 +84,53 @@ def test_only_what_a_planner_may_care_about_is_news() -> None:
     assert differs(MEASURED, Measured(DEVICE))
     assert differs(MEASURED, Measured(replace(DEVICE, flops_per_s=2e10), MEASURED.links))
     assert differs(Measured(DEVICE), MEASURED)
-    crowd = replace(MEASURED, together=Together(frozenset("ab"), 1e8))
+    crowd = replace(MEASURED, together=Together(frozenset("ab"), 1e8, 1e4))
     assert differs(MEASURED, crowd)
     assert differs(crowd, MEASURED)
-    assert not differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1.1e8)))
-    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 2e8)))
-    assert differs(crowd, replace(crowd, together=Together(frozenset("abc"), 1e8)))
+    assert not differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1.1e8, 1.1e4)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 2e8, 1e4)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1e8, 2e4)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("abc"), 1e8, 1e4)))
 
 
-def crowd_of(*measured: Together) -> tuple[Medium, ...]:
-    """What a cluster of a, b and c shares, by whose cards say so."""
-    links = {node: Link(1e8, 1e-3) for node in "abc"}
+def crowd_of(*measured: Together) -> Cluster:
+    """A cluster of a, b and c, with what their cards say."""
+    links = {node: Link(1e8, 1e-3, 1e-4) for node in "abc"}
     told = dict(zip("abc", measured, strict=False))
     cards = [Card(node, write(Measured(DEVICE, links, told.get(node)))) for node in "abc"]
-    names = {card.node: card.node.upper() for card in cards}
-    return cluster_of(cards, names).media
+    return cluster_of(cards, {node: node.upper() for node in "abc"})
 
 
 def test_devices_share_something_where_they_send_less_together_than_one_by_one() -> None:
     three = frozenset("abc")
-    assert crowd_of(Together(three, 3e8 * SHARED)) == ()
+    apart = crowd_of()
+    assert crowd_of(Together(three, 3e8 * SHARED, 1e3)) == apart
     rate = 2.9e8 * SHARED
-    assert crowd_of(Together(three, rate)) == (Medium("what all share", rate, frozenset("ABC")),)
-    assert read(write(replace(MEASURED, together=Together(three, rate)))).together == Together(three, rate)
+    together = crowd_of(Together(three, rate, 1e9))
+    assert together.media == (Medium("what all share", rate, frozenset("ABC")),)
+    assert together.links == apart.links
+    measured = replace(MEASURED, together=Together(three, rate, 5.0))
+    assert read(write(measured)) == measured
+
+
+def test_messages_cost_what_they_do_in_a_crowd_and_one_alone_takes_as_long_as_before() -> None:
+    def link(messages_per_s: float) -> Link:
+        return crowd_of(Together(frozenset("abc"), 2e8, messages_per_s)).link("A", "B")
+
+    assert link(1e9) == Link(1e8, 1e-3, 1e-4)
+    assert link(1e4).message_s == pytest.approx(
+        2e-4
+    )  # 1e4 of them, of 1e8 * 2e-4 bytes each, fill 2e8 bytes/s
+    assert link(1e4).latency_s == pytest.approx(8e-4)
+    assert link(1.0).message_s == pytest.approx(6e-4)  # all of the way
+    assert link(1.0).latency_s == pytest.approx(0.0)
 
 
 def test_the_largest_crowd_of_those_present_counts_and_of_equals_the_fastest() -> None:
-    slow, fast, small = (
-        Together(frozenset("abc"), 1e7),
-        Together(frozenset("abc"), 2e7),
-        Together(frozenset("ab"), 5e6),
-    )
-    (found,) = crowd_of(slow, small, fast)
-    assert (found.bytes_per_s, found.devices) == (2e7, frozenset("ABC"))
-    gone = Together(frozenset({"a", "gone", "gone too"}), 1e6)
-    assert crowd_of(gone) == ()  # of one device there is nothing to share
-    (found,) = crowd_of(Together(frozenset({"a", "b", "gone"}), 1e6))
-    assert found.devices == frozenset("AB")
+    def media(*crowds: tuple[str, float]) -> list[tuple[float, frozenset[str]]]:
+        found = crowd_of(*(Together(frozenset(nodes.split()), rate, 1e6) for nodes, rate in crowds))
+        return [(medium.bytes_per_s, medium.devices) for medium in found.media]
+
+    assert media(("a b c", 1e7), ("a b", 5e6), ("a b c", 2e7)) == [(2e7, frozenset("ABC"))]
+    assert media(("a gone", 1e6)) == []  # of one device there is nothing to share
+    assert media(("a b gone", 1e6)) == [(1e6, frozenset("AB"))]

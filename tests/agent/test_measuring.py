@@ -150,8 +150,11 @@ def test_the_largest_has_all_echo_at_once_and_tells_what_came_of_it() -> None:
         found = (await others.next()).together
         assert found is not None
         assert found.nodes == {"a", "b", "m"}
-        (count,) = {question.count for _, question in others.together}
-        assert found.bytes_per_s == pytest.approx(2 * BORDER_BYTES * count * 3 / others.together_s)
+        counts = {question.nbytes: question.count for _, question in others.together}
+        assert counts.keys() == {0, BORDER_BYTES}
+        rate = 2 * BORDER_BYTES * counts[BORDER_BYTES] * 3 / others.together_s
+        assert found.bytes_per_s == pytest.approx(rate)
+        assert found.messages_per_s == pytest.approx(2 * counts[0] * 3 / others.together_s)
         assert {(node, question.node) for node, question in others.together} == {("a", "b"), ("b", "m")}
         assert ("a", BORDER_BYTES) in others.echoes  # its own part: the ring goes round
 
