@@ -45,31 +45,36 @@ class InProcess:
         constants = {n: graph.constants[n].load() for n in plan.constant_outputs if n in graph.constants}
         self._gateway = activate_plan(plan, {name: name for name in plan.programs}, constants)
 
-    def run(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
-        """Every output of the model by name. RequestError where the inputs are not the model's, or ONNX Runtime cannot
-        run on them."""
+    def run(self, inputs: Mapping[str, Value], replica: int = 0) -> dict[str, Value]:
+        """Every output of the model by name, from that one of the plan's replicas. RequestError where the inputs are not
+        the model's, or ONNX Runtime cannot run on them."""
         checked = check_inputs(self.plan.inputs, inputs)
         self.computed_s = dict.fromkeys(self.plan.programs, 0.0)
-        devices = {name: Progress(schedule) for name, schedule in self._schedules.items()}
-        mail = {number: values for _, number, values in cut(self._gateway, checked)}
+        devices = {name: Progress(self._schedules[name]) for name in self.plan.parts[replica].devices}
+        mail = {number: values for _, number, values in cut(self._gateway, checked, replica)}
         answers: dict[int, Value] = {}
-        for transfer in self.plan.transfers:
-            if transfer.source == GATEWAY:
-                devices[transfer.target].arrived(transfer.number, mail[transfer.number])
+        for transfer in self._gateway.sides[replica].outgoing:
+            devices[transfer.target].arrived(transfer.number, mail[transfer.number])
         moving = True
         while moving:
             moving = False
             for name, progress in devices.items():
-                while self._step(name, progress, devices, answers):
+                while self._step(name, progress, devices, answers, replica):
                     moving = True
         if waiting := [name for name, progress in devices.items() if not progress.finished]:
             raise InternalError(f"devices {waiting} wait for each other for ever")
         return {
-            info.name: put_together(self._gateway, info.name, answers, checked) for info in self.plan.outputs
+            info.name: put_together(self._gateway, info.name, answers, checked, replica)
+            for info in self.plan.outputs
         }
 
     def _step(
-        self, name: str, progress: Progress, devices: Mapping[str, Progress], answers: dict[int, Value]
+        self,
+        name: str,
+        progress: Progress,
+        devices: Mapping[str, Progress],
+        answers: dict[int, Value],
+        replica: int,
     ) -> bool:
         """The device's next step; False where it has to wait, or has none left."""
         work = progress.next_work()
@@ -85,7 +90,8 @@ class InProcess:
         number = work.step.transfer
         target = self.plan.transfers[number].target
         if target == GATEWAY:
-            answers.update((self._gateway.slots[number, n], value) for n, value in enumerate(values))
+            slots = self._gateway.sides[replica].slots
+            answers.update((slots[number, n], value) for n, value in enumerate(values))
         else:
             devices[target].arrived(number, values)
         progress.done()

@@ -53,13 +53,15 @@ class Info:
 
 
 @dataclass(frozen=True)
-class ActivePlan:
-    """A plan, worked out for its gateway: the same for every request."""
+class ActiveSide:
+    """What the gateway does for requests that go to one replica."""
 
-    plan: Plan
-    nodes: Mapping[str, str]
-    constants: Mapping[str, Array]
+    nodes: frozenset[str]
+    """Node ids of its devices."""
+    outgoing: tuple[Transfer, ...]
+    """Those that bring inputs to it."""
     incoming: Mapping[int, Transfer]
+    """By number, those that bring outputs from it."""
     slots: Mapping[tuple[int, int], int]
     """By transfer to the gateway and piece in it, the number that the recipes know the piece by."""
     recipes: Mapping[str, Recipe]
@@ -67,10 +69,24 @@ class ActivePlan:
     starts: tuple[str, ...]
     """Devices whose programs receive nothing: they are told to start."""
 
+
+@dataclass(frozen=True)
+class ActivePlan:
+    """A plan, worked out for its gateway: the same for every request."""
+
+    plan: Plan
+    nodes: Mapping[str, str]
+    constants: Mapping[str, Array]
+    sides: tuple[ActiveSide, ...]
+    """One for each replica; where the plan has none, one of all devices."""
+
     @property
-    def members(self) -> frozenset[str]:
-        """Node ids of its devices."""
-        return frozenset(self.nodes[name] for name in self.plan.programs)
+    def rules(self) -> tuple[rules.Side, ...]:
+        """What is decided by."""
+        return tuple(
+            rules.Side(side.nodes, frozenset(side.incoming), replica)
+            for side, replica in zip(self.sides, self.plan.parts, strict=True)
+        )
 
 
 @dataclass
@@ -90,6 +106,7 @@ class _Flight:
     request: int
     deployment: str
     epoch: Epoch
+    side: int = 0
     began_s: float = 0.0
     alone: bool = False
     """Whether no other request of this gateway was under way when it began."""
@@ -165,7 +182,7 @@ class Requester:
         active = activate_plan(plan, nodes, constants or {})
         self._current[deployment] = active
         self._plans[deployment, epoch] = active
-        self._handle(rules.Activated(deployment, epoch, active.members, frozenset(active.incoming)))
+        self._handle(rules.Activated(deployment, epoch, active.rules))
 
     def suspend(self, deployment: str) -> None:
         """None of its plans is current any more, and another may come: its requests wait for that."""
@@ -230,13 +247,13 @@ class Requester:
         flight = self._flights.get(int(attempt))
         if flight is None or flight.epoch != message.epoch:
             return  # of an attempt that was abandoned
-        active = self._plans[flight.deployment, flight.epoch]
+        side = self._plans[flight.deployment, flight.epoch].sides[flight.side]
         try:
-            check_pieces(active.incoming.get(message.transfer), message.transfer, values, {})
+            check_pieces(side.incoming.get(message.transfer), message.transfer, values, {})
         except FrameError as error:
             self._handle(rules.AttemptFailed(int(attempt), False, str(error)))
             return
-        flight.got.update((active.slots[message.transfer, n], value) for n, value in enumerate(values))
+        flight.got.update((side.slots[message.transfer, n], value) for n, value in enumerate(values))
         self._handle(rules.OutputArrived(int(attempt), message.transfer))
 
     def _handle(self, event: rules.Event) -> None:
@@ -270,8 +287,8 @@ class Requester:
         match effect:
             case rules.Start():
                 self._start(effect)
-            case rules.Abandon(attempt, deployment, epoch):
-                self._abandon(attempt, deployment, epoch)
+            case rules.Abandon():
+                self._abandon(effect)
             case rules.Answer():
                 self._answer(effect)
             case rules.Refuse(request, error, retry_after_s):
@@ -288,11 +305,16 @@ class Requester:
         for flight in self._flights.values():
             flight.alone = False
         self._flights[effect.attempt] = _Flight(
-            effect.request, effect.deployment, effect.epoch, self._loop.time(), not self._flights
+            effect.request,
+            effect.deployment,
+            effect.epoch,
+            effect.side,
+            self._loop.time(),
+            not self._flights,
         )
         try:
             check_inputs(active.plan.inputs, held.inputs)  # the model may be another one by now
-            for target, transfer, values in cut(active, held.inputs):
+            for target, transfer, values in cut(active, held.inputs, effect.side):
                 name = f"{self._name}/{effect.attempt}"
                 message = Tensors(effect.deployment, effect.epoch, name, transfer, ())
                 self._send(target, message, values)
@@ -300,13 +322,14 @@ class Requester:
             stale = isinstance(error, ClusterError)
             self._queue.append(rules.AttemptFailed(effect.attempt, stale, str(error)))
 
-    def _abandon(self, attempt: int, deployment: str, epoch: Epoch) -> None:
-        self._flights.pop(attempt, None)
-        for node in sorted(self._plans[deployment, epoch].members):
+    def _abandon(self, effect: rules.Abandon) -> None:
+        self._flights.pop(effect.attempt, None)
+        told = Cancel(effect.deployment, effect.epoch, f"{self._name}/{effect.attempt}")
+        for node in sorted(self._plans[effect.deployment, effect.epoch].sides[effect.side].nodes):
             try:
-                self._send(node, Cancel(deployment, epoch, f"{self._name}/{attempt}"), ())
+                self._send(node, told, ())
             except ClusterError as error:
-                log.debug("node %s is not told that attempt %d is abandoned: %s", node, attempt, error)
+                log.debug("node %s is not told that attempt %d is abandoned: %s", node, effect.attempt, error)
 
     def _answer(self, effect: rules.Answer) -> None:
         active = self._plans[effect.deployment, effect.epoch]
@@ -318,7 +341,10 @@ class Requester:
         if held.answer.done():
             return
         try:
-            outputs = {name: put_together(active, name, flight.got, held.inputs) for name in held.outputs}
+            outputs = {
+                name: put_together(active, name, flight.got, held.inputs, flight.side)
+                for name in held.outputs
+            }
         except EdgepartError as error:
             held.answer.set_exception(error)
         else:
@@ -335,24 +361,33 @@ def activate_plan(plan: Plan, nodes: Mapping[str, str], constants: Mapping[str, 
     node."""
     if unknown := set(plan.programs) - set(nodes):
         raise InternalError(f"no node id given for devices {sorted(unknown)}")
-    incoming = {t.number: t for t in plan.transfers if t.target == GATEWAY}
+    for name in plan.constant_outputs:
+        if name not in {info.name for info in plan.inputs} and name not in constants:
+            raise InternalError(f"no value given for the constant output {name!r}")
+    sides = tuple(_active_side(plan, replica.devices, nodes) for replica in plan.parts)
+    return ActivePlan(plan, dict(nodes), dict(constants), sides)
+
+
+def _active_side(plan: Plan, devices: Sequence[str], nodes: Mapping[str, str]) -> ActiveSide:
+    incoming = {t.number: t for t in plan.transfers if t.target == GATEWAY and t.source in devices}
     keys = [(t.number, n) for t in incoming.values() for n in range(len(t.pieces))]
     slots = {key: slot for slot, key in enumerate(keys)}
     pieces = {slot: incoming[number].pieces[n] for (number, n), slot in slots.items()}
     recipes: dict[str, Recipe] = {}
-    inputs = {info.name for info in plan.inputs}
     for info in plan.outputs:
         if info.name in plan.constant_outputs:
-            if info.name not in inputs and info.name not in constants:
-                raise InternalError(f"no value given for the constant output {info.name!r}")
             continue
         found = recipe(Piece(info.name, Region.full(info.shape)), pieces)
         if found is None:
             raise InternalError(f"the plan does not bring all of output {info.name!r} to the gateway")
         recipes[info.name] = found
+    outgoing = tuple(t for t in plan.transfers if t.source == GATEWAY and t.target in devices)
     fed = {t.target for t in plan.transfers}
-    starts = tuple(sorted(d for d, p in plan.programs.items() if d not in fed and _receives_nothing(p.steps)))
-    return ActivePlan(plan, dict(nodes), dict(constants), incoming, slots, recipes, starts)
+    starts = tuple(
+        sorted(d for d in devices if d not in fed and _receives_nothing(plan.programs[d].steps))
+    )
+    members = frozenset(nodes[name] for name in devices)
+    return ActiveSide(members, outgoing, incoming, slots, recipes, starts)
 
 
 def _receives_nothing(steps: Sequence[object]) -> bool:
@@ -401,14 +436,15 @@ def names_of(deployment: str, plan: Plan, outputs: Sequence[str]) -> tuple[str, 
     return tuple(outputs) or known
 
 
-def cut(active: ActivePlan, inputs: Mapping[str, Value]) -> list[tuple[str, int, list[Value]]]:
-    """What the gateway sends: node id, transfer number, contiguous pieces."""
+def cut(
+    active: ActivePlan, inputs: Mapping[str, Value], side: int = 0
+) -> list[tuple[str, int, list[Value]]]:
+    """What the gateway sends to one of the plan's sides: node id, transfer number, contiguous pieces."""
     parcels: list[tuple[str, int, list[Value]]] = []
-    for transfer in active.plan.transfers:
-        if transfer.source == GATEWAY:
-            values = [_piece_of(piece, inputs[piece.tensor]) for piece in transfer.pieces]
-            parcels.append((active.nodes[transfer.target], transfer.number, values))
-    return parcels + [(active.nodes[device], START, []) for device in active.starts]
+    for transfer in active.sides[side].outgoing:
+        values = [_piece_of(piece, inputs[piece.tensor]) for piece in transfer.pieces]
+        parcels.append((active.nodes[transfer.target], transfer.number, values))
+    return parcels + [(active.nodes[device], START, []) for device in active.sides[side].starts]
 
 
 def _piece_of(piece: Piece, value: Value) -> Value:
@@ -418,12 +454,14 @@ def _piece_of(piece: Piece, value: Value) -> Value:
 
 
 def put_together(
-    active: ActivePlan, name: str, got: Mapping[int, Value], inputs: Mapping[str, Value]
+    active: ActivePlan, name: str, got: Mapping[int, Value], inputs: Mapping[str, Value], side: int = 0
 ) -> Value:
-    """One output. InternalError where the parts of it that came cannot be parts of one array."""
-    if name in active.recipes:
+    """One output, of what came from a side. InternalError where the parts of it that came cannot be parts of one
+    array."""
+    recipes = active.sides[side].recipes
+    if name in recipes:
         try:
-            return active.recipes[name].make(got)
+            return recipes[name].make(got)
         except (ValueError, TypeError) as error:
             raise InternalError(f"the parts of output {name!r} do not fit together: {error}") from error
     return inputs[name] if name in inputs else active.constants[name]

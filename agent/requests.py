@@ -5,16 +5,26 @@ An accepted request is answered exactly once: with its outputs, or with an error
 is an **attempt** with a number of its own, so that frames of an earlier try are never taken for this one's. A
 request whose attempt is lost (a device went, an epoch was left) waits for a plan that can run and is started
 again there.
+
+Where a plan has replicas, each attempt goes to one of them (planner/dealing.py); one that is lost is tried on another
+at once.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
 from edgepart.agent.bindings import parent_of
 from edgepart.agent.messages import NO_EPOCH, Epoch
+from edgepart.planner.dealing import deal
+from edgepart.planner.plan import Replica
+
+EACH_REPLICA = 2
+"""Requests that may be started at once for each replica, where that is more than the window has: while one is computed
+the next one's data travels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +40,18 @@ class Window:
     """Before a second try on the same epoch; doubled each time. Shorter: less waiting; longer: less useless
     work."""
     longest_retry_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One replica of a plan, as its gateway knows it; all of the plan, where it has none."""
+
+    nodes: frozenset[str]
+    """Node ids that it needs."""
+    outputs: frozenset[int]
+    """Numbers of the transfers that bring its outputs to the gateway."""
+    pace: Replica = field(default=Replica(()))
+    """What requests are dealt out by."""
 
 
 # Events
@@ -62,10 +84,8 @@ class Activated:
 
     deployment: str
     epoch: Epoch
-    devices: frozenset[str]
-    """Node ids that it needs."""
-    outputs: frozenset[int]
-    """Numbers of the transfers that bring its outputs to the gateway."""
+    sides: tuple[Side, ...]
+    """Its replicas, one at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +161,24 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Send the request's inputs under this attempt's name to the devices of that epoch's plan."""
+    """Send the request's inputs under this attempt's name to the devices of a replica of that epoch's plan."""
 
     request: int
     attempt: int
     deployment: str
     epoch: Epoch
+    side: int = 0
+    """Of the plan's sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Tell the devices of that epoch's plan to forget the attempt, and drop the outputs that came."""
+    """Tell the devices of that replica to forget the attempt, and drop the outputs that came."""
 
     attempt: int
     deployment: str
     epoch: Epoch
+    side: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,15 +216,10 @@ Effect = Refuse | Start | Abandon | Answer | Fail | Forget
 
 
 @dataclass(slots=True)
-class _Plan:
-    devices: frozenset[str]
-    outputs: frozenset[int]
-
-
-@dataclass(slots=True)
 class _Attempt:
     number: int
     epoch: Epoch
+    side: int
     missing: set[int]
     """Output transfers still to come."""
 
@@ -214,10 +232,10 @@ class _Request:
     attempt: _Attempt | None = None
     """The try that is under way; None: it waits."""
     replays: int = 0
-    tried: Epoch | None = None
-    """The epoch that its last attempt was lost on."""
+    tried: set[tuple[Epoch, int]] = field(default_factory=set)
+    """Epochs and sides that its last attempts were lost on."""
     not_before_s: float = -inf
-    """When it may be tried on that epoch again."""
+    """When it may be tried on those again."""
     last_error: str = ""
 
 
@@ -225,7 +243,7 @@ class _Request:
 class _Deployment:
     current: Epoch
     """NO_EPOCH: a plan is still to come."""
-    plans: dict[Epoch, _Plan]
+    plans: dict[Epoch, tuple[Side, ...]]
     """The current one, and older ones on which attempts are still under way."""
 
 
@@ -254,7 +272,8 @@ class Requests:
         at = inf
         for request in self._requests.values():
             at = min(at, request.deadline_s)
-            if request.attempt is None and request.tried == self._current(request.deployment):
+            current = self._current(request.deployment)
+            if request.attempt is None and any(epoch == current for epoch, _ in request.tried):
                 at = min(at, request.not_before_s)
         return at
 
@@ -312,11 +331,10 @@ class Requests:
             self._requests[event.request] = _Request(event.request, event.deployment, event.deadline_s)
 
     def _activate(self, event: Activated) -> None:
-        plan = _Plan(event.devices, event.outputs)
         known = self._deployments.setdefault(event.deployment, _Deployment(event.epoch, {}))
         if event.epoch >= known.current:
             known.current = event.epoch
-            known.plans[event.epoch] = plan
+            known.plans[event.epoch] = event.sides
 
     def _remove(self, name: str) -> Iterator[Effect]:
         for request in [r for r in self._requests.values() if r.deployment == name]:
@@ -353,8 +371,8 @@ class Requests:
 
     def _replay_broken(self, node: str, now: float) -> Iterator[Effect]:
         for request in list(self._attempts.values()):
-            plan = self._plan_of(request)
-            if plan is not None and node in plan.devices:
+            side = self._side_of(request)
+            if side is not None and node in side.nodes:
                 request.last_error = f"the connection with node {node} is gone"
                 yield from self._put_off(request, now)
 
@@ -362,7 +380,7 @@ class Requests:
         """Its attempt is lost: it waits, for a newer epoch or for a while."""
         if request.attempt is None:
             return
-        request.tried = request.attempt.epoch
+        request.tried.add((request.attempt.epoch, request.attempt.side))
         wait = self.window.retry_s * 2 ** min(request.replays, 30)
         request.not_before_s = now + min(wait, self.window.longest_retry_s)
         request.replays += 1
@@ -372,7 +390,7 @@ class Requests:
         attempt, request.attempt = request.attempt, None
         if attempt is not None:
             del self._attempts[attempt.number]
-            yield Abandon(attempt.number, request.deployment, attempt.epoch)
+            yield Abandon(attempt.number, request.deployment, attempt.epoch, attempt.side)
 
     def _end(self, request: _Request) -> Iterator[Effect]:
         del self._requests[request.number]
@@ -392,27 +410,54 @@ class Requests:
 
     def _start_waiting(self, now: float) -> Iterator[Effect]:
         """Start what may start, oldest first."""
-        room = {name: self.window.in_flight - flying for name, (flying, _) in self.counts().items()}
+        room = {name: self._window_of(name) - flying for name, (flying, _) in self.counts().items()}
+        flying = self._flying()
         for number in sorted(n for n, r in self._requests.items() if r.attempt is None):
             request = self._requests[number]
-            known = self._deployments[request.deployment]
-            if known.current == NO_EPOCH:
-                continue
             if now >= request.not_before_s:
-                request.tried = None
-            put_off = request.tried == known.current
-            broken = not self._lost.isdisjoint(known.plans[known.current].devices)
-            if room[request.deployment] <= 0 or put_off or broken:
+                request.tried.clear()
+            side = self._side_for(request, flying) if room[request.deployment] > 0 else None
+            if side is None:
                 continue
-            room[request.deployment] -= 1
-            outputs = known.plans[known.current].outputs
-            request.attempt = _Attempt(self._next_attempt, known.current, set(outputs))
-            self._attempts[self._next_attempt] = request
-            self._next_attempt += 1
-            yield Start(number, request.attempt.number, request.deployment, known.current)
-            if not outputs:  # all are constants: the gateway answers alone
+            attempt = self._start(request, side)
+            yield Start(number, attempt.number, request.deployment, attempt.epoch, side)
+            if not attempt.missing:  # all are constants: the gateway answers alone
                 yield from self._answer_if_whole(request)
-                room[request.deployment] += 1
+            else:
+                room[request.deployment] -= 1
+                flying[request.deployment, attempt.epoch, side] += 1
+
+    def _start(self, request: _Request, side: int) -> _Attempt:
+        known = self._deployments[request.deployment]
+        outputs = known.plans[known.current][side].outputs
+        attempt = request.attempt = _Attempt(self._next_attempt, known.current, side, set(outputs))
+        self._attempts[self._next_attempt] = request
+        self._next_attempt += 1
+        return attempt
+
+    def _side_for(self, request: _Request, flying: Counter[tuple[str, Epoch, int]]) -> int | None:
+        """The side of the current plan that it should go to, of those that can run and that it was not just lost on."""
+        known = self._deployments[request.deployment]
+        sides = known.plans.get(known.current, ())
+        able = [
+            n
+            for n, side in enumerate(sides)
+            if (known.current, n) not in request.tried and self._lost.isdisjoint(side.nodes)
+        ]
+        if not able:
+            return None
+        there = [flying[request.deployment, known.current, n] for n in range(len(sides))]
+        return deal([side.pace for side in sides], there, able)
+
+    def _window_of(self, deployment: str) -> int:
+        known = self._deployments[deployment]
+        sides = len(known.plans.get(known.current, ()))
+        return max(self.window.in_flight, EACH_REPLICA * sides if sides > 1 else 0)
+
+    def _flying(self) -> Counter[tuple[str, Epoch, int]]:
+        """Attempts under way, by deployment, epoch and side."""
+        under_way = ((r.deployment, r.attempt) for r in self._attempts.values())
+        return Counter((name, one.epoch, one.side) for name, one in under_way if one is not None)
 
     def _forget_plans(self) -> Iterator[Effect]:
         """Plans that nothing runs on any more; and deployments that nobody waits for in vain."""
@@ -425,10 +470,10 @@ class Requests:
         for name in [n for n, d in self._deployments.items() if d.current == NO_EPOCH and n not in held]:
             del self._deployments[name]
 
-    def _plan_of(self, request: _Request) -> _Plan | None:
+    def _side_of(self, request: _Request) -> Side | None:
         if request.attempt is None:
             return None
-        return self._deployments[request.deployment].plans[request.attempt.epoch]
+        return self._deployments[request.deployment].plans[request.attempt.epoch][request.attempt.side]
 
     def _current(self, deployment: str) -> Epoch | None:
         known = self._deployments.get(deployment)

@@ -46,6 +46,7 @@ def draw(
         _cards(document, plan),
         _table(document, colours),
         "<h2>Timeline of one request, predicted</h2>",
+        _said_of_replicas(plan),
         '<p class="soft">Solid: computing. Thin bar below: sending. Grey: waiting for data. Lines: messages.</p>',
         _timeline(plan, simulation, colours, problem.gateway),
         "<h2>Who computes which part of every layer</h2>",
@@ -59,12 +60,21 @@ def draw(
     )
 
 
+def _said_of_replicas(plan: Plan) -> str:
+    if not plan.replicas:
+        return ""
+    groups = "; ".join(" with ".join(one.devices) for one in plan.replicas)
+    return f'<p class="soft">A request goes to one of the replicas; each is shown with one: {escape(groups)}.</p>'
+
+
 def _cards(document: Mapping[str, Any], plan: Plan) -> str:
     single = document["baselines"]["single"]
+    replicas = [(f"{len(plan.replicas)}", "replicas: a request goes to one")] if plan.replicas else []
     cards = [
         (f"{document['predicted_latency_s'] * 1e3:.4g} ms", "latency"),
         (f"{document['predicted_throughput_per_s'] or 0:.3g} /s", "throughput, many in flight"),
         (f"{len(plan.programs)}", "devices"),
+        *replicas,
         (f"{plan.syncs}", "messages between devices"),
     ]
     if single:
@@ -101,7 +111,7 @@ def _table(document: Mapping[str, Any], colours: Mapping[str, str]) -> str:
 
 def _timeline(plan: Plan, simulation: Simulation, colours: Mapping[str, str], gateway: str) -> str:
     lanes = {name: 34 + 58 * n for n, name in enumerate(plan.programs)}
-    total = simulation.latency_s or 1.0
+    total = max([one.latency_s for one in simulation.replicas] or [simulation.latency_s]) or 1.0
     height = 40 + 58 * len(lanes)
 
     def x(seconds: float) -> float:
@@ -150,14 +160,14 @@ def _ruler(total: float, x: Any, height: int) -> Iterator[str]:
 
 def _parts(problem: Problem, strategy: Strategy, colours: Mapping[str, str]) -> str:
     """One column per tensor that a layer hands on; each device's interval along the axis that is cut."""
-    graph, layer_of = problem.graph, layers(problem.graph)
+    graph, layer_of, layouts = problem.graph, layers(problem.graph), strategy.everywhere
     names = [
         name
         for op in graph.operators
         for name in op.outputs
         if name
-        and name in strategy.layouts
-        and strategy.layouts[name].regions
+        and name in layouts
+        and layouts[name].regions
         and (
             name in graph.outputs or any(layer_of[r.name] != layer_of[op.name] for r in graph.consumers[name])
         )
@@ -168,7 +178,7 @@ def _parts(problem: Problem, strategy: Strategy, colours: Mapping[str, str]) -> 
     kinds = []
     for n, name in enumerate(names):
         full, left = graph.region_of(name), 5 + n * step
-        regions = strategy.layouts[name].regions
+        regions = layouts[name].regions
         axis = _cut_axis(regions, full)
         kinds.append(axis)
         alone = len(regions) == 1

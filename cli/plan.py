@@ -39,7 +39,8 @@ def plan(
     strategy: Annotated[
         str,
         typer.Option(
-            help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn, tofu or pipeline."
+            help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn, tofu, pipeline or "
+            "replicas."
         ),
     ] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help="Every strategy, side by side.")] = False,

@@ -22,6 +22,7 @@ from edgepart.planner.simulate import Simulation, run_schedule
 from edgepart.planner.strategies.auto import CANDIDATE_S, SHARE_S
 from edgepart.planner.strategies.bbgrap import along
 from edgepart.planner.strategies.pipeline import staged
+from edgepart.planner.strategies.replicas import replicated
 from edgepart.planner.study import WORTH, Shares, Study
 from edgepart.planner.timeline import critical_path
 
@@ -106,9 +107,10 @@ def _longest(seconds: Mapping[Key, float]) -> Key | None:
 def _bound_of_many(study: Study, simulation: Simulation) -> str:
     """For many requests: what they share that is busiest."""
     order = ("compute", "medium", "link", "send", "receive")
-    busiest = max(simulation.loads_s, key=lambda thing: (simulation.loads_s[thing], -order.index(thing[0])))
     many = study.many(simulation)
-    part = simulation.loads_s[busiest] * many.throughput_per_s
+    loads = simulation.loads_of(many.parts)
+    busiest = max(loads, key=lambda thing: (loads[thing], -order.index(thing[0])))
+    part = min(1.0, loads[busiest] * many.throughput_per_s)
     name = {
         "compute": "computing on {}",
         "medium": "the medium {}",
@@ -195,10 +197,13 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
     if new not in study.whole_s and any(isinstance(c, Divide | Reduce) for c in choices.values()):
         wider = {number: _with(choice, new, study.by_speed[0]) for number, choice in choices.items()}
         yield other.strategy(strategy.name, wider, "", strategy.sync, strategy.hub)
+    if strategy.replicas and strategy.name != "auto":
+        yield from replicated(other)
     if strategy.name != "auto":
         return
     forced = study.problem.axis
     if other.problem.objective == "throughput" and forced is None:
+        yield from replicated(other)
         yield from staged(other)
     axes = other.axis_names[:DIRECTIONS] if forced is None else [a for a in other.axis_names if a == forced]
     for axis in axes:

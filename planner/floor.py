@@ -19,7 +19,10 @@ Owned = Mapping[str, Region]
 
 def floor_s(study: Study, strategy: Strategy) -> float:
     """Seconds of the busiest device or card for one request; what a request takes and the time between two requests are
-    never less."""
+    never less. Replicas together are as fast as all of them at their fastest."""
+    if strategy.replicas:
+        floors = [floor_s(study, one) for one in strategy.replicas]
+        return 1 / sum(1 / floor for floor in floors) if all(floors) else 0.0
     found = _Sure(study, strategy)
     cards = study.cluster.card_bytes_per_s
     compute = max(found.compute_s().values(), default=0.0)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.graph import Graph
@@ -62,6 +63,28 @@ class Strategy:
     parted: Mapping[str, Parted] = field(default_factory=dict)
     """By name, the operators that are divided along a reduced axis; the layout of their output says where the addends
     are combined."""
+    replicas: tuple[Strategy, ...] = ()
+    """Where it is not empty, all other fields but `name` and `why` are, and requests are dealt out to these, which are on
+    different devices."""
+
+    @cached_property
+    def everywhere(self) -> Mapping[str, Layout]:
+        """The layouts, those of all replicas together: for people."""
+        if not self.replicas:
+            return self.layouts
+        names = dict.fromkeys(name for one in self.replicas for name in one.layouts)
+        none = Layout({})
+        return {
+            name: Layout(
+                {d: r for one in self.replicas for d, r in one.layouts.get(name, none).regions.items()}
+            )
+            for name in names
+        }
+
+
+def side_by_side(name: str, replicas: Sequence[Strategy], why: str) -> Strategy:
+    """Requests dealt out to these strategies, which are on different devices."""
+    return Strategy(name, {}, why=why, replicas=tuple(replicas))
 
 
 @dataclass(frozen=True)

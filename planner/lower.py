@@ -22,6 +22,7 @@ from edgepart.planner.optimize import optimise, streamline
 from edgepart.planner.partial import Written
 from edgepart.planner.plan import GATEWAY, Plan
 from edgepart.planner.region import Region
+from edgepart.planner.replicas import join_plans
 from edgepart.planner.stages import Cost, NoCost, Timing
 
 
@@ -53,6 +54,13 @@ class Lowering:
         digests: MutableMapping[tuple[str, str, Region], str] | None = None,
     ) -> Plan:
         """See `make_plan`."""
+        if strategy.replicas:
+            shared = {} if digests is None else digests  # Replicas have many of the same weights.
+            made = [
+                self.plan(one, model_digest=model_digest, optimised=optimised, sketch=sketch, digests=shared)
+                for one in strategy.replicas
+            ]
+            return join_plans(made, strategy.name, strategy.why)
         broadcasts = strategy.sync is Sync.BROADCAST
         if broadcasts and optimised and sketch:  # What the optimiser comes to, without the way there.
             draft = self.lower(replace(strategy, sync=Sync.NEEDED))
@@ -71,7 +79,12 @@ class Lowering:
         return assemble(schedule, seconds, self.cost, model_digest, digests=known)
 
     def lower(self, strategy: Strategy) -> Draft:
-        """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not fit."""
+        """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not fit, and for
+        replicas, which are a draft each."""
+        if strategy.replicas:
+            raise InternalError(
+                f"strategy {strategy.name!r} has {len(strategy.replicas)} replicas, and no one draft"
+            )
         blueprint = self._draw(strategy)
         decide = _DECISIONS[strategy.sync](blueprint)
         return self._follower.follow(blueprint, decide, alike=strategy.sync is Sync.NEEDED)

@@ -3,18 +3,23 @@ time, no clock.
 
 So many requests are kept in flight: whenever one is answered, the next comes in. A device does what an agent's
 executor does: of the requests that can go on, the oldest goes on by one step; while one waits for data another
-computes. Everything else is as for one request (planner/simulate.py)."""
+computes. Everything else is as for one request (planner/simulate.py).
+
+Where the schedule has replicas, each request goes to one of them, by the rule that gateways deal them out by
+(planner/dealing.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from operator import gt
 
 from edgepart.planner.cluster import Cluster
+from edgepart.planner.dealing import deal, dealt
 from edgepart.planner.errors import InternalError
 from edgepart.planner.network import Events, Network, local_s
-from edgepart.planner.plan import Receive, Send
+from edgepart.planner.plan import Receive, Replica, Send
 from edgepart.planner.simulate import Simulation, announced
 from edgepart.planner.timeline import Compute, Schedule
 
@@ -23,6 +28,9 @@ FEWEST_IN_FLIGHT, MOST_IN_FLIGHT = 4, 32
 
 ROUNDS, FEWEST_ROUNDS = 4, 2
 """Requests simulated for each that is in flight: the first half fills the pipeline and is not measured."""
+
+MANY_ROUNDS = 32
+"""The same with replicas: unequal ones answer at uneven times, and a request's steps are few."""
 
 STEPS = 40_000
 """Steps simulated at most, of all requests and devices together: long plans get fewer rounds, then fewer in flight."""
@@ -40,6 +48,8 @@ class Stream:
     """When each request was answered, in the order of the answers."""
     latency_s: float
     """From a request's start to its answer, the median of those measured."""
+    parts: tuple[float, ...]
+    """By replica, its part of the answers that were measured; (1.0,) where there are none."""
     most_present: Mapping[str, int]
     """By device, the most requests at a time that something has arrived or was done of, and not all."""
     peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -49,11 +59,16 @@ class Stream:
 def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: int) -> Stream:
     """The schedule of `simulation` with `in_flight` requests at a time, or fewer where that takes long to simulate."""
     schedule = simulation.schedule
-    steps = sum(map(len, schedule.steps.values())) + len(schedule.messages)
-    affordable = max(FEWEST_ROUNDS, STEPS // max(1, steps))
-    rounds = ROUNDS if ROUNDS * in_flight <= affordable else FEWEST_ROUNDS
-    flying = min(in_flight, affordable // rounds)
-    found = run_requests(schedule, cluster, gateway, rounds * flying, flying)
+    if simulation.replicas:
+        # With fewer in flight some replicas would do nothing: long plans only get fewer rounds.
+        steps = max(_steps_of(one.schedule) for one in simulation.replicas)
+        flying = in_flight
+        rounds = max(ROUNDS, min(MANY_ROUNDS, STEPS // max(1, steps * flying)))
+    else:
+        affordable = max(FEWEST_ROUNDS, STEPS // max(1, _steps_of(schedule)))
+        rounds = ROUNDS if ROUNDS * in_flight <= affordable else FEWEST_ROUNDS
+        flying = min(in_flight, affordable // rounds)
+    found = run_requests(schedule, cluster, gateway, rounds * flying, flying, simulation.paces)
     kept = simulation.kept_bytes
     peaks = {
         device: kept[device] + found.most_present[device] * (peak - kept[device])
@@ -64,15 +79,29 @@ def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: in
     return replace(found, throughput_per_s=rate, peak_memory_bytes=peaks)
 
 
+def _steps_of(schedule: Schedule) -> int:
+    return sum(map(len, schedule.steps.values())) + len(schedule.messages)
+
+
 def fitting(simulation: Simulation, cluster: Cluster, limit_bytes: Mapping[str, float]) -> int:
     """How many requests are in flight: the usual number, or so many that all of them have room on every device at once,
-    each in full; 1 at least."""
+    each in full; 1 at least. With replicas, all that are dealt to a device's own."""
     most = default_in_flight(cluster)
+    if simulation.replicas:
+        room = [_room(one, most, limit_bytes) for one in simulation.replicas]
+        while most > 1 and any(map(gt, dealt(simulation.paces, most), room)):
+            most -= 1
+        return most
+    return max(1, _room(simulation, most, limit_bytes))
+
+
+def _room(simulation: Simulation, most: int, limit_bytes: Mapping[str, float]) -> int:
+    """So many requests, `most` at most, have room on every device."""
     for device, peak in simulation.peak_memory_bytes.items():
         kept = simulation.kept_bytes[device]
         if each := peak - kept:
             most = min(most, int((limit_bytes[device] - kept) // each))
-    return max(1, most)
+    return most
 
 
 def default_in_flight(cluster: Cluster) -> int:
@@ -80,9 +109,17 @@ def default_in_flight(cluster: Cluster) -> int:
     return max(FEWEST_IN_FLIGHT, min(MOST_IN_FLIGHT, 2 * len(cluster.devices)))
 
 
-def run_requests(schedule: Schedule, cluster: Cluster, gateway: str, count: int, in_flight: int) -> Stream:
-    """`count` requests, `in_flight` at a time. InternalError where the schedule cannot come to an end."""
-    return _World(schedule, cluster, gateway, count).run(in_flight)
+def run_requests(
+    schedule: Schedule,
+    cluster: Cluster,
+    gateway: str,
+    count: int,
+    in_flight: int,
+    paces: Sequence[Replica] = (),
+) -> Stream:
+    """`count` requests, `in_flight` at a time, dealt out by `paces` where the schedule has replicas. InternalError where
+    the schedule cannot come to an end."""
+    return _World(schedule, cluster, gateway, count, paces).run(in_flight)
 
 
 MISSING, HERE, AWAITED = 0, 1, 2
@@ -92,15 +129,16 @@ MISSING, HERE, AWAITED = 0, 1, 2
 class _Request:
     """One request on all devices."""
 
-    __slots__ = ("at", "began_s", "came", "outputs", "started")
+    __slots__ = ("at", "began_s", "came", "outputs", "replica", "started")
 
-    def __init__(self, world: _World, now: float) -> None:
+    def __init__(self, world: _World, replica: int, now: float) -> None:
+        self.replica = replica
         self.at = [0] * len(world.steps)
         """By device, its next step."""
         self.came = bytearray(len(world.ways))
         """By message, MISSING, HERE or AWAITED."""
         self.started = [False] * len(world.steps)
-        self.outputs = world.outputs
+        self.outputs = world.outputs[replica]
         """Messages to the gateway that are missing."""
         self.began_s = now
 
@@ -109,17 +147,33 @@ class _World:
     """The state of one simulation. An event's code is a way's, or request * span + what: a message that arrives, or
     behind those a device that has computed."""
 
-    def __init__(self, schedule: Schedule, cluster: Cluster, gateway: str, count: int) -> None:
+    def __init__(
+        self, schedule: Schedule, cluster: Cluster, gateway: str, count: int, paces: Sequence[Replica]
+    ) -> None:
         self.schedule, self.count = schedule, count
         self.events: Events = []
         self.network = Network(cluster, self.events)
         known = announced(schedule, self.network.known, gateway)
-        self.ways, self.volumes, self.inputs = known.ways, known.volumes, known.inputs
-        self.outputs = len(known.outputs)
+        self.ways, self.volumes = known.ways, known.volumes
         self.names = list(schedule.steps)
         self.steps = list(schedule.steps.values())
         numbers = {name: number for number, name in enumerate(self.names)}
         self.targets = [numbers.get(message.target, -1) for message in schedule.messages]
+        groups = schedule.replicas or (tuple(self.names),)
+        self.replicas = paces or tuple(map(Replica, groups))
+        self.devices = [[numbers[name] for name in names] for names in groups]
+        """By replica, and so are these: the devices,"""
+        place = {name: n for n, names in enumerate(groups) for name in names}
+        self.inputs: list[list[int]] = [[] for _ in groups]
+        """messages that the gateway sends,"""
+        for message in known.inputs:
+            self.inputs[place[schedule.messages[message].target]].append(message)
+        self.outputs = [0] * len(groups)
+        """how many messages go to it,"""
+        for message in known.outputs:
+            self.outputs[place[schedule.messages[message].source]] += 1
+        self.flying = [0] * len(groups)
+        """and requests in flight."""
         self.span = len(self.ways) + len(self.steps)
         self.requests: dict[int, _Request] = {}
         self.entered = 0
@@ -128,8 +182,8 @@ class _World:
         self.busy = [False] * len(self.steps)
         self.present = [0] * len(self.steps)
         self.most_present = [0] * len(self.steps)
-        self.answers: list[tuple[float, float]] = []
-        """When each was answered, and after how long."""
+        self.answers: list[tuple[float, float, int]] = []
+        """When each was answered, after how long, and by which replica."""
 
     def run(self, in_flight: int) -> Stream:
         for _ in range(min(in_flight, self.count)):
@@ -155,14 +209,18 @@ class _World:
 
     def _enter(self, now: float) -> None:
         number, self.entered = self.entered, self.entered + 1
-        request = self.requests[number] = _Request(self, now)
-        for message in self.inputs:
+        replica = deal(self.replicas, self.flying) if len(self.flying) > 1 else 0
+        self.flying[replica] += 1
+        request = self.requests[number] = _Request(self, replica, now)
+        for message in self.inputs[replica]:
             self._send(number, message, now)
-        for device, steps in enumerate(self.steps):
+        devices = self.devices[replica]
+        for device in devices:
+            steps = self.steps[device]
             if steps and not isinstance(steps[0], Receive):
                 self._start(request, device)
             self._get_ready(number, device)
-        for device in range(len(self.steps)):
+        for device in devices:
             self._go_on(device, now)
         if not self.outputs:
             self._answered(number, now)
@@ -236,21 +294,28 @@ class _World:
                 self._get_ready(number, device)
 
     def _answered(self, number: int, now: float) -> None:
-        self.answers.append((now, now - self.requests[number].began_s))
+        request = self.requests[number]
+        self.flying[request.replica] -= 1
+        self.answers.append((now, now - request.began_s, request.replica))
         if self.entered < self.count:
             self._enter(now)
 
     def _result(self, in_flight: int) -> Stream:
         if len(self.answers) < self.count:
             raise InternalError(f"the plan comes to no end: {len(self.answers)} of {self.count} are answered")
-        half = self.count // 2
-        times = [when for when, _ in self.answers]
-        spent = times[-1] - times[half - 1] if half else times[-1]
-        latencies = sorted(latency for _, latency in self.answers[half:])
+        # Replicas end one after another: once nothing comes in any more, not all of them work.
+        count = max(1, self.count - in_flight) if len(self.flying) > 1 else self.count
+        half = count // 2
+        times = [when for when, _, _ in self.answers]
+        spent = times[count - 1] - (times[half - 1] if half else 0.0)
+        measured = self.answers[half:count]
+        latencies = sorted(latency for _, latency, _ in measured)
+        by = [sum(one == n for _, _, one in measured) / len(measured) for n in range(len(self.flying))]
         return Stream(
             in_flight,
-            (self.count - half) / spent if spent > 0 else float("inf"),
+            len(measured) / spent if spent > 0 else float("inf"),
             tuple(times),
             latencies[len(latencies) // 2],
+            tuple(by),
             dict(zip(self.names, self.most_present, strict=True)),
         )

@@ -4,6 +4,9 @@ digest.
 A **program** is one device's static schedule for one request: receive, run a segment, send. The **gateway**
 (whoever holds the request) is the source of input transfers and the target of output transfers; it is not a
 device here, so that a request may enter at any agent.
+
+A plan may have **replicas**: groups of devices each of which answers whole requests by itself. A request goes to one
+of them (dealing.py), and the others see nothing of it.
 """
 
 from __future__ import annotations
@@ -129,6 +132,17 @@ class Program:
     """What its sessions keep between requests, weights included; predicted."""
 
 
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Devices that together answer whole requests by themselves, and their pace, which requests are dealt out by."""
+
+    devices: tuple[str, ...]
+    latency_s: float = 0.0
+    """Predicted, of a request that is alone there; from the gateway and back to it."""
+    between_s: float = 0.0
+    """Predicted, from one answer to the next, where the next request is always there."""
+
+
 @dataclass(frozen=True)
 class ValueInfo:
     """An input or output of the model, as clients see it."""
@@ -166,6 +180,13 @@ class Plan:
     predicted_latency_s: float = 0.0
     predicted_throughput_per_s: float = 0.0
     why: str = ""
+    replicas: tuple[Replica, ...] = ()
+    """Groups that all devices are parted into, each of which answers whole requests; () where all answer together."""
+
+    @property
+    def parts(self) -> tuple[Replica, ...]:
+        """Its replicas; where it has none, all its devices as the only one."""
+        return self.replicas or (Replica(tuple(self.programs)),)
 
     @property
     def digest(self) -> str:
@@ -208,6 +229,7 @@ def from_bytes(data: bytes) -> Plan:
             predicted_latency_s=float(document["predicted_latency_s"]),
             predicted_throughput_per_s=float(document["predicted_throughput_per_s"]),
             why=document["why"],
+            replicas=tuple(map(_replica, document["replicas"])),
         )
         _check_types(plan)
         return plan
@@ -303,6 +325,11 @@ def _value(packed: Any) -> ValueInfo:
     if info.free and (shape is None or len(shape) != len(info.free)):
         raise ValueError(f"{info.name!r} of shape {shape} has free dimensions {info.free}")
     return info
+
+
+def _replica(packed: Any) -> Replica:
+    paces = (float(packed["latency_s"]), float(packed["between_s"]))
+    return Replica(tuple(packed["devices"]), *paces)
 
 
 def _weight(packed: Any) -> WeightRef:

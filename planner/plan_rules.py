@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph
-from edgepart.planner.plan import GATEWAY, Piece, Plan, Program, Receive, Run, Send, Step
+from edgepart.planner.plan import GATEWAY, Piece, Plan, Program, Receive, Run, Send, Step, Transfer
 from edgepart.planner.region import Region
 
 
@@ -20,7 +21,7 @@ def broken_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
 
     Of a program that came without its segments (plan.for_device) only the order of its messages is looked at.
     """
-    faults = [*_numbers(plan), *_pairs(plan), *_ports(plan)]
+    faults = [*_numbers(plan), *_pairs(plan), *_ports(plan), *_replicas(plan)]
     yield from faults
     if not faults:
         yield from _runs_through(plan)
@@ -153,15 +154,38 @@ def _step(plan: Plan, place: _Place, step: Step) -> list[str]:
     return lacking
 
 
+def _replicas(plan: Plan) -> Iterator[str]:
+    """Each device is in one replica, and nothing goes from one to another: each is a plan of its own."""
+    of = {name: n for n, replica in enumerate(plan.replicas) for name in replica.devices}
+    named = Counter(name for replica in plan.replicas for name in replica.devices)
+    for name in sorted(named.keys() | plan.programs.keys()) if plan.replicas else ():
+        if name not in plan.programs:
+            yield f"a replica names {name!r}, which has no program"
+        elif named[name] != 1:
+            yield f"{name!r} is in {named[name]} replicas instead of 1"
+    for n, replica in enumerate(plan.replicas):
+        if not replica.devices:
+            yield f"replica {n} has no devices"
+        for pace in (replica.latency_s, replica.between_s):
+            if not 0 <= pace < inf:
+                yield f"replica {n} has a pace of {pace} s"
+    for transfer in plan.transfers if plan.replicas else ():
+        ends = {of.get(end) for end in (transfer.source, transfer.target) if end != GATEWAY}
+        if len(ends) > 1:
+            yield f"transfer {transfer.number} goes from replica to replica"
+
+
 def _answers(plan: Plan, graph: Graph) -> Iterator[str]:
-    """Every output that operators write reaches the gateway whole, each element once."""
+    """Every output that operators write reaches the gateway whole, each element once, from each replica."""
+    for replica in plan.parts:
+        coming = [t for t in plan.transfers if t.target == GATEWAY and t.source in replica.devices]
+        yield from _answers_by(coming, plan, graph)
+
+
+def _answers_by(coming: Sequence[Transfer], plan: Plan, graph: Graph) -> Iterator[str]:
     for name in dict.fromkeys(graph.outputs):
         arriving = [
-            piece.region
-            for transfer in plan.transfers
-            if transfer.target == GATEWAY
-            for piece in transfer.pieces
-            if piece.tensor == name
+            piece.region for transfer in coming for piece in transfer.pieces if piece.tensor == name
         ]
         full = graph.region_of(name)
         if name not in graph.producers:

@@ -42,12 +42,21 @@ def summary(
             name: _device(plan, program, simulation, graph, strategy)
             for name, program in plan.programs.items()
         },
+        "replicas": replicas(plan),
         "syncs": plan.syncs,
         "baselines": {
             "single": None if single is None else {"device": single[0], "predicted_latency_s": single[1]}
         },
         "why": plan.why,
     }
+
+
+def replicas(plan: Plan) -> list[dict[str, Any]]:
+    """The groups that requests are dealt out to; none where all devices answer together."""
+    return [
+        {"devices": list(one.devices), "latency_s": one.latency_s, "between_s": one.between_s}
+        for one in plan.replicas
+    ]
 
 
 def finite(number: float) -> float | None:
@@ -74,9 +83,10 @@ def _device(
 def parts(graph: Graph, strategy: Strategy, device: str) -> dict[str, str]:
     """By tensor, the part of it that `device` computes, for people: "height 0:75", "whole"."""
     found: dict[str, str] = {}
+    layouts = strategy.everywhere
     for op in graph.operators:
         for name in filter(None, op.outputs):
-            layout = strategy.layouts.get(name)
+            layout = layouts.get(name)
             region = layout.regions.get(device) if layout else None
             if region is not None and not region.is_empty:
                 found[name] = part_text(region, graph.region_of(name))

@@ -56,6 +56,7 @@ def choose(
         plan,
         predicted_latency_s=simulation.latency_s,
         predicted_throughput_per_s=study.many(simulation).throughput_per_s,
+        replicas=simulation.paces,
         why=explain(study, strategy, simulation, _alone(study)),
     )
     return plan, simulation, strategy

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgepart.planner.plan import GATEWAY, Plan, Program, Run
 from edgepart.planner.region import Region
-from edgepart.planner.report import AXIS_NAMES, finite
+from edgepart.planner.report import AXIS_NAMES, finite, replicas
 
 
 def shares(plan: Plan) -> dict[str, dict[str, str]]:
@@ -47,6 +47,7 @@ def report(plan: Plan) -> dict[str, Any]:
         "predicted_latency_s": plan.predicted_latency_s,
         "predicted_throughput_per_s": finite(plan.predicted_throughput_per_s),
         "devices": {name: _device(plan, program) for name, program in plan.programs.items()},
+        "replicas": replicas(plan),
         "syncs": plan.syncs,
         "inputs": [info.name for info in plan.inputs],
         "outputs": [info.name for info in plan.outputs],

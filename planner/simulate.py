@@ -6,24 +6,31 @@ What is sent goes through planner/network.py. The gateway lives on one of the de
 network card; between it and its own device data crosses the `LOCAL` link.
 
 Since one request's steps depend on nothing but what arrives, a device is followed through its steps as far as it
-can go; only messages are events. Many requests at a time are planner/pipelined.py's."""
+can go; only messages are events. Many requests at a time are planner/pipelined.py's.
+
+Of a plan with replicas each is simulated by itself: one request goes to one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
-from typing import cast
+from itertools import chain
+from typing import TypeVar, cast
 
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.cost import Cost
+from edgepart.planner.dealing import deal
 from edgepart.planner.errors import InternalError
 from edgepart.planner.network import Events, Network, local_s
-from edgepart.planner.plan import GATEWAY, Plan, Receive, Run, Send
+from edgepart.planner.plan import GATEWAY, Plan, Receive, Replica, Run, Send
+from edgepart.planner.replicas import join_schedules, split
 from edgepart.planner.sharing import Way
 from edgepart.planner.timeline import Busy, Compute, Message, Schedule, timelines
 from edgepart.planner.ways import Ways
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -37,7 +44,8 @@ class Simulation:
     """By device."""
     loads_s: Mapping[tuple[str, ...], float]
     """Seconds that one request keeps each thing busy that all requests share: ("compute", device), ("send", device)
-    and ("receive", device) for its network card, ("link", source, target) and ("medium", name)."""
+    and ("receive", device) for its network card, ("link", source, target) and ("medium", name). With replicas, of the
+    request that keeps it busy longest."""
     sent_bytes: Mapping[str, int]
     """By device; the gateway's traffic is not the device's, and a device's to the gateway counts."""
     received_bytes: Mapping[str, int]
@@ -51,12 +59,42 @@ class Simulation:
     """By device, as the plan predicts it for one request."""
     kept_bytes: Mapping[str, int] = field(default_factory=dict)
     """By device, the part of it that all requests share: sessions and their weights."""
+    replicas: tuple[Simulation, ...] = ()
+    """Of each replica, one request there; () where all devices answer together. Times of devices and messages are then
+    those of a request that goes to their replica."""
 
     @property
     def most_per_s(self) -> float:
         """Requests a second at most, however many are in flight: the busiest thing has no more time."""
+        if self.replicas:
+            return min(self._most_through(thing) for thing in self.loads_s) if self.loads_s else float("inf")
         load = max(self.loads_s.values(), default=0.0)
         return 1 / load if load else float("inf")
+
+    def _most_through(self, thing: tuple[str, ...]) -> float:
+        """Requests a second, were `thing` the only one that replicas share: those that need it least go first."""
+        left, found = 1.0, 0.0
+        for load, most in sorted((one.loads_s.get(thing, 0.0), one.most_per_s) for one in self.replicas):
+            rate = min(most, left / load) if load else most
+            found, left = found + rate, left - rate * load
+        return found
+
+    @cached_property
+    def paces(self) -> tuple[Replica, ...]:
+        """The replicas, as requests are dealt out to them; () where there are none."""
+        return tuple(
+            Replica(tuple(one.schedule.steps), one.latency_s, 1 / one.most_per_s) for one in self.replicas
+        )
+
+    def loads_of(self, parts: Sequence[float]) -> Mapping[tuple[str, ...], float]:
+        """Seconds that a request keeps each thing busy on average, where each replica gets that part of them."""
+        if not self.replicas:
+            return self.loads_s
+        found: dict[tuple[str, ...], float] = {}
+        for one, part in zip(self.replicas, parts, strict=True):
+            for thing, seconds in one.loads_s.items():
+                found[thing] = found.get(thing, 0.0) + part * seconds
+        return found
 
     @cached_property
     def timeline(self) -> Mapping[str, tuple[Busy, ...]]:
@@ -77,20 +115,70 @@ def schedule_of(plan: Plan, cost: Cost | None = None) -> Schedule:
                 steps[device].append(Compute(seconds, _label(segment.operators)))
             else:
                 steps[device].append(step)
-    return Schedule(steps, [Message(t.source, t.target, t.nbytes) for t in plan.transfers])
+    messages = [Message(t.source, t.target, t.nbytes) for t in plan.transfers]
+    return Schedule(steps, messages, tuple(replica.devices for replica in plan.replicas))
 
 
 def simulate(plan: Plan, cluster: Cluster, gateway: str, cost: Cost | None = None) -> Simulation:
     """One request through `plan`, entering at the device `gateway`."""
     found = run_schedule(schedule_of(plan, cost), cluster, gateway)
-    peaks = {device: program.peak_memory_bytes for device, program in plan.programs.items()}
-    kept = {device: program.kept_bytes for device, program in plan.programs.items()}
+    parts = tuple(_with_memory(one, plan) for one in found.replicas)
+    return replace(_with_memory(found, plan), replicas=parts)
+
+
+def _with_memory(found: Simulation, plan: Plan) -> Simulation:
+    programs = {device: plan.programs[device] for device in found.schedule.steps}
+    peaks = {device: program.peak_memory_bytes for device, program in programs.items()}
+    kept = {device: program.kept_bytes for device, program in programs.items()}
     return replace(found, peak_memory_bytes=peaks, kept_bytes=kept)
 
 
 def run_schedule(schedule: Schedule, cluster: Cluster, gateway: str) -> Simulation:
     """InternalError where the schedule cannot come to an end: a device waits for what is never sent."""
-    return _World(schedule, cluster, gateway).run()
+    if not schedule.replicas:
+        return _World(schedule, cluster, gateway).run()
+    alone = split(schedule)
+    joined = together([_World(one, cluster, gateway).run() for one, _ in alone])
+    order = [number for _, numbers in alone for number in numbers]
+    places = sorted(range(len(order)), key=order.__getitem__)
+    return replace(
+        joined,
+        schedule=schedule,
+        departures_s=tuple(joined.departures_s[at] for at in places),
+        sent_s=tuple(joined.sent_s[at] for at in places),
+        arrivals_s=tuple(joined.arrivals_s[at] for at in places),
+    )
+
+
+def together(replicas: Sequence[Simulation]) -> Simulation:
+    """Of a plan that has these replicas. A request that is alone goes where it is done first."""
+
+    def merged(maps: Iterable[Mapping[str, V]]) -> dict[str, V]:
+        return {name: value for one in maps for name, value in one.items()}
+
+    def all_of(times: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(chain.from_iterable(times))
+
+    loads: dict[tuple[str, ...], float] = {}
+    for one in replicas:
+        for thing, seconds in one.loads_s.items():
+            loads[thing] = max(seconds, loads.get(thing, 0.0))
+    found = Simulation(
+        schedule=join_schedules(one.schedule for one in replicas),
+        latency_s=0.0,
+        compute_s=merged(one.compute_s for one in replicas),
+        loads_s=loads,
+        sent_bytes=merged(one.sent_bytes for one in replicas),
+        received_bytes=merged(one.received_bytes for one in replicas),
+        departures_s=all_of(one.departures_s for one in replicas),
+        sent_s=all_of(one.sent_s for one in replicas),
+        arrivals_s=all_of(one.arrivals_s for one in replicas),
+        peak_memory_bytes=merged(one.peak_memory_bytes for one in replicas),
+        kept_bytes=merged(one.kept_bytes for one in replicas),
+        replicas=tuple(replicas),
+    )
+    first = deal(found.paces, [0] * len(replicas))
+    return replace(found, latency_s=replicas[first].latency_s)
 
 
 class _World:

@@ -20,7 +20,7 @@ from edgepart.planner.layout import Layout, Problem, Strategy, Sync
 from edgepart.planner.lower import Lowering
 from edgepart.planner.pipelined import Stream, fitting, stream
 from edgepart.planner.region import Region
-from edgepart.planner.simulate import Simulation, simulate
+from edgepart.planner.simulate import Simulation, simulate, together
 
 SECOND_AXES = ("head", "channel", "feature", "sequence")
 """What a layer that lacks the wanted axis is divided along instead, the first that it has."""
@@ -212,8 +212,11 @@ class Study:
         key = _written(strategy)
         found = self._forecasts.get(key)
         if found is None:
-            plan = self.lowering.plan(strategy, sketch=True)
-            made = simulate(plan, self.cluster, self.problem.gateway, self.cost)
+            if strategy.replicas:
+                made = together([self.forecast(one) for one in strategy.replicas])
+            else:
+                plan = self.lowering.plan(strategy, sketch=True)
+                made = simulate(plan, self.cluster, self.problem.gateway, self.cost)
             found = self._forecasts[key] = (strategy, made)
         return found[1]
 
@@ -291,6 +294,8 @@ class Study:
 def _written(strategy: Strategy) -> Hashable:
     """The same where the same is written out, whatever the strategy is called. Whoever remembers something by it keeps
     the strategy, so that no id comes back."""
+    if strategy.replicas:
+        return tuple(map(_written, strategy.replicas))
     hub = strategy.hub if strategy.sync is Sync.HUB else None
     return id(strategy.layouts), id(strategy.parted), id(strategy.layers), hub
 

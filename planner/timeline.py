@@ -37,6 +37,8 @@ class Schedule:
     """By device, in order."""
     messages: Sequence[Message]
     """By transfer number."""
+    replicas: tuple[tuple[str, ...], ...] = ()
+    """Groups of devices, each of which answers whole requests by itself; () where all answer together."""
 
 
 @dataclass(frozen=True, slots=True)

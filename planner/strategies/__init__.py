@@ -24,6 +24,7 @@ MODULES = (
     "optcnn",
     "tofu",
     "pipeline",
+    "replicas",
     "auto",
 )
 """In the order of `edgepart plan --compare`. A new strategy is a new file, and its name here."""

@@ -113,6 +113,7 @@ class _Search:
         """The best of several devices, the very best first."""
         scores = [study.score(one) for one in single if not study.short_bytes(one)]
         self.alone = min(scores, default=float("inf"))
+        """The best that any one device does, or replicas do."""
         forced = study.problem.axis
         if forced is not None and forced not in (*KNOWN_AXES, *study.axis_names):
             raise UsageError(
@@ -122,6 +123,9 @@ class _Search:
     def run(self) -> Iterator[Strategy]:
         ample = self.study.problem.search_budget_s >= AMPLE_S
         for strategy in self._rivals():
+            if strategy.replicas:
+                yield from self._deal(replace(strategy, name="auto"))
+                continue
             yield from self._try(replace(strategy, name="auto"), free=ample)
             if self.left <= 0:
                 break
@@ -147,12 +151,14 @@ class _Search:
             yield from self._leave_out()
 
     def _rivals(self) -> Iterator[Strategy]:
-        """All candidates of the other strategies. Stages come first where many requests count; they follow no axis."""
+        """All candidates of the other strategies. Replicas and stages come first where many requests count; they follow
+        no axis."""
+        apart = ("auto", "single", "replicas", "pipeline")
         names = [name for name in PROMISING if name in strategies()]
-        names += [name for name in strategies() if name not in (*names, "auto", "single", "pipeline")]
+        names += [name for name in strategies() if name not in (*names, *apart)]
         if self.study.problem.axis is None:
             first = self.study.problem.objective == "throughput"
-            names = ["pipeline", *names] if first else [*names, "pipeline"]
+            names = ["replicas", "pipeline", *names] if first else [*names, "pipeline"]
         for name in names:
             yield from get(name)(self.study)
 
@@ -173,6 +179,12 @@ class _Search:
     ) -> Iterator[Strategy]:
         if self.left > 0 or free:
             yield from self._try(self.study.strategy("auto", choices, why), free, likely)
+
+    def _deal(self, strategy: Strategy) -> Iterator[Strategy]:
+        """Replicas are not improved; where they do better than the rest can, that is not looked at further."""
+        yield strategy
+        if not self.study.short_bytes(strategy) and self.study.is_better(strategy, self.alone):
+            self.alone = self.study.score(strategy)
 
     def _try(self, strategy: Strategy, free: bool = False, likely: float = 1.0) -> Iterator[Strategy]:
         """Yields it where it may be better than what is there, and remembers what came of it. `free` does not count

@@ -40,23 +40,26 @@ def candidates(study: Study) -> Iterator[Strategy]:
             )
 
 
-def staged(study: Study, name: str = "pipeline") -> Iterator[Strategy]:
-    """Stages on two devices and more; fewer devices first."""
+def staged(study: Study, name: str = "pipeline", devices: Sequence[str] = ()) -> Iterator[Strategy]:
+    """Stages on two devices and more, of these or of all; fewer devices first."""
     parts = stretches(study, spread(study, CUTS))
-    if len(parts) < 2 or len(study.by_speed) < 2:
+    devices = devices or study.by_speed
+    if len(parts) < 2 or len(devices) < 2:
         return
-    loads = [_loads(study, device, parts) for device in study.by_speed]
+    loads = [_loads(study, device, parts) for device in devices]
     for found in balance(loads):
         if len(found.stages) > 1:
-            yield _strategy(study, parts, found, name)
+            yield _strategy(study, parts, devices, found, name)
 
 
-def _strategy(study: Study, parts: Sequence[Stretch], found: Stages, name: str) -> Strategy:
+def _strategy(
+    study: Study, parts: Sequence[Stretch], devices: Sequence[str], found: Stages, name: str
+) -> Strategy:
     choices: dict[int, Choice] = {}
     total = sum(part.seconds for part in parts) or 1.0
     said = []
     for number, begin, end in found.stages:
-        device = study.by_speed[number]
+        device = devices[number]
         said.append(f"{sum(part.seconds for part in parts[begin:end]) / total:.0%} on {device}")
         for part in parts[begin:end]:
             choices.update((layer.number, Whole((device,))) for layer in part.layers)

@@ -21,7 +21,7 @@ def singles(study: Study, name: str = "single") -> Iterator[Strategy]:
     for computing or receiving than a faster one does for all."""
     first = dict[Hashable, str]()
     for device in study.by_speed:
-        first.setdefault(_kind(study, device), device)
+        first.setdefault(kind(study, device), device)
     best = float("inf")
     for device in first.values():
         strategy = alone(study, device, name)
@@ -32,7 +32,7 @@ def singles(study: Study, name: str = "single") -> Iterator[Strategy]:
             best = min(best, study.score(strategy))
 
 
-def _kind(study: Study, device: str) -> Hashable:
+def kind(study: Study, device: str) -> Hashable:
     """The same for devices that do all of a model in the same time and have the same memory for it."""
     cluster, gateway = study.cluster, study.problem.gateway
     ways = (gateway, device), (device, gateway)

@@ -25,18 +25,20 @@ from edgepart.agent.requests import (
     Refuse,
     Removed,
     Requests,
+    Side,
     Start,
     Submitted,
     Suspended,
     Window,
     Withdrawn,
 )
+from edgepart.planner.plan import Replica
 
 E1, E2 = Epoch(1, 1), Epoch(1, 2)
 
 
 def active(epoch: Epoch = E1, devices: str = "ab", outputs: tuple[int, ...] = (7, 8)) -> Activated:
-    return Activated("m", epoch, frozenset(devices), frozenset(outputs))
+    return Activated("m", epoch, (Side(frozenset(devices), frozenset(outputs)),))
 
 
 def tell(requests: Requests, *events: Event, now: float = 0.0) -> list[Effect]:
@@ -201,6 +203,51 @@ def test_outputs_that_are_all_constant_need_no_device() -> None:
         assert [type(e) for e in effects] == [Start, Answer]
 
 
+def replicated(*seconds: float) -> Activated:
+    """One device for each replica, "a", "b" and so on, which takes so many seconds."""
+    sides = (
+        Side(frozenset("abcd"[n]), frozenset({n}), Replica(("abcd"[n],), took, took))
+        for n, took in enumerate(seconds)
+    )
+    return Activated("m", E1, tuple(sides))
+
+
+def submitted(*numbers: int) -> list[Event]:
+    return [Submitted(number, "m", 100) for number in numbers]
+
+
+def sides_of(effects: list[Effect]) -> list[int]:
+    return [effect.side for effect in effects if isinstance(effect, Start)]
+
+
+def test_each_request_goes_to_the_replica_that_is_done_with_it_first() -> None:
+    requests = Requests()
+    tell(requests, replicated(1.0, 2.5))
+    assert [sides_of(tell(requests, one)) for one in submitted(1, 2, 3, 4)] == [[0], [0], [1], [0]]
+    assert tell(requests, OutputArrived(2, 0)) == []  # It is of the other replica.
+    assert tell(requests, OutputArrived(2, 1)) == [Answer(3, 2, "m", E1, 0)]
+    assert sides_of(tell(requests, *submitted(5))) == [1]
+
+
+def test_an_attempt_that_is_lost_is_tried_on_another_replica_at_once() -> None:
+    requests = Requests(Window(retry_s=1.0))
+    tell(requests, replicated(1.0, 1.0, 9.0), *submitted(1, 2))
+    assert tell(requests, DeviceLost("a")) == [Abandon(0, "m", E1, 0), Start(1, 2, "m", E1, 1)]
+    assert sides_of(tell(requests, *submitted(3, 4))) == [1]
+    full = AttemptFailed(2, True, "full")
+    assert tell(requests, full) == [Abandon(2, "m", E1, 1), Start(1, 5, "m", E1, 2)]
+    assert tell(requests, AttemptFailed(5, True, "full")) == [Abandon(5, "m", E1, 2)]  # It has tried all.
+    assert requests.wake_at() == 1.0
+    assert sides_of(requests.wake(1.0)) == [1]
+
+
+def test_with_many_replicas_more_are_started_at_once() -> None:
+    requests = Requests(Window(in_flight=3))
+    tell(requests, replicated(1.0, 1.0, 1.0))
+    found = [sides_of(tell(requests, one)) for one in submitted(*range(7))]
+    assert found == [[0], [1], [2], [0], [1], [2], []]
+
+
 class Stories(RuleBasedStateMachine):
     """Random lives of two deployments on four devices. The model is a set: what was accepted and not yet
     answered."""
@@ -229,12 +276,12 @@ class Stories(RuleBasedStateMachine):
                     assert request in self.open
                     assert request not in [s.request for s in self.running.values()]
                     assert epoch == self.epoch[deployment]
-                    assert self.lost.isdisjoint(self.plans[deployment, epoch].devices)
+                    assert self.lost.isdisjoint(self.side(effect).nodes)
                     self.running[attempt] = effect
                     started.append(attempt)
-                case Abandon(attempt, deployment, epoch):
+                case Abandon(attempt, deployment, epoch, side):
                     gone = self.running.pop(attempt)
-                    assert (gone.deployment, gone.epoch) == (deployment, epoch)
+                    assert (gone.deployment, gone.epoch, gone.side) == (deployment, epoch, side)
                     assert (deployment, epoch) in self.plans
                 case Answer(request, attempt):
                     assert self.running.pop(attempt).request == request
@@ -244,6 +291,9 @@ class Stories(RuleBasedStateMachine):
                 case Forget(deployment, epoch):
                     del self.plans[deployment, epoch]
         return started
+
+    def side(self, start: Start) -> Side:
+        return self.plans[start.deployment, start.epoch].sides[start.side]
 
     def send(self, event: Event) -> list[int]:
         return self.see(self.requests.handle(event, self.now))
@@ -261,14 +311,22 @@ class Stories(RuleBasedStateMachine):
     @rule(
         target=attempts,
         name=st.sampled_from("mn"),
-        devices=st.sets(st.sampled_from("abcd"), min_size=1),
-        outputs=st.sets(st.integers(0, 2)),
+        sides=st.lists(
+            st.builds(
+                Side,
+                st.frozensets(st.sampled_from("abcd"), min_size=1),
+                st.frozensets(st.integers(0, 2)),
+                st.builds(Replica, st.just(()), st.floats(0, 3), st.floats(0, 3)),
+            ),
+            min_size=1,
+            max_size=3,
+        ),
         term=st.integers(0, 1),
     )
-    def activate(self, name: str, devices: set[str], outputs: set[int], term: int) -> object:
+    def activate(self, name: str, sides: list[Side], term: int) -> object:
         last = self.epoch.get(name, Epoch(0, 0))
         self.epoch[name] = Epoch(last.term + term, last.number + 1)
-        event = Activated(name, self.epoch[name], frozenset(devices), frozenset(outputs))
+        event = Activated(name, self.epoch[name], tuple(sides))
         self.plans[name, self.epoch[name]] = event
         return multiple(*self.send(event))
 
@@ -305,9 +363,11 @@ class Stories(RuleBasedStateMachine):
         for number, deadline in self.open.items():
             assert deadline > self.now, f"request {number} is past its deadline"
         flying = {name: sum(s.deployment == name for s in self.running.values()) for name in "mn"}
-        assert max(flying.values()) <= 2
+        for name, count in flying.items():
+            most = max((len(p.sides) for (n, _), p in self.plans.items() if n == name), default=1)
+            assert count <= 2 * most
         for running in self.running.values():
-            assert self.lost.isdisjoint(self.plans[running.deployment, running.epoch].devices)
+            assert self.lost.isdisjoint(self.side(running).nodes)
 
     def teardown(self) -> None:
         self.wait(100.0)

@@ -1,0 +1,151 @@
+"""Replicas: the model several times, each copy on a device or a group of devices of its own that answers whole requests.
+One request is not faster for it; many are, as the copies work on different requests and nothing travels between
+them. Requests are dealt out by planner/dealing.py.
+
+A device that has the memory for the whole model is a replica by itself. Those that have not form groups, in which the
+model is in stages or divided, whichever answers more. Where a slow device or one behind a slow link does harm is
+decided by simulation: the quickest replicas are tried alone, too."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from edgepart.planner.division import Choice, Divide, Pull, Reduce, Whole
+from edgepart.planner.errors import Infeasible
+from edgepart.planner.layout import Strategy, side_by_side
+from edgepart.planner.strategies import register
+from edgepart.planner.strategies.bbgrap import along
+from edgepart.planner.strategies.pipeline import staged
+from edgepart.planner.strategies.single import alone, holds, kind, singles
+from edgepart.planner.study import Study
+
+NAME = "replicas"
+
+SIZES = (2, 3, 4, 6, 8)
+"""Devices of a group, about."""
+
+AXES = 2
+"""Directions that a group's model is divided along, those that most layers have."""
+
+FEW = 8
+"""Up to so many replicas any number of the quickest are tried; of more, all of them, a half, a quarter ..."""
+
+
+@register(NAME)
+def candidates(study: Study) -> Iterator[Strategy]:
+    """Devices alone, then all ways to form replicas, each with all of its replicas and with the quickest only."""
+    because = ""
+    if study.problem.objective != "throughput":
+        because = "several copies would make no request faster; "
+    elif len(study.by_speed) == 1:
+        because = "there is only one device; "
+    if because:
+        yield from (alone(study, device, NAME, because) for device in study.by_speed)
+    else:
+        yield from singles(study, NAME)
+        yield from replicated(study)
+
+
+def replicated(study: Study) -> Iterator[Strategy]:
+    """Two replicas and more; throughput only."""
+    groups = _Groups(study)
+    whole = [device for device in study.by_speed if holds(study, device)]
+    lacking = [device for device in study.by_speed if device not in whole]
+    seen = set[frozenset[str]]()
+    for grouping in ([], *_groupings(study, lacking)):
+        yield from _dealt(study, groups.made([*((device,) for device in whole), *grouping]), seen)
+    if whole and lacking:
+        for grouping in _groupings(study, study.by_speed):
+            yield from _dealt(study, groups.made(grouping), seen)
+
+
+def _groupings(study: Study, devices: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
+    """The devices in groups of two, three and so on, balanced by speed, and by memory."""
+    speed = {device: 1 / study.whole_s[device] for device in devices}
+    room = {device: study.limit_bytes(device) for device in devices}
+    for count in dict.fromkeys(-(-len(devices) // size) for size in SIZES if size <= len(devices)):
+        for weights in (speed, room):
+            yield _balanced(devices, weights, count)
+
+
+def _balanced(devices: Sequence[str], weights: dict[str, float], count: int) -> list[tuple[str, ...]]:
+    """So many groups of nearly equal number: the heaviest first, to the lightest group that has a place."""
+    places = -(-len(devices) // count)
+    groups: list[list[str]] = [[] for _ in range(count)]
+    for device in sorted(devices, key=lambda name: -weights[name]):
+        free = [group for group in groups if len(group) < places]
+        min(free, key=lambda group: (sum(weights[name] for name in group), len(group))).append(device)
+    return [tuple(sorted(group, key=devices.index)) for group in groups]
+
+
+class _Groups:
+    """Of each group, the best that its devices do as one replica; remembered."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self._ways: dict[tuple[Hashable, ...], tuple[tuple[str, ...], Strategy | None]] = {}
+        self._found: dict[tuple[str, ...], Strategy | None] = {}
+
+    def made(self, groups: Iterable[tuple[str, ...]]) -> list[Strategy]:
+        """Of those groups that the model fits."""
+        for group in groups:
+            if group not in self._found:
+                self._found[group] = self._make(group)
+        return [found for group in groups if (found := self._found[group]) is not None]
+
+    def _make(self, group: tuple[str, ...]) -> Strategy | None:
+        """What devices do that are alike is not looked for again."""
+        study = self.study
+        if len(group) == 1:
+            return alone(study, group[0], NAME) if holds(study, group[0]) else None
+        kinds = tuple(kind(study, device) for device in group)
+        if kinds not in self._ways:
+            self._ways[kinds] = group, self._best(group)
+        like, strategy = self._ways[kinds]
+        if strategy is None or like == group:
+            return strategy
+        names = dict(zip(like, group, strict=True))
+        choices = {n: renamed(choice, names) for n, choice in study.choices_of(strategy).items()}
+        found = study.strategy(NAME, choices, strategy.why, strategy.sync)
+        return None if study.short_bytes(found) else found
+
+    def _best(self, group: tuple[str, ...]) -> Strategy | None:
+        study = self.study
+        axes = study.axis_names[:AXES]
+        try:
+            return study.best((*staged(study, NAME, group), *(along(study, axis, group) for axis in axes)))
+        except Infeasible:
+            return None
+
+
+def renamed(choice: Choice, names: Mapping[str, str]) -> Choice:
+    """The choice on other devices."""
+    if isinstance(choice, Whole):
+        return Whole(tuple(names[name] for name in choice.devices))
+    if isinstance(choice, Divide):
+        return replace(choice, shares=tuple((names[name], share) for name, share in choice.shares))
+    if isinstance(choice, Reduce):
+        then = renamed(choice.then, names)
+        assert not isinstance(then, Pull | Reduce)
+        return replace(choice, shares=tuple((names[n], share) for n, share in choice.shares), then=then)
+    return choice
+
+
+def _dealt(study: Study, replicas: Sequence[Strategy], seen: set[frozenset[str]]) -> Iterator[Strategy]:
+    """The quickest two of them, three and so on; all first."""
+    pace = {id(one): study.forecast(one).most_per_s for one in replicas}
+    order = sorted(replicas, key=lambda one: -pace[id(one)])
+    counts = range(len(order), 1, -1)
+    halves = [len(order) >> n for n in range(len(order).bit_length())]
+    for count in counts if len(order) <= FEW else [n for n in counts if n in halves]:
+        chosen = order[:count]
+        key = frozenset(" ".join(study.forecast(one).compute_s) for one in chosen)
+        if key not in seen:
+            seen.add(key)
+            yield side_by_side(NAME, chosen, _said(study, chosen))
+
+
+def _said(study: Study, replicas: Sequence[Strategy]) -> str:
+    groups = [" with ".join(study.forecast(one).compute_s) for one in replicas]
+    return f"requests are dealt out to {len(replicas)} copies of the model: {', '.join(groups)}"
