@@ -238,8 +238,8 @@ def _program(
     weight_bytes = sum(ref.nbytes for ref in once.values())
     making = max((session.making_bytes for session in sessions), default=0)
     kept = sum(session.kept_bytes for session in sessions)
-    peak = kept + max(making, _peak(graph, steps, segments, schedule))
-    return Program(device, steps, segments, weight_bytes, peak, kept)
+    request = _peak(graph, steps, segments, schedule)
+    return Program(device, steps, segments, weight_bytes, kept + max(making, request), kept, request)
 
 
 def _peak(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:

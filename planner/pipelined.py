@@ -71,8 +71,8 @@ def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: in
     found = run_requests(schedule, cluster, gateway, rounds * flying, flying, simulation.paces)
     kept = simulation.kept_bytes
     peaks = {
-        device: kept[device] + found.most_present[device] * (peak - kept[device])
-        for device, peak in simulation.peak_memory_bytes.items()
+        device: max(simulation.peak_memory_bytes[device], kept[device] + found.most_present[device] * each)
+        for device, each in simulation.request_bytes.items()
     }
     # What was measured may begin and end in the middle of a burst of answers.
     rate = min(found.throughput_per_s, simulation.most_per_s)
@@ -97,10 +97,9 @@ def fitting(simulation: Simulation, cluster: Cluster, limit_bytes: Mapping[str, 
 
 def _room(simulation: Simulation, most: int, limit_bytes: Mapping[str, float]) -> int:
     """So many requests, `most` at most, have room on every device."""
-    for device, peak in simulation.peak_memory_bytes.items():
-        kept = simulation.kept_bytes[device]
-        if each := peak - kept:
-            most = min(most, int((limit_bytes[device] - kept) // each))
+    for device, each in simulation.request_bytes.items():
+        if each:
+            most = min(most, int((limit_bytes[device] - simulation.kept_bytes[device]) // each))
     return most
 
 

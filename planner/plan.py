@@ -130,6 +130,8 @@ class Program:
     """What its sessions keep, and the most that one request, or making a session, takes besides; predicted."""
     kept_bytes: int = 0
     """What its sessions keep between requests, weights included; predicted."""
+    request_bytes: int = 0
+    """The most that one request takes besides; predicted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,8 @@ class Simulation:
     """By device, as the plan predicts it for one request."""
     kept_bytes: Mapping[str, int] = field(default_factory=dict)
     """By device, the part of it that all requests share: sessions and their weights."""
+    request_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By device, the most that one request takes besides."""
     replicas: tuple[Simulation, ...] = ()
     """Of each replica, one request there; () where all devices answer together. Times of devices and messages are then
     those of a request that goes to their replica."""
@@ -130,7 +132,8 @@ def _with_memory(found: Simulation, plan: Plan) -> Simulation:
     programs = {device: plan.programs[device] for device in found.schedule.steps}
     peaks = {device: program.peak_memory_bytes for device, program in programs.items()}
     kept = {device: program.kept_bytes for device, program in programs.items()}
-    return replace(found, peak_memory_bytes=peaks, kept_bytes=kept)
+    each = {device: program.request_bytes for device, program in programs.items()}
+    return replace(found, peak_memory_bytes=peaks, kept_bytes=kept, request_bytes=each)
 
 
 def run_schedule(schedule: Schedule, cluster: Cluster, gateway: str) -> Simulation:
@@ -175,6 +178,7 @@ def together(replicas: Sequence[Simulation]) -> Simulation:
         arrivals_s=all_of(one.arrivals_s for one in replicas),
         peak_memory_bytes=merged(one.peak_memory_bytes for one in replicas),
         kept_bytes=merged(one.kept_bytes for one in replicas),
+        request_bytes=merged(one.request_bytes for one in replicas),
         replicas=tuple(replicas),
     )
     first = deal(found.paces, [0] * len(replicas))
