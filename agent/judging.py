@@ -63,7 +63,8 @@ def seconds_as_measured(plan: Plan, ratio: float, busiest_s: float, *, many: boo
     """The latency predicted for `plan`, were its busiest device `ratio` times as long at work; with `many`, the seconds
     between two requests."""
     predicted_s = 1 / plan.predicted_throughput_per_s if many else plan.predicted_latency_s
-    return predicted_s + (ratio - 1) * busiest_s
+    # Replicas share the requests, so that between two of them even the busiest device is not busy for so long.
+    return predicted_s + (ratio - 1) * (min(busiest_s, predicted_s) if many else busiest_s)
 
 
 def busiest_s(plan: Plan) -> float:

@@ -383,9 +383,7 @@ def _active_side(plan: Plan, devices: Sequence[str], nodes: Mapping[str, str]) -
         recipes[info.name] = found
     outgoing = tuple(t for t in plan.transfers if t.source == GATEWAY and t.target in devices)
     fed = {t.target for t in plan.transfers}
-    starts = tuple(
-        sorted(d for d in devices if d not in fed and _receives_nothing(plan.programs[d].steps))
-    )
+    starts = tuple(sorted(d for d in devices if d not in fed and _receives_nothing(plan.programs[d].steps)))
     members = frozenset(nodes[name] for name in devices)
     return ActiveSide(members, outgoing, incoming, slots, recipes, starts)
 
@@ -436,9 +434,7 @@ def names_of(deployment: str, plan: Plan, outputs: Sequence[str]) -> tuple[str, 
     return tuple(outputs) or known
 
 
-def cut(
-    active: ActivePlan, inputs: Mapping[str, Value], side: int = 0
-) -> list[tuple[str, int, list[Value]]]:
+def cut(active: ActivePlan, inputs: Mapping[str, Value], side: int = 0) -> list[tuple[str, int, list[Value]]]:
     """What the gateway sends to one of the plan's sides: node id, transfer number, contiguous pieces."""
     parcels: list[tuple[str, int, list[Value]]] = []
     for transfer in active.sides[side].outgoing:

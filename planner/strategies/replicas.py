@@ -28,6 +28,9 @@ SIZES = (2, 3, 4, 6, 8)
 AXES = 2
 """Directions that a group's model is divided along, those that most layers have."""
 
+LEAST = 0.01
+"""Of all requests, what a replica gets at least; otherwise it does not keep the model for that."""
+
 FEW = 8
 """Up to so many replicas any number of the quickest are tried; of more, all of them, a half, a quarter ..."""
 
@@ -133,17 +136,20 @@ def renamed(choice: Choice, names: Mapping[str, str]) -> Choice:
 
 
 def _dealt(study: Study, replicas: Sequence[Strategy], seen: set[frozenset[str]]) -> Iterator[Strategy]:
-    """The quickest two of them, three and so on; all first."""
+    """The quickest two of them, three and so on, without those that get next to nothing to do."""
     pace = {id(one): study.forecast(one).most_per_s for one in replicas}
     order = sorted(replicas, key=lambda one: -pace[id(one)])
-    counts = range(len(order), 1, -1)
-    halves = [len(order) >> n for n in range(len(order).bit_length())]
-    for count in counts if len(order) <= FEW else [n for n in counts if n in halves]:
+    halves = {len(order) >> n for n in range(len(order).bit_length())}
+    for count in range(2, len(order) + 1):
+        if len(order) > FEW and count not in halves:
+            continue
         chosen = order[:count]
-        key = frozenset(" ".join(study.forecast(one).compute_s) for one in chosen)
-        if key not in seen:
+        parts = study.stream(side_by_side(NAME, chosen, "")).parts
+        used = [one for one, part in zip(chosen, parts, strict=True) if part >= LEAST]
+        key = frozenset(" ".join(study.forecast(one).compute_s) for one in used)
+        if len(used) > 1 and key not in seen:
             seen.add(key)
-            yield side_by_side(NAME, chosen, _said(study, chosen))
+            yield side_by_side(NAME, used, _said(study, used))
 
 
 def _said(study: Study, replicas: Sequence[Strategy]) -> str:

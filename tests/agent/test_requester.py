@@ -18,7 +18,19 @@ from edgepart.agent.schedule import Value
 from edgepart.agent.sessions import Sessions
 from edgepart.agent.wire import pack_arrays, unpack_arrays
 from edgepart.planner.errors import ClusterError, InternalError, RequestError, Unavailable
-from edgepart.planner.plan import GATEWAY, Piece, Plan, Port, Program, Receive, Run, Send, Transfer, ValueInfo
+from edgepart.planner.plan import (
+    GATEWAY,
+    Piece,
+    Plan,
+    Port,
+    Program,
+    Receive,
+    Replica,
+    Run,
+    Send,
+    Transfer,
+    ValueInfo,
+)
 from edgepart.planner.region import Region
 from tests.agent import handmade
 
@@ -59,7 +71,7 @@ class Cluster:
         return send
 
     def comes_back(self, message: Tensors) -> bool:
-        return message.transfer in {4, 5, 8}
+        return message.transfer in {4, 5, 8, 10, 11}
 
     def install(self, epoch: Epoch, plan: Plan) -> None:
         for device, program in plan.programs.items():
@@ -130,6 +142,68 @@ def test_many_at_once_are_answered_right() -> None:
         only, _ = await cluster.gateway.infer("m", {"x": handmade.request_input(1)}, outputs=["total"])
         assert list(only) == ["total"]
         assert cluster.gateway.counts() == {"m": (0, 0)}
+
+    in_cluster(story)
+
+
+def on_c_as_well() -> Plan:
+    """`on_a_alone` twice, on devices a and c; the second one's transfers are 9 to 11."""
+    plan = on_a_alone()
+    numbers = {0: 9, 4: 10, 8: 11}
+    steps = tuple(s if isinstance(s, Run) else type(s)(numbers[s.transfer]) for s in plan.programs["a"].steps)
+    second = replace(plan.programs["a"], device="c", steps=steps)
+    moved = tuple(
+        replace(t, number=numbers[t.number], source=t.source and "c", target=t.target and "c")
+        for t in plan.transfers
+    )
+    replicas = (Replica(("a",), 0.1, 0.1), Replica(("c",), 0.15, 0.15))
+    programs = {**plan.programs, "c": second}
+    return replace(plan, programs=programs, transfers=(*plan.transfers, *moved), replicas=replicas)
+
+
+def test_replicas_answer_the_same_and_share_the_requests() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.install(E1, on_c_as_well())
+        asked = [cluster.gateway.infer("m", {"x": handmade.request_input(n)}) for n in range(30)]
+        for n, (outputs, _) in enumerate(await asyncio.gather(*asked)):
+            assert_right(outputs, n)
+        done = {node: executor.counters().requests_done for node, executor in cluster.at.items()}
+        assert done["node-b"] == 0 and done["node-a"] + done["node-c"] == 30
+        assert min(done["node-a"], done["node-c"]) > 0
+
+    in_cluster(story)
+
+
+def test_a_replica_dies_and_the_other_answers_at_once() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.install(E1, on_c_as_well())
+        cluster.dead.add("node-c")  # and nobody has noticed yet
+        asked = [
+            asyncio.create_task(cluster.gateway.infer("m", {"x": handmade.request_input(n)}))
+            for n in range(6)
+        ]
+        await asyncio.sleep(0)
+        cluster.kill("node-c")
+        for n, (outputs, info) in enumerate(await asyncio.gather(*asked)):
+            assert_right(outputs, n)
+            assert info.epoch == E1
+        assert {node for node, _ in cluster.cancelled} <= {"node-c"}
+
+    in_cluster(story)
+
+
+def test_outputs_of_another_replica_are_refused() -> None:
+    async def story(cluster: Cluster) -> None:
+        plan = on_c_as_well()
+        cluster.gateway.activate("m", E1, plan, handmade.NODES)
+        sent: list[str] = []
+        cluster.gateway._send = lambda node, message, _: sent.append(message.request)
+        asked = asyncio.create_task(cluster.gateway.infer("m", {"x": handmade.request_input(1)}))
+        await asyncio.sleep(0)
+        full = handmade.request_input(1)
+        cluster.gateway.deliver(Tensors("m", E1, sent[0], 10, ()), [full])
+        with pytest.raises(RequestError, match="10"):
+            await asked
 
     in_cluster(story)
 

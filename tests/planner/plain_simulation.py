@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edgepart.planner.cluster import LOCAL, Cluster
-from edgepart.planner.plan import GATEWAY, Receive
+from edgepart.planner.plan import GATEWAY, Receive, Replica
 from edgepart.planner.timeline import Compute, Schedule
 
 
@@ -33,6 +33,8 @@ class Twin:
     gateway: str
     count: int = 1
     in_flight: int = 1
+    paces: tuple[Replica, ...] = ()
+    """Of the schedule's replicas."""
     now: float = 0.0
     flights: list[Flight] = field(default_factory=list)
     arrived: dict[tuple[int, int], float] = field(default_factory=dict)
@@ -40,6 +42,8 @@ class Twin:
     computing: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By device, the request and when it is done."""
     answered: dict[int, float] = field(default_factory=dict)
+    goes: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """By request, the devices that it goes to."""
     entered: int = 0
     sent: int = 0
     tied: bool = False
@@ -56,13 +60,18 @@ class Twin:
     def act(self) -> bool:
         """One thing that can be done now."""
         if self.entered < self.count and self.entered - len(self.answered) < self.in_flight:
+            self.goes[self.entered] = self.quickest()
             self.entered += 1
             for number, message in enumerate(self.schedule.messages):
-                if message.source == GATEWAY:
+                if message.source == GATEWAY and message.target in self.goes[self.entered - 1]:
                     self.send(self.entered - 1, number)
             return True
         for request in range(self.entered):
-            outputs = [n for n, m in enumerate(self.schedule.messages) if m.target == GATEWAY]
+            outputs = [
+                n
+                for n, m in enumerate(self.schedule.messages)
+                if m.target == GATEWAY and m.source in self.goes[request]
+            ]
             if request not in self.answered and all((request, n) in self.arrived for n in outputs):
                 self.answered[request] = self.now
                 return True
@@ -70,7 +79,21 @@ class Twin:
             self.step(request, device) for device in self.schedule.steps for request in range(self.entered)
         )
 
+    def quickest(self) -> tuple[str, ...]:
+        """Where a request that comes in now would be done first."""
+        if not self.paces:
+            return tuple(self.schedule.steps)
+        best, least = self.paces[0].devices, (float("inf"), 0)
+        for pace in self.paces:
+            there = sum(self.goes[r] == pace.devices for r in range(self.entered) if r not in self.answered)
+            done = max(pace.latency_s, pace.between_s * (there + 1)), there
+            if done < least:
+                best, least = pace.devices, done
+        return best
+
     def step(self, request: int, device: str) -> bool:
+        if device not in self.goes[request]:
+            return False
         steps, at = self.schedule.steps[device], self.at.get((request, device), 0)
         if at == len(steps):
             return False
