@@ -46,9 +46,10 @@ class Face:
         http: Callable[[], str],
         latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]],
         examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path]]],
+        computed: Callable[[], int],
     ) -> None:
         """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
-        notes about a model, and its files."""
+        notes about a model, and its files. `computed`: requests that this device has done its part of."""
         self._name = name
         self._fingerprint = fingerprint
         self._core = core
@@ -59,6 +60,7 @@ class Face:
         self._http = http
         self._latencies = latencies
         self._examine = examine
+        self._computed = computed
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
@@ -264,6 +266,7 @@ class Face:
             "leader": names.get(leader),
             "term": term_round(self._core.election.term),
             "uptime_s": time.monotonic() - self._started,
+            "computed": self._computed(),
             "members": [
                 {
                     "name": member.name,

@@ -198,6 +198,7 @@ class Agent:
             lambda: self._http.url,
             self._requester.latencies,
             lambda path, shapes: self._aside.do(aside.examine, path, shapes),
+            lambda: self._executor.counters().requests_done,
         )
         self._http = HttpServer(
             self._face, self.identity.admin, listener=listener, spool=self._store.root / "partial"

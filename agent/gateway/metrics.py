@@ -73,6 +73,7 @@ class _Present(Collector):
         for name, text, value in (
             ("is_leader", "Whether this agent leads", leads),
             ("term", "Of the present leadership", status.get("term") or 0),
+            ("requests_computed", "That this device has done its part of", status.get("computed") or 0),
             ("requests_in_flight", "Being served here", self.bodies.in_flight),
             ("request_bytes_held", "By the bodies of requests in flight", self.bodies.held_bytes),
         ):
