@@ -16,7 +16,7 @@ from edgepart.planner.region import Interval, Region
 class Layout:
     """Which region of one tensor each device *computes*.
 
-    Regions may overlap (a recomputed halo) or be equal (replicas). A device that is not named, or whose region is
+    Regions may overlap (a recomputed halo) or be equal (copies). A device that is not named, or whose region is
     empty, sits out. Together they cover the tensor, save for parts that nobody reads."""
 
     regions: Mapping[str, Region]

@@ -184,9 +184,7 @@ def _answers(plan: Plan, graph: Graph) -> Iterator[str]:
 
 def _answers_by(coming: Sequence[Transfer], plan: Plan, graph: Graph) -> Iterator[str]:
     for name in dict.fromkeys(graph.outputs):
-        arriving = [
-            piece.region for transfer in coming for piece in transfer.pieces if piece.tensor == name
-        ]
+        arriving = [piece.region for transfer in coming for piece in transfer.pieces if piece.tensor == name]
         full = graph.region_of(name)
         if name not in graph.producers:
             if name not in plan.constant_outputs:

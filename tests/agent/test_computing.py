@@ -83,9 +83,7 @@ def test_where_throughput_is_wanted_plans_are_weighed_by_it() -> None:
     found = computed(many)
     alone = computed(order(1, "single"))
     assert len(found.names) == 2
-    assert (
-        from_bytes(found.plan).predicted_latency_s > alone.latency_s
-    )  # One after another: no faster for one.
+    assert from_bytes(found.plan).predicted_latency_s >= alone.latency_s  # No faster for one.
     assert found.latency_s == pytest.approx(1 / from_bytes(found.plan).predicted_throughput_per_s)
     assert found.latency_s < 0.6 * alone.latency_s
     assert found.single_s == math.inf
