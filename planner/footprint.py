@@ -13,9 +13,10 @@ import numpy as np
 from edgepart.planner.division import Choice, Divide, Reduce, Whole, part, tiles
 from edgepart.planner.elimination import Table
 from edgepart.planner.layout import Parted
-from edgepart.planner.portion import Addends, Ground, Portion, Sums, portion
+from edgepart.planner.portion import Addends, Portion, Sums, portion
 from edgepart.planner.reach import Reach
 from edgepart.planner.region import Region
+from edgepart.planner.study import Study
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -96,9 +97,8 @@ class Walker:
     """Measures one layer: walks from its exits back to its sources, once for each region that some device may be
     given."""
 
-    def __init__(self, ground: Ground, reach: Reach) -> None:
-        study = ground.study
-        self.ground = ground
+    def __init__(self, study: Study, reach: Reach) -> None:
+        self.ground = study.ground
         self.reach = reach
         self.devices = study.cluster.devices
         self.places = {device.name: n for n, device in enumerate(self.devices)}
@@ -187,7 +187,7 @@ class Walker:
         key = (name, parted)
         if key not in self._parted:
             parts = [(self.places[device], one) for device, one in parted.parts]
-            op = self.ground.study.graph.by_name[name]
+            op = self.ground.graph.by_name[name]
             self._parted[key] = Sums(self.ground, self.reach, op, parted.axis, parts)
         return self._parted[key]
 

@@ -7,6 +7,7 @@ stages.py, the optimiser in optimize.py, ONNX in segment.py. What nobody reads i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from copy import copy
 from dataclasses import replace
 
 from edgepart.planner.access import Access
@@ -43,6 +44,13 @@ class Lowering:
         self._timing = Timing(self.cost)
         self._sketches = Sketches()
         self._owned: dict[tuple[str, int], tuple[Owned, Layout | None]] = {}
+
+    def among(self, graph: Graph, accesses: Mapping[str, Access]) -> Lowering:
+        """The same for a graph of the same tensors in which operators stand together otherwise; what the two have in
+        common is worked out once."""
+        other = copy(self)
+        other.problem, other.accesses = replace(self.problem, graph=graph), accesses
+        return other
 
     def plan(
         self,

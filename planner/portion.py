@@ -3,7 +3,7 @@ access maps alone. Rules only."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from edgepart.planner.access.bound import numpy_dtype
@@ -12,11 +12,11 @@ from edgepart.planner.cluster import Device
 from edgepart.planner.cost import Work
 from edgepart.planner.division import compact
 from edgepart.planner.graph import Operator
+from edgepart.planner.ground import Ground
 from edgepart.planner.partial import reduced_axis
 from edgepart.planner.reach import Reach
 from edgepart.planner.region import Interval, Region
-from edgepart.planner.study import Study
-from edgepart.planner.work import standing, work_of
+from edgepart.planner.work import work_of
 
 
 @dataclass(frozen=True)
@@ -43,59 +43,6 @@ def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
     for name, region in more:
         before = reads.get(name)
         reads[name] = region if before is None or before == region else before.union_spans(region)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What one operator does for given regions of its outputs; the same for all operators of its kind."""
-
-    work: Work | None
-    """None for none."""
-    weight_bytes: float
-    reads: tuple[tuple[int, Region], ...]
-    """Of inputs that are no constants, those that something is read of."""
-
-
-class Ground:
-    """What portions are measured on, each piece once, so that the declarations need no memory of their own."""
-
-    def __init__(self, study: Study) -> None:
-        self.study = study
-        self.accesses = study.coarse.declared
-        self._kinds: dict[str, int] = {}
-        self._numbers: dict[Hashable, int] = {}
-        self._pieces: dict[Hashable, Piece] = {}
-
-    def piece(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> Piece:
-        """Of `op`, for regions of its outputs by index."""
-        key = self._kinds.get(op.name) or self._kind(op), outputs
-        found = self._pieces.get(key)
-        if found is None:
-            found = self._pieces[key] = self._measured(op, dict(outputs))
-        return found
-
-    def _kind(self, op: Operator) -> int:
-        """Counted from 1."""
-        family = self.study.coarse.accesses[op.name].family
-        around = op.name in self.study.cost.free, standing(self.study.graph, op, family)
-        kind = self.study.coarse.kinds[op.name], around
-        self._kinds[op.name] = found = self._numbers.setdefault(kind, len(self._numbers) + 1)
-        return found
-
-    def _measured(self, op: Operator, outputs: Outputs) -> Piece:
-        graph, cost, access = self.study.graph, self.study.cost, self.accesses[op.name]
-        needs = access.needs(outputs)
-        work = cost.measure(op, access, outputs, needs)
-        reads: list[tuple[int, Region]] = []
-        weight_bytes = 0.0
-        for index, (name, region) in enumerate(zip(op.inputs, needs, strict=True)):
-            if region is None or not name:
-                continue
-            if name in graph.constants:
-                weight_bytes += region.size * cost.item_bytes(name)
-            elif not region.is_empty:
-                reads.append((index, region))
-        return Piece(work if work.flops or work.nbytes else None, weight_bytes, tuple(reads))
 
 
 def portion(ground: Ground, reach: Reach, held: Mapping[str, Region], without: str | None = None) -> Portion:
@@ -147,15 +94,15 @@ class _Growing:
         inputs = op.inputs
         unite(self.reads, [(inputs[index], region) for index, region in piece.reads])
         if op.captured:
-            self.read((name, self.ground.study.graph.region_of(name)) for name in op.captured)
+            self.read((name, self.ground.graph.region_of(name)) for name in op.captured)
 
     def read(self, pairs: Iterable[tuple[str, Region | None]]) -> None:
-        constants = self.ground.study.graph.constants
+        constants = self.ground.graph.constants
         for name, region in pairs:
             if region is None or not name:
                 continue
             if name in constants:
-                self.weight_bytes += region.size * self.ground.study.cost.item_bytes(name)
+                self.weight_bytes += region.size * self.ground.cost.item_bytes(name)
             elif not region.is_empty:
                 unite(self.reads, ((name, region),))
 
@@ -176,7 +123,7 @@ class Sums:
         """`op` of `reach`; `parts`: by the place of a device, what it sums over."""
         access = ground.accesses[op.name]
         self.ground = ground
-        self.item_bytes = ground.study.cost.item_bytes
+        self.item_bytes = ground.cost.item_bytes
         self.op = op
         self.places = tuple(place for place, _ in parts)
         self.reduction = access.reduction(reduced_axis(op, access, axis))
@@ -249,7 +196,7 @@ class Sums:
             if name and region is not None
         ]
         writes = [(region, region.size * self._item_bytes(op.outputs[k])) for k, region in outputs.items()]
-        return work_of(self.ground.study.graph, op, access.family, access.flops(outputs), reads, writes)
+        return work_of(self.ground.graph, op, access.family, access.flops(outputs), reads, writes)
 
     def _item_bytes(self, name: str) -> float:
         if name.startswith(self._name):

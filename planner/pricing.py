@@ -20,7 +20,7 @@ from edgepart.planner.division import Choice, Reduce, Whole
 from edgepart.planner.elimination import Edge, Table
 from edgepart.planner.footprint import Footprint, Spread, Walker
 from edgepart.planner.overlap import overlaps
-from edgepart.planner.portion import Ground, Portion
+from edgepart.planner.portion import Portion
 from edgepart.planner.reach import Reach, reaches
 from edgepart.planner.study import Study
 
@@ -57,7 +57,6 @@ class Pricer:
         self.devices = study.cluster.devices
         self.gateway = next(n for n, d in enumerate(self.devices) if d.name == study.problem.gateway)
         self.wires = _wires(study)
-        self.ground = Ground(study)
         self._masks: dict[Hashable, Mask] = {}
         self.start_s = np.array([study.cost.segment_s(d.name) for d in self.devices])
         self.copy_s = np.array([study.cost.copy_s(d.name, 1.0) for d in self.devices])
@@ -89,7 +88,7 @@ class Pricer:
         """Under the configurations that are worth weighing."""
         found = self._footprints.get(reach.kind)
         if found is None:
-            walker = Walker(self.ground, reach)
+            walker = Walker(self.study, reach)
             speeds = walker.speeds()
             choices = configurations(reach.layer, self.among, speeds, self._may_sum(reach, walker.whole))
             whole = walker.measure(choices)

@@ -10,11 +10,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from edgepart.planner.bundles import Bundled, BundledCost
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.cost import Cost, Profiles
 from edgepart.planner.division import Choice, Divide, Pull, Whole
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.fusion import Coarse, Layer, coarsen
+from edgepart.planner.ground import Ground
 from edgepart.planner.laying import Laying
 from edgepart.planner.layout import Layout, Problem, Strategy, Sync
 from edgepart.planner.lower import Lowering
@@ -63,6 +65,8 @@ class Study:
             raise UsageError(f"objective {problem.objective!r}: choose 'latency' or 'throughput'")
         problem.cluster.device(problem.gateway)
         self._forecasts: dict[Hashable, tuple[Strategy, Simulation]] = {}
+        self._outlines: dict[Hashable, tuple[Strategy, Simulation]] = {}
+        self._bundling: dict[int, Lowering] = {}
         self._streams: dict[Hashable, Stream] = {}
         self._seconds: dict[str, Mapping[str, float]] = {}
         self._choices: dict[int, tuple[Mapping[str, Layout], Mapping[int, Choice]]] = {}
@@ -74,7 +78,8 @@ class Study:
         """The same question about another cluster; what is known of the graph alone is not worked out again."""
         problem = replace(self.problem, cluster=cluster)
         other = Study(problem, self.cost.profiles)
-        other.__dict__.update(coarse=self.coarse, laying=self.laying)  # Cached properties, filled in.
+        kept = {"coarse": self.coarse, "laying": self.laying, "ground": self.ground, "bundled": self.bundled}
+        other.__dict__.update(kept)  # Cached properties, filled in.
         return other
 
     @cached_property
@@ -85,6 +90,16 @@ class Study:
     def laying(self) -> Laying:
         """Lays candidates out; what they have in common, once."""
         return Laying(self.coarse)
+
+    @cached_property
+    def ground(self) -> Ground:
+        """Measures what operators do for regions, each once."""
+        return Ground(self.coarse, self.cost)
+
+    @cached_property
+    def bundled(self) -> Bundled:
+        """Operators that always run together, as one."""
+        return Bundled(self.coarse, self.ground)
 
     @cached_property
     def lowering(self) -> Lowering:
@@ -220,6 +235,31 @@ class Study:
             found = self._forecasts[key] = (strategy, made)
         return found[1]
 
+    def outline(self, strategy: Strategy) -> Simulation:
+        """The same but for memory, much quicker: operators that always run together are one (planner/bundles.py)."""
+        key = _written(strategy)
+        if key in self._forecasts:
+            return self._forecasts[key][1]
+        found = self._outlines.get(key)
+        if found is None:
+            plan = self._sketching(strategy.parted).plan(strategy, sketch=True)
+            made = simulate(plan, self.cluster, self.problem.gateway, self.cost)
+            found = self._outlines[key] = (strategy, made)
+        return found[1]
+
+    def _sketching(self, parted: Iterable[str]) -> Lowering:
+        """Writes bundles out; the operators `parted` stay apart."""
+        graph, accesses = self.bundled.graph(parted)
+        found = self._bundling.get(id(graph))
+        if found is None:
+            first = next(iter(self._bundling.values()), None)
+            if first is None:
+                found = Lowering(replace(self.problem, graph=graph), BundledCost(self.cost), accesses)
+            else:
+                found = first.among(graph, accesses)
+            self._bundling[id(graph)] = found
+        return found
+
     def stream(self, strategy: Strategy) -> Stream:
         """What `strategy` would do with many requests at a time; remembered."""
         key = _written(strategy)
@@ -238,16 +278,20 @@ class Study:
         """What is to be small: seconds of a request, or seconds between two of them."""
         if self.problem.objective == "throughput":
             return 1 / self.stream(strategy).throughput_per_s
-        return self.forecast(strategy).latency_s
+        return self.outline(strategy).latency_s
 
     def is_better(self, strategy: Strategy, score: float) -> bool:
         """Whether it scores below that; many requests are simulated only where the busiest device leaves a chance."""
-        if self.problem.objective == "throughput" and 1 / self.forecast(strategy).most_per_s >= score:
+        if self.problem.objective == "throughput" and 1 / self.outline(strategy).most_per_s >= score:
             return False
         return self.score(strategy) < score
 
     def short_bytes(self, strategy: Strategy) -> dict[str, int]:
         """By device, the memory that is missing; {} where it fits."""
+        inner = self.bundled.inner_bytes
+        outline = self.outline(strategy).peak_memory_bytes
+        if all(peak + inner <= self.limit_bytes(name) for name, peak in outline.items()):
+            return {}
         peaks = self.forecast(strategy).peak_memory_bytes
         short = {name: peak - self.limit_bytes(name) for name, peak in peaks.items()}
         return {name: int(-(-lack // 1)) for name, lack in short.items() if lack > 0}
@@ -261,14 +305,14 @@ class Study:
         for strategy in candidates:
             short = self.short_bytes(strategy)
             if not short:
-                shared = len(self.forecast(strategy).compute_s) > 1
+                shared = len(self.outline(strategy).compute_s) > 1
                 if shared not in chosen or self.is_better(strategy, self.score(chosen[shared])):
                     chosen[shared] = strategy
             else:
                 if not nearest or sum(short.values()) < sum(nearest.values()):
                     nearest = short
-                latency_s = self.forecast(strategy).latency_s
-                if self.too_big is None or latency_s < self.forecast(self.too_big[0]).latency_s:
+                latency_s = self.outline(strategy).latency_s
+                if self.too_big is None or latency_s < self.outline(self.too_big[0]).latency_s:
                     self.too_big = strategy, short
         if not chosen:
             raise self.infeasible(nearest)

@@ -16,7 +16,6 @@ from edgepart.planner.division import Choice
 from edgepart.planner.elimination import Edge, Table
 from edgepart.planner.footprint import Footprint, Walker
 from edgepart.planner.overlap import overlaps
-from edgepart.planner.portion import Ground
 from edgepart.planner.reach import Reach, reaches
 from edgepart.planner.study import Study
 
@@ -41,14 +40,13 @@ class Traffic:
         self.study = study
         self.weights = weights
         self.nodes: tuple[Reach, ...] = reaches(study.coarse, study.cost.free)
-        self._ground = Ground(study)
         self._walkers: dict[int, Walker] = {}
         self._tables: dict[Hashable, Table] = {}
 
     def weigh(self, node: Reach, choices: Sequence[Choice]) -> Weighed:
         """A measurement; all of `choices` are about the same groups of devices, each known by one of them."""
         if node.kind not in self._walkers:
-            self._walkers[node.kind] = Walker(self._ground, node)
+            self._walkers[node.kind] = Walker(self.study, node)
         return Weighed(self._walkers[node.kind].measure(choices))
 
     def tables(self, weighed: Sequence[Weighed], gateway: str) -> tuple[list[Table], list[Edge]]:

@@ -203,7 +203,7 @@ class _Search:
         if hopeless:
             return
         yield strategy
-        if len(study.forecast(strategy).compute_s) < 2 or study.short_bytes(strategy):
+        if len(study.outline(strategy).compute_s) < 2 or study.short_bytes(strategy):
             return
         if len(self.found) < KEPT or study.is_better(strategy, self.found[-1].score):
             self.found.append(_Tried(strategy, choices, study.score(strategy)))
@@ -214,7 +214,7 @@ class _Search:
         """Parts follow how long each device is busy: who computes longer than the mean gets less of every layer."""
         for _ in range(ROUNDS):
             best = self.found[0]
-            busy = self.study.forecast(best.strategy).compute_s
+            busy = self.study.outline(best.strategy).compute_s
             mean = sum(busy.values()) / len(busy)
             factors = {name: (mean / max(s, mean / 4)) ** 0.5 for name, s in busy.items()}
             why = _also(best, "parts are fitted to how long each device is busy")
@@ -241,7 +241,7 @@ class _Search:
         """The device that computes least, and of those behind slower links the same. Where it is no gain to be without
         that one, it is seldom one to be without another that computes more."""
         study, gateway = self.study, self.study.problem.gateway
-        busy = study.forecast(best.strategy).compute_s
+        busy = study.outline(best.strategy).compute_s
         rates = {name: study.cluster.card_bytes_per_s[name] for name in busy}
         found: dict[float, str] = {}
         for name in sorted(busy, key=lambda name: (busy[name], name == gateway, study.by_speed.index(name))):

@@ -22,7 +22,6 @@ from edgepart.planner.cluster import Cluster, Device, Link
 from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.layout import Problem
 from edgepart.planner.model import load_graph
-from edgepart.planner.portion import Ground
 from edgepart.planner.region import Region, span
 from edgepart.planner.study import Study
 from tests.planner.small_models import quantised, residual
@@ -78,7 +77,7 @@ def test_operators_that_are_alike_read_and_compute_the_same(model: str, data: st
 def test_a_piece_that_was_measured_on_another_operator_is_this_ones(model: str, data: st.DataObject) -> None:
     """Every operator of a kind, after one of them was measured."""
     study = studied(model)
-    graph, ground, own = study.graph, Ground(study), accesses(study.graph)
+    graph, ground, own = study.graph, study.ground, accesses(study.graph)
     kinds = defaultdict(list)
     for op in graph.operators:
         kinds[study.coarse.kinds[op.name]].append(op)

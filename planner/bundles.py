@@ -1,0 +1,220 @@
+"""Bundles: operators that always run together, as one. A search looks at hundreds of candidates, and what a convolution,
+the norm and the activation behind it do in one place need not be looked at three times. Rules only.
+
+A bundle is a chain inside one layer: each operator reads the one before it and constants, and nobody else reads what they
+hand each other. So all of a chain runs on the same device, in the same segment and at the same time, whatever a
+strategy chooses: a sketch of bundles has the segments, messages and seconds of a sketch of operators. Only
+the memory that a device needs inside a chain is not in it (`Bundled.inner_bytes` says how much that is at most)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from edgepart.planner.access.language import Access, Axis, Local, Outputs, Reduction
+from edgepart.planner.cluster import Device
+from edgepart.planner.cost import Cost, Work
+from edgepart.planner.division import compact
+from edgepart.planner.errors import InternalError
+from edgepart.planner.fusion import DEQUANTIZE, PULLED_FAMILIES, QUANTIZE, Coarse
+from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.ground import Ground
+from edgepart.planner.memory import OPERATOR_BYTES, TABLES
+from edgepart.planner.region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What a chain does for one region of what it writes."""
+
+    needs: tuple[Region | None, ...]
+    works: tuple[Work, ...]
+
+
+class Bundle:
+    """The declaration of a chain, for everything that a sketch asks."""
+
+    opaque: str | None = None
+
+    def __init__(self, ground: Ground, chain: Sequence[Operator], known: dict[Region, _Done]) -> None:
+        """`known` is shared by all chains that are alike."""
+        self._ground = ground
+        self._chain = chain
+        self._known = known
+        self.family = ground.accesses[chain[0].name].family
+
+    def axes(self) -> tuple[Axis, ...]:
+        return ()
+
+    def needs(self, outputs: Outputs) -> tuple[Region | None, ...]:
+        return self._done(outputs).needs
+
+    def seconds(self, outputs: Outputs, device: Device) -> float:
+        """Of computing `outputs` there."""
+        return sum([work.on(device) for work in self._done(outputs).works])
+
+    def flops(self, outputs: Outputs) -> float:
+        """Of what takes time."""
+        return sum([work.flops for work in self._done(outputs).works])
+
+    def reduction(self, axis: Axis) -> Reduction:
+        raise InternalError(f"the operators behind {self._chain[0].name!r} are not parted together")
+
+    def localize(self, outputs: Outputs) -> Local:
+        raise InternalError(f"the operators behind {self._chain[0].name!r} are not written out together")
+
+    def _done(self, outputs: Outputs) -> _Done:
+        (region,) = outputs.values()
+        found = self._known.get(region)
+        if found is None:
+            found = self._known[region] = self._follow(region)
+        return found
+
+    def _follow(self, region: Region) -> _Done:
+        """From the last operator to the first."""
+        needs: list[Region | None] = []
+        works: list[Work] = []
+        for n in range(len(self._chain) - 1, -1, -1):
+            op = self._chain[n]
+            (index,) = (k for k, name in enumerate(op.outputs) if name)
+            piece = self._ground.piece(op, ((index, region),))
+            if piece.work is not None:
+                works.append(piece.work)
+            if n:
+                link = op.inputs.index(_written(self._chain[n - 1]))
+                handed = piece.needs[link]
+                assert handed is not None
+                region = handed if handed.is_box else compact(handed)
+                needs[:0] = (*piece.needs[:link], *piece.needs[link + 1 :])
+            else:
+                needs[:0] = piece.needs
+        return _Done(tuple(needs), tuple(works[::-1]))
+
+
+class Bundled:
+    """One graph with its chains bundled; with those apart that are to be parted along a reduced axis."""
+
+    def __init__(self, coarse: Coarse, ground: Ground) -> None:
+        self.coarse = coarse
+        self.ground = ground
+        self.chains = tuple(chain for chain in _chains(coarse) if len(chain) > 1)
+        self._known: dict[tuple[int, ...], dict[Region, _Done]] = {}
+        self._bundles = {chain[-1].name: self._bundle(chain) for chain in self.chains}
+        """By name, which is that of the last operator."""
+        self._found: dict[frozenset[str], tuple[Graph, Mapping[str, Access]]] = {}
+
+    @property
+    def inner_bytes(self) -> int:
+        """What a device needs at most, besides what a sketch of bundles says: for operators that are not counted there, and
+        for what is handed on inside one chain."""
+        tensors = self.coarse.graph.tensors
+        inside = [sum(tensors[_written(op)].nbytes for op in chain) for chain in self.chains]
+        fewer = sum(len(chain) - 1 for chain in self.chains)
+        return max(inside, default=0) + fewer * OPERATOR_BYTES
+
+    def graph(self, parted: Iterable[str]) -> tuple[Graph, Mapping[str, Access]]:
+        """The graph and its declarations, where the operators `parted` have to stay apart."""
+        members = {op.name: chain[-1].name for chain in self.chains for op in chain}
+        apart = frozenset(members[name] for name in parted if name in members)
+        if apart not in self._found:
+            self._found[apart] = self._made(apart)
+        return self._found[apart]
+
+    def _made(self, apart: frozenset[str]) -> tuple[Graph, Mapping[str, Access]]:
+        whole, accesses = self.coarse.graph, self.coarse.accesses
+        taken = {name: one for name, one in self._bundles.items() if name not in apart}
+        inside = {op.name for chain in self.chains if chain[-1].name not in apart for op in chain}
+        operators = tuple(
+            taken[op.name][0] if op.name in taken else op
+            for op in whole.operators
+            if op.name in taken or op.name not in inside
+        )
+        known = {op.name: taken[op.name][1] if op.name in taken else accesses[op.name] for op in operators}
+        return replace(whole, operators=operators), known
+
+    def _bundle(self, chain: Sequence[Operator]) -> tuple[Operator, Bundle]:
+        head, last = chain[0], chain[-1]
+        inputs = list(head.inputs)
+        for before, op in pairwise(chain):
+            link = op.inputs.index(_written(before))
+            inputs += (*op.inputs[:link], *op.inputs[link + 1 :])
+        kind = tuple(self.ground.kind(op) for op in chain)
+        bundle = Bundle(self.ground, chain, self._known.setdefault(kind, {}))
+        made = replace(head, name=last.name, inputs=tuple(inputs), outputs=(_written(last),))
+        return made, bundle
+
+
+class BundledCost:
+    """Seconds of bundles, and of the operators that are in none."""
+
+    def __init__(self, cost: Cost) -> None:
+        self.cost = cost
+        self._devices = {device.name: device for device in cost.cluster.devices}
+
+    def know(self, graph: Graph) -> None:
+        self.cost.know(graph)
+
+    def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
+        if isinstance(access, Bundle):
+            return access.seconds(outputs, self._devices[device])
+        return self.cost.compute_s(op, access, outputs, device)
+
+    def segment_s(self, device: str) -> float:
+        return self.cost.segment_s(device)
+
+    def copy_s(self, device: str, nbytes: float) -> float:
+        return self.cost.copy_s(device, nbytes)
+
+    def profiled_s(self, digest: str, device: str) -> float | None:
+        """Nobody measures bundles."""
+        return None
+
+
+def _written(op: Operator) -> str:
+    """The one tensor that it writes."""
+    return next(filter(None, op.outputs))
+
+
+def _chains(coarse: Coarse) -> Iterator[tuple[Operator, ...]]:
+    """Every operator that may be in one, in the longest that it can be in."""
+    chain_of: dict[str, list[Operator]] = {}
+    """By its last operator's name."""
+    for op in coarse.graph.operators:
+        before = _before(coarse, op)
+        chain = chain_of.pop(before.name, None) if before is not None else None
+        if chain is not None and not _constants(coarse, op) & {n for one in chain for n in one.inputs}:
+            chain_of[op.name] = [*chain, op]
+            continue
+        if before is not None and chain is not None:
+            chain_of[before.name] = chain
+        if _may_lead(coarse, op):
+            chain_of[op.name] = [op]
+    return map(tuple, chain_of.values())
+
+
+def _before(coarse: Coarse, op: Operator) -> Operator | None:
+    """The operator that alone feeds `op`, and nobody else, in the same layer."""
+    graph = coarse.graph
+    reads = tuple(graph.reads(op))
+    before = graph.producers.get(reads[0]) if len(reads) == 1 else None
+    if before is None or not _is_plain(coarse, op) or op.inputs.count(reads[0]) > 1:
+        return None
+    alone = len(graph.consumers[reads[0]]) == 1 and reads[0] not in graph.outputs
+    return before if alone and coarse.layer_of[before.name] == coarse.layer_of[op.name] else None
+
+
+def _may_lead(coarse: Coarse, op: Operator) -> bool:
+    return _is_plain(coarse, op) and any(True for _ in coarse.graph.reads(op))
+
+
+def _is_plain(coarse: Coarse, op: Operator) -> bool:
+    """Whether it computes one tensor where it is laid out, and nothing special is done about it."""
+    access = coarse.accesses[op.name]
+    left = coarse.is_pulled(op) or access.opaque is not None or access.family in PULLED_FAMILIES
+    special = op.op_type in DEQUANTIZE | QUANTIZE or op.op_type in TABLES or op.captured
+    return not left and not special and sum(map(bool, op.outputs)) == 1
+
+
+def _constants(coarse: Coarse, op: Operator) -> set[str]:
+    return {name for name in op.inputs if name in coarse.graph.constants}
