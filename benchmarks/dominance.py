@@ -2,10 +2,10 @@
 
     python -m benchmarks.dominance [--quick] [--models resnet50 vgg19] [--clusters "2 equal"] [--processes 2] [--json FILE]
 
-In every cell the predicted latency of `auto` has to be at most that of every other strategy. Where `auto` keeps one
-device, another may be faster by what is within the errors of predictions (study.WORTH); such cells are counted.
-No device may hurt: without any one of those that it uses, auto's plan must not be faster by more than 1 %. Prints the
-ratios; exit code 1 where a cell fails.
+In every cell the predicted latency of `auto` has to be at most that of every other strategy. No device may hurt:
+without any one of those that it uses, auto's plan must not be faster by more than 1 %. Prints the ratios; exit
+code 1 where a cell fails. With --json every cell is written down as soon as it is there, and those that are in the file
+already are not measured again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from statistics import geometric_mean
 
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import LIGHT, light, zoo_model
+from edgepart.agent.garbage import collect_seldom
 from edgepart.cli.output import note, say, table
 from edgepart.planner.changes import devices_of, without
 from edgepart.planner.cluster import Cluster, Device, Link
@@ -31,7 +32,7 @@ from edgepart.planner.graph import Graph
 from edgepart.planner.layout import Problem, Strategy
 from edgepart.planner.model import load_graph
 from edgepart.planner.search import compare
-from edgepart.planner.study import WORTH, Study
+from edgepart.planner.study import Study
 
 OTHERS = ("vit_b16", "bert_base")
 MODELS = (*LIGHT, *OTHERS)
@@ -60,6 +61,9 @@ QUICK = (("squeezenet", "bvlc_alexnet"), (("2 equal", 1e9), ("1:2:4:8", 1e9), ("
 """Models and cells for a test."""
 
 ROUNDING = 1e-9
+
+Where = tuple[str, str, float]
+"""Model, cluster, and bits a second of its links."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +96,8 @@ class Cell:
         return self.others[self.next_best] / self.seconds["auto"]
 
     @property
-    def keeps_one(self) -> bool:
-        """Whether auto stays with one device for a gain that is too small."""
-        return len(self.used) == 1 and WORTH - ROUNDING <= self.ratio < 1 - ROUNDING
-
-    @property
     def dominated(self) -> bool:
-        return self.ratio < 1 - ROUNDING and not self.keeps_one
+        return self.ratio < 1 - ROUNDING
 
     @property
     def hurts(self) -> bool:
@@ -123,7 +122,7 @@ def graph(model: str) -> Graph:
     return load_graph(light(model) if model in LIGHT else zoo_model(model).path)
 
 
-def measure(where: tuple[str, str, float]) -> Cell:
+def measure(where: Where) -> Cell:
     """All strategies in one cell."""
     model, name, bits_per_s = where
     start = time.process_time()
@@ -132,7 +131,7 @@ def measure(where: tuple[str, str, float]) -> Cell:
     seconds = {name: r.simulation.latency_s for name, r in results.items() if r.simulation is not None}
     best = results["auto"].strategy
     assert best is not None  # Every device has memory for these models.
-    used = tuple(study.forecast(best).compute_s)
+    used = tuple(study.outline(best).compute_s)
     searched_s = time.process_time() - start
     lighter = min(_lighter(study, best), default=float("inf")) / seconds["auto"]
     return Cell(model, name, bits_per_s, seconds, used, lighter, searched_s)
@@ -144,26 +143,48 @@ def _lighter(study: Study, best: Strategy) -> Iterator[float]:
     named = devices_of(choices)
     for device in named if len(named) > 1 else ():
         instead = min((name for name in named if name != device), key=study.by_speed.index)
-        yield study.forecast(study.strategy("auto", without(choices, device, instead), "")).latency_s
+        yield study.outline(study.strategy("auto", without(choices, device, instead), "")).latency_s
 
 
-def cells(models: Sequence[str], clusters: Sequence[str]) -> list[tuple[str, str, float]]:
+def cells(models: Sequence[str], clusters: Sequence[str]) -> list[Where]:
     """Models, clusters and links; those of one model follow each other."""
     return list(product(models, clusters, BITS_PER_S))
 
 
-def run(wanted: Sequence[tuple[str, str, float]], processes: int) -> list[Cell]:
-    """In that order."""
-    found: list[Cell] = []
+def run(wanted: Sequence[Where], processes: int, kept: Path | None = None) -> list[Cell]:
+    """In that order; what is in the file `kept` is taken from there, and what is not is added to it."""
+    known = {(cell.model, cell.cluster, cell.bits_per_s): cell for cell in _read(kept)}
+    missing = [where for where in wanted if where not in known]
+    for cell in _measured(missing, processes):
+        known[cell.model, cell.cluster, cell.bits_per_s] = cell
+        said = f"{cell.ratio:.4f}, {cell.next_best} {_verdict(cell)}"
+        note(f"{cell.model}, {cell.cluster}, {_rate(cell.bits_per_s)}: {said} ({cell.searched_s:.0f} s)")
+        if kept is not None:
+            _write(kept, list(known.values()))
+    return [known[where] for where in wanted]
+
+
+def _measured(wanted: Sequence[Where], processes: int) -> Iterator[Cell]:
     if processes == 1:
-        made: Iterator[Cell] = map(measure, wanted)
-        return list(made)
-    with get_context("spawn").Pool(processes) as pool:
-        for cell in pool.imap(measure, wanted, chunksize=3):
-            found.append(cell)
-            said = f"{cell.ratio:.4f}, {cell.next_best} {_verdict(cell)}"
-            note(f"{cell.model}, {cell.cluster}, {_rate(cell.bits_per_s)}: {said}")
-    return found
+        collect_seldom()
+        yield from map(measure, wanted)
+        return
+    with get_context("spawn").Pool(processes, collect_seldom) as pool:
+        yield from pool.imap(measure, wanted, chunksize=3)
+
+
+def _read(path: Path | None) -> list[Cell]:
+    if path is None or not path.exists():
+        return []
+    return [Cell(**{**one, "used": tuple(one["used"])}) for one in json.loads(path.read_text())["cells"]]
+
+
+def _write(path: Path, found: Sequence[Cell]) -> None:
+    """Whole or not at all, as it may be stopped at any time."""
+    document = {"machine": describe(), "cells": [asdict(cell) for cell in found]}
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps(document, indent=2))
+    beside.replace(path)
 
 
 def _rate(bits_per_s: float) -> str:
@@ -173,9 +194,7 @@ def _rate(bits_per_s: float) -> str:
 def _verdict(cell: Cell) -> str:
     if cell.dominated:
         return f"{cell.next_best} is faster"
-    if cell.hurts:
-        return "a device hurts"
-    return "keeps one device" if cell.keeps_one else ""
+    return "a device hurts" if cell.hurts else ""
 
 
 def show(found: Sequence[Cell]) -> None:
@@ -198,11 +217,11 @@ def show(found: Sequence[Cell]) -> None:
         table(columns, rows, right=("auto ms", "devices", "single / auto", "next / auto")),
     )
     mean = geometric_mean([cell.ratio for cell in found])
-    beaten, kept = sum(c.dominated for c in found), sum(c.keeps_one for c in found)
+    beaten = sum(cell.dominated for cell in found)
     strictly = sum(cell.ratio > 1 + ROUNDING for cell in found)
     say(
-        f"{len(found)} cells: auto is the fastest alone in {strictly}, beaten in {beaten}, keeps one device for less than "
-        f"{1 - WORTH:.0%} in {kept}; a device hurts in {sum(c.hurts for c in found)}. Mean of next / auto: {mean:.3f}."
+        f"{len(found)} cells: auto is the fastest alone in {strictly}, beaten in {beaten}; a "
+        f"device hurts in {sum(c.hurts for c in found)}. Mean of next / auto: {mean:.3f}."
     )
 
 
@@ -214,15 +233,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--clusters", nargs="+", choices=SPEEDS, default=tuple(SPEEDS))
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="write every number there")
+    parser.add_argument("--json", type=Path, help="every number is kept there")
     options = parser.parse_args(arguments)
     quick = [(model, *where) for model in QUICK[0] for where in QUICK[1]]
-    found = run(quick if options.quick else cells(options.models, options.clusters), options.processes)
+    wanted = quick if options.quick else cells(options.models, options.clusters)
+    found = run(wanted, options.processes, options.json)
     say(f"On {sentence()}.")
     show(found)
-    if options.json:
-        document = {"machine": describe(), "cells": [asdict(cell) for cell in found]}
-        options.json.write_text(json.dumps(document, indent=2))
     return int(any(cell.dominated or cell.hurts for cell in found))
 
 

@@ -32,8 +32,8 @@ ALIKE = {"sequence": ("height",), "height": ("sequence",), "head": ("channel",)}
 """Names that rows and heads go by where an operator's four axes look like a picture's: tried before other axes."""
 
 WORTH = 0.97
-"""The score of several devices over that of one, at most: a smaller gain is within what predictions are
-wrong by, and one device is never to be beaten only on paper."""
+"""The score of something better over what is there, at most, to be spoken of: a smaller gain is within what predictions
+are wrong by."""
 
 Shares = tuple[tuple[str, float], ...]
 """Devices, and each one's part; need not sum to one."""
@@ -297,7 +297,7 @@ class Study:
         return {name: int(-(-lack // 1)) for name, lack in short.items() if lack > 0}
 
     def best(self, candidates: Iterable[Strategy]) -> Strategy:
-        """The one with the lowest score that fits; several devices only where they are `WORTH` it.
+        """The one with the lowest score that fits; one device where several are no better.
 
         Infeasible, with what the nearest candidate lacks, where none fits."""
         chosen: dict[bool, Strategy] = {}
@@ -317,7 +317,7 @@ class Study:
         if not chosen:
             raise self.infeasible(nearest)
         alone, together = chosen.get(False), chosen.get(True)
-        if alone and (together is None or self.score(together) > WORTH * self.score(alone)):
+        if alone and (together is None or self.score(together) >= self.score(alone)):
             return alone
         assert together is not None
         return together

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from benchmarks.dominance import QUICK, Cell, cluster, graph, measure
+from benchmarks.dominance import QUICK, Cell, cluster, graph, measure, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,9 +35,17 @@ def test_a_cell_tells_what_is_wrong() -> None:
     good = Cell("m", "2 equal", 1e9, {"auto": 1.0, "optcnn": 1.0, "single": 2.0}, ("a", "b"), 1.5, 0.0)
     assert (good.next_best, good.ratio, good.dominated, good.hurts) == ("optcnn", 1.0, False, False)
     beaten = Cell("m", "2 equal", 1e9, {"auto": 1.0, "optcnn": 0.98, "single": 1.0}, ("a", "b"), 0.98, 0.0)
-    assert beaten.dominated and beaten.hurts and not beaten.keeps_one
-    kept = Cell("m", "2 equal", 1e9, {"auto": 1.0, "optcnn": 0.98, "single": 1.0}, ("a",), float("inf"), 0.0)
-    assert kept.keeps_one and not kept.dominated
+    assert beaten.dominated and beaten.hurts
+    kept = Cell("m", "2 equal", 1e9, {"auto": 1.0, "optcnn": 0.999, "single": 1.0}, ("a",), float("inf"), 0.0)
+    assert kept.dominated and not kept.hurts
+
+
+def test_cells_that_were_measured_before_are_not_measured_again(tmp_path: Path) -> None:
+    kept = tmp_path / "cells.json"
+    (cell,) = run(CELLS[:1], 1, kept)
+    found = replace(cell, searched_s=-1.0)
+    kept.write_text(kept.read_text().replace(f'"searched_s": {cell.searched_s}', '"searched_s": -1.0'))
+    assert run(CELLS[:1], 1, kept) == [found]
 
 
 def everything(study: Study) -> Iterator[Strategy]:

@@ -20,7 +20,7 @@ from edgepart.planner.model import load_graph
 from edgepart.planner.search import choose, compare
 from edgepart.planner.strategies import MODULES, plan, strategies
 from edgepart.planner.strategies.auto import budget, teams
-from edgepart.planner.study import WORTH, Study
+from edgepart.planner.study import Study
 from tests.planner.small_models import quantised, residual
 
 FAST_LINK = Link(bytes_per_s=1.17e8, latency_s=1e-4)
@@ -79,7 +79,7 @@ def test_auto_is_at_least_as_good_as_everything_else(squeezenet: tuple[Path, Gra
     seconds = {name: r.simulation.latency_s for name, r in results.items() if r.simulation}
     assert set(seconds) == set(MODULES)
     assert seconds["auto"] <= seconds["single"]
-    assert seconds["auto"] * WORTH <= min(seconds.values())
+    assert seconds["auto"] <= min(seconds.values()) * (1 + 1e-9)
 
 
 def test_slow_links_leave_the_model_whole(squeezenet: tuple[Path, Graph]) -> None:
