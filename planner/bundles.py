@@ -14,12 +14,12 @@ from itertools import pairwise
 
 from edgepart.planner.access.language import Access, Axis, Local, Outputs, Reduction
 from edgepart.planner.cluster import Device
-from edgepart.planner.cost import Cost, Work
+from edgepart.planner.cost import Cost
 from edgepart.planner.division import compact
 from edgepart.planner.errors import InternalError
 from edgepart.planner.fusion import DEQUANTIZE, PULLED_FAMILIES, QUANTIZE, Coarse
 from edgepart.planner.graph import Graph, Operator
-from edgepart.planner.ground import Ground
+from edgepart.planner.ground import Ground, Piece
 from edgepart.planner.memory import OPERATOR_BYTES, TABLES
 from edgepart.planner.region import Region
 
@@ -29,7 +29,7 @@ class _Done:
     """What a chain does for one region of what it writes."""
 
     needs: tuple[Region | None, ...]
-    works: tuple[Work, ...]
+    pieces: tuple[Piece, ...]
 
 
 class Bundle:
@@ -52,11 +52,11 @@ class Bundle:
 
     def seconds(self, outputs: Outputs, device: Device) -> float:
         """Of computing `outputs` there."""
-        return sum([work.on(device) for work in self._done(outputs).works])
+        return sum([piece.on(device) for piece in self._done(outputs).pieces])
 
     def flops(self, outputs: Outputs) -> float:
         """Of what takes time."""
-        return sum([work.flops for work in self._done(outputs).works])
+        return sum([piece.work.flops for piece in self._done(outputs).pieces])
 
     def reduction(self, axis: Axis) -> Reduction:
         raise InternalError(f"the operators behind {self._chain[0].name!r} are not parted together")
@@ -74,13 +74,12 @@ class Bundle:
     def _follow(self, region: Region) -> _Done:
         """From the last operator to the first."""
         needs: list[Region | None] = []
-        works: list[Work] = []
+        pieces: list[Piece] = []
         for n in range(len(self._chain) - 1, -1, -1):
             op = self._chain[n]
             (index,) = (k for k, name in enumerate(op.outputs) if name)
             piece = self._ground.piece(op, ((index, region),))
-            if piece.work is not None:
-                works.append(piece.work)
+            pieces.append(piece)
             if n:
                 link = op.inputs.index(_written(self._chain[n - 1]))
                 handed = piece.needs[link]
@@ -89,7 +88,7 @@ class Bundle:
                 needs[:0] = (*piece.needs[:link], *piece.needs[link + 1 :])
             else:
                 needs[:0] = piece.needs
-        return _Done(tuple(needs), tuple(works[::-1]))
+        return _Done(tuple(needs), tuple(pieces[::-1]))
 
 
 class Bundled:

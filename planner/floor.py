@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from edgepart.planner.graph import Operator
 from edgepart.planner.layout import Strategy, Sync
 from edgepart.planner.region import Region
 from edgepart.planner.study import Study
@@ -19,13 +20,16 @@ Owned = Mapping[str, Region]
 
 def floor_s(study: Study, strategy: Strategy) -> float:
     """Seconds of the busiest device or card for one request; what a request takes and the time between two requests are
-    never less. Replicas together are as fast as all of them at their fastest."""
+    never less. For one request also what has to be computed one after another. Replicas together are as fast as all of
+    them at their fastest."""
     if strategy.replicas:
         floors = [floor_s(study, one) for one in strategy.replicas]
         return 1 / sum(1 / floor for floor in floors) if all(floors) else 0.0
     found = _Sure(study, strategy)
     cards = study.cluster.card_bytes_per_s
     compute = max(found.compute_s().values(), default=0.0)
+    if study.problem.objective == "latency":
+        compute = max(compute, found.one_after_another_s())
     received, sent = found.moved_bytes()
     counts = (received, sent, found.gathered_bytes())
     moving = [nbytes / cards[name] for count in counts for name, nbytes in count.items()]
@@ -38,7 +42,9 @@ class _Sure:
     def __init__(self, study: Study, strategy: Strategy) -> None:
         self.study = study
         self.strategy = strategy
-        self.graph = study.graph
+        bundles = not strategy.parted
+        self.graph = study.bundled.graph(())[0] if bundles else study.graph
+        self.seconds = {d: study.bundled_s[d] if bundles else study.seconds_on(d) for d in study.whole_s}
         self.needed = study.needed_of(strategy)
         self.runs: dict[str, frozenset[str]] = {}
         """By operator, the devices that compute their part of it."""
@@ -85,21 +91,44 @@ class _Sure:
     def compute_s(self) -> dict[str, float]:
         """By device: its part of the seconds that all of an operator takes there. Smaller parts go at no higher rate."""
         found: dict[str, float] = defaultdict(float)
-        seconds = {device: self.study.seconds_on(device) for device in self.study.whole_s}
         for op in self.graph.operators:
             name = next(filter(None, op.outputs), None)
             if name is None or not self.runs[op.name]:
                 continue
             full, owned = self.graph.tensors[name].region.size, self._owned(name)
             for device in self.runs[op.name] & owned.keys():
-                found[device] += seconds[device][op.name] * owned[device].size / full
+                found[device] += self.seconds[device][op.name] * owned[device].size / full
         return found
+
+    def one_after_another_s(self) -> float:
+        """Of the longest way through the model, what is computed in one piece, on one device. Of what is divided it is not
+        looked at which part waits for which: no part is there before the first of what its operator reads."""
+        done: dict[str, float] = {}
+        for op in self.graph.operators:
+            reads = tuple(self.graph.reads(op))
+            device = self._alone(op)
+            if device is None:
+                end = min((done.get(name, 0.0) for name in reads), default=0.0)
+            else:
+                read = [name for name in reads if device in self.needed.get(name, {})]
+                end = max((done.get(name, 0.0) for name in read), default=0.0)
+                end += self.seconds[device][op.name]
+            done.update((name, end) for name in op.outputs)
+        return max((done.get(name, 0.0) for name in self.graph.outputs), default=0.0)
+
+    def _alone(self, op: Operator) -> str | None:
+        """The device that computes all of `op`; None where that is not one."""
+        names = [name for name in op.outputs if name]
+        if op.name in self.strategy.parted or len(names) != 1 or not self._is_known(names[0]):
+            return None
+        owned = self._owned(names[0])
+        return next(iter(owned)) if len(owned) == 1 and self._is_partition(names[0]) else None
 
     def moved_bytes(self) -> tuple[dict[str, float], dict[str, float]]:
         """By device, what its card receives and what it sends."""
         received: dict[str, float] = defaultdict(float)
         sent: dict[str, float] = defaultdict(float)
-        for name in self.graph.tensors:
+        for name in (*self.graph.inputs, *self.graph.producers):
             owned = self._sources(name)
             missing = self._missing(name, owned) if owned else {}
             item_bytes = self.study.cost.item_bytes(name)

@@ -105,6 +105,7 @@ class Walker:
         self.full = {name: study.graph.tensors[name].region for name in reach.layer.exits}
         self.limits = [study.limit_bytes(device.name) for device in self.devices]
         self.nothing = np.zeros((len(self.devices), len(self.devices)))
+        self.timed = True
         self._portions: dict[tuple[_Held, str | None], Portion] = {}
         self._parted: dict[tuple[str, Parted], Sums] = {}
 
@@ -118,8 +119,9 @@ class Walker:
         whole = self.whole
         return {device.name: 1 / max(whole.seconds(device), LEAST_S) for device in self.devices}
 
-    def measure(self, choices: Sequence[Choice]) -> Footprint:
-        """The footprint under each of `choices`."""
+    def measure(self, choices: Sequence[Choice], timed: bool = True) -> Footprint:
+        """The footprint under each of `choices`; not `timed`, it has no seconds."""
+        self.timed = timed
         rows = [self._row(choice) for choice in choices]
         exits, sources = self.reach.layer.exits, self.reach.sources
         return Footprint(
@@ -158,6 +160,8 @@ class Walker:
 
     def _longest(self, done: Iterator[tuple[int, Portion]]) -> float:
         """Seconds, of portions by device; `inf` where one does not fit."""
+        if not self.timed:
+            return 0.0
         return max(
             float("inf") if one.weight_bytes > self.limits[n] else one.seconds(self.devices[n])
             for n, one in done

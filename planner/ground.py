@@ -3,10 +3,11 @@ same but for names are measured once for all searches of one study. Rules only."
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from functools import partial
 
 from edgepart.planner.access.language import Outputs
+from edgepart.planner.cluster import Device
 from edgepart.planner.cost import Cost, Work
 from edgepart.planner.fusion import Coarse
 from edgepart.planner.graph import Operator
@@ -14,17 +15,36 @@ from edgepart.planner.region import Region
 from edgepart.planner.work import standing
 
 
-@dataclass(frozen=True)
 class Piece:
     """What one operator does for given regions of its outputs; the same for all operators of its kind."""
 
-    work: Work | None
-    """None for none."""
-    weight_bytes: float
-    reads: tuple[tuple[int, Region], ...]
-    """Of inputs that are no constants, those that something is read of."""
-    needs: tuple[Region | None, ...] = ()
-    """The same of all inputs."""
+    __slots__ = ("_measure", "_work", "needs", "reads", "weight_bytes")
+
+    def __init__(
+        self,
+        needs: tuple[Region | None, ...],
+        reads: tuple[tuple[int, Region], ...],
+        weight_bytes: float,
+        measure: Callable[[], Work],
+    ) -> None:
+        """`needs` are of all inputs; `reads` of inputs that are no constants, those that something is read of. `measure`
+        gives its work, when somebody asks for it."""
+        self.needs = needs
+        self.reads = reads
+        self.weight_bytes = weight_bytes
+        self._measure = measure
+        self._work: Work | None = None
+
+    @property
+    def work(self) -> Work:
+        if self._work is None:
+            self._work = self._measure()
+        return self._work
+
+    def on(self, device: Device) -> float:
+        """Seconds."""
+        work = self.work
+        return work.on(device) if work.flops or work.nbytes else 0.0
 
 
 class Ground:
@@ -57,8 +77,7 @@ class Ground:
 
     def _measured(self, op: Operator, outputs: Outputs) -> Piece:
         graph, cost, access = self.graph, self.cost, self.accesses[op.name]
-        needs = access.needs(outputs)
-        work = cost.measure(op, access, outputs, needs)
+        needs = tuple(access.needs(outputs))
         reads: list[tuple[int, Region]] = []
         weight_bytes = 0.0
         for index, (name, region) in enumerate(zip(op.inputs, needs, strict=True)):
@@ -68,4 +87,4 @@ class Ground:
                 weight_bytes += region.size * cost.item_bytes(name)
             elif not region.is_empty:
                 reads.append((index, region))
-        return Piece(work if work.flops or work.nbytes else None, weight_bytes, tuple(reads), tuple(needs))
+        return Piece(needs, tuple(reads), weight_bytes, partial(cost.measure, op, access, outputs, needs))

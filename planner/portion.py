@@ -12,7 +12,7 @@ from edgepart.planner.cluster import Device
 from edgepart.planner.cost import Work
 from edgepart.planner.division import compact
 from edgepart.planner.graph import Operator
-from edgepart.planner.ground import Ground
+from edgepart.planner.ground import Ground, Piece
 from edgepart.planner.partial import reduced_axis
 from edgepart.planner.reach import Reach
 from edgepart.planner.region import Interval, Region
@@ -23,7 +23,7 @@ from edgepart.planner.work import work_of
 class Portion:
     """Of one layer, for given regions of its exits."""
 
-    works: tuple[Work, ...] = ()
+    works: tuple[Piece | Work, ...] = ()
     weight_bytes: float = 0.0
     reads: Mapping[str, Region] = field(default_factory=dict)
     """By tensor; what its own operators hand each other is in here too."""
@@ -58,7 +58,7 @@ class _Growing:
     """A portion while operators are added."""
 
     ground: Ground
-    works: list[Work] = field(default_factory=list)
+    works: list[Piece | Work] = field(default_factory=list)
     weight_bytes: float = 0.0
     reads: dict[str, Region] = field(default_factory=dict)
 
@@ -88,8 +88,7 @@ class _Growing:
 
     def compute(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> None:
         piece = self.ground.piece(op, outputs)
-        if piece.work is not None:
-            self.works.append(piece.work)
+        self.works.append(piece)
         self.weight_bytes += piece.weight_bytes
         inputs = op.inputs
         unite(self.reads, [(inputs[index], region) for index, region in piece.reads])

@@ -131,6 +131,16 @@ class Study:
         return found
 
     @cached_property
+    def bundled_s(self) -> Mapping[str, Mapping[str, float]]:
+        """By device, and by operator or bundle, seconds of all of it there."""
+        members = {chain[-1].name: [op.name for op in chain] for chain in self.bundled.chains}
+        found: dict[str, Mapping[str, float]] = {}
+        for device in self.whole_s:
+            each = self.seconds_on(device)
+            found[device] = {**each, **{n: sum(each[op] for op in ops) for n, ops in members.items()}}
+        return found
+
+    @cached_property
     def by_speed(self) -> tuple[str, ...]:
         """Devices, fastest first; the gateway first among equals."""
         return tuple(

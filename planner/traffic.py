@@ -47,7 +47,7 @@ class Traffic:
         """A measurement; all of `choices` are about the same groups of devices, each known by one of them."""
         if node.kind not in self._walkers:
             self._walkers[node.kind] = Walker(self.study, node)
-        return Weighed(self._walkers[node.kind].measure(choices))
+        return Weighed(self._walkers[node.kind].measure(choices, timed=False))
 
     def tables(self, weighed: Sequence[Weighed], gateway: str) -> tuple[list[Table], list[Edge]]:
         """Bytes of every node, and of every tensor between two of them; one of `weighed` for each of `nodes`. Inputs of

@@ -8,11 +8,12 @@ divided at all is whole on the fastest device."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from edgepart.planner.division import Choice, Whole
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layout import Strategy, Sync
+from edgepart.planner.region import Region
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.single import alone
 from edgepart.planner.study import Study
@@ -20,6 +21,9 @@ from edgepart.planner.study import Study
 KNOWN_AXES = ("height", "width", "channel", "batch", "sequence", "feature", "head", "depth")
 """What may be forced on any model; one that the model does not have is said so, and the model is not
 split."""
+
+PICTURE = 4
+"""Axes of a picture; the last two are rows and columns."""
 
 
 @register("bbgrap")
@@ -32,8 +36,11 @@ def candidates(study: Study) -> Iterator[Strategy]:
         )
     axes = [forced] if forced is not None else [a for a in study.axis_names if a != "batch"]
     splittable = [axis for axis in axes if axis in study.axis_names]
+    made: list[Strategy] = []
     for axis in splittable:
-        yield along(study, axis, study.by_speed)
+        made.append(along(study, axis, study.by_speed))
+        if not any(mirrored(study, made[-1], before) for before in made[:-1]):
+            yield made[-1]
     if not splittable or len(study.by_speed) == 1:
         yield from _unsplit(study, forced)
 
@@ -45,6 +52,27 @@ def _unsplit(study: Study, forced: str | None) -> Iterator[Strategy]:
         reason = f"no layer can be split along {forced or 'any axis'}; "
     for device in study.by_speed:
         yield alone(study, device, "bbgrap", reason)
+
+
+def mirrored(study: Study, one: Strategy, other: Strategy) -> bool:
+    """Whether the two do the same to a square picture, but for rows that are columns."""
+    ways = (one, other), (study.needed_of(one), study.needed_of(other))
+    if not all(ways[1]) or one.layouts.keys() != other.layouts.keys():
+        return False
+    laid = all(_turned(one.layouts[n].regions, other.layouts[n].regions) for n in one.layouts)
+    return laid and all(_turned(read, ways[1][1][n]) for n, read in ways[1][0].items())
+
+
+def _turned(one: Mapping[str, Region], other: Mapping[str, Region]) -> bool:
+    """Whether each device's region of a picture is that of the other, with rows for columns."""
+    if one is other:
+        return all(r.rank != PICTURE or r.spans[2] == r.spans[3] for r in one.values())
+    return one.keys() == other.keys() and all(
+        r.rank == other[d].rank == PICTURE and r.spans == (*other[d].spans[:2], *other[d].spans[:1:-1])
+        if r.rank == PICTURE
+        else r == other[d]
+        for d, r in one.items()
+    )
 
 
 def along(study: Study, axis: str, devices: tuple[str, ...]) -> Strategy:

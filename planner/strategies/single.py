@@ -46,8 +46,12 @@ def holds(study: Study, device: str) -> bool:
     """Whether the device has the memory for the whole model."""
     threads = study.cluster.device(device).threads
     like = next(name for name in study.by_speed if study.cluster.device(name).threads == threads)
-    peaks = study.forecast(alone(study, like)).peak_memory_bytes  # It depends on nothing else of the device.
-    return max(peaks.values(), default=0) <= study.limit_bytes(device)
+    one, limit = alone(study, like), study.limit_bytes(device)
+    peak = max(study.outline(one).peak_memory_bytes.values(), default=0) + study.bundled.inner_bytes
+    if peak <= limit:
+        return True
+    # It depends on nothing else of the device.
+    return max(study.forecast(one).peak_memory_bytes.values(), default=0) <= limit
 
 
 def alone(study: Study, device: str, name: str = "single", because: str = "") -> Strategy:

@@ -45,19 +45,29 @@ class Found:
 
 @register("tofu")
 def candidates(study: Study) -> Iterator[Strategy]:
-    """The paper's version, those with its limits lifted, where memory is short the same with few copies of weights, and
-    the fastest device and the gateway alone."""
+    """The paper's version, those with its limits lifted, of ever fewer devices as long as that is faster; where memory is
+    short all of them, and the same with few copies of weights; and the fastest device and the gateway alone."""
     if len(study.by_speed) > 1 and study.layers:
-        teams: dict[Team, str] = {}
-        for team, words in (plain(study), *lifted(study)):
-            teams.setdefault(team, words)
         for weights in (False, True) if is_tight(study) else (False,):
-            traffic = Traffic(study, weights)
-            for team, words in teams.items():
-                said = f"{words}, copies of weights counted" if weights else words
-                yield strategy(study, Recursion(traffic, team).run(), said)
+            yield from _halved(study, Traffic(study, weights))
     for name in dict.fromkeys((study.by_speed[0], study.problem.gateway)):
         yield alone(study, name, "tofu")
+
+
+def _halved(study: Study, traffic: Traffic) -> Iterator[Strategy]:
+    """For each team; of those beyond the paper none behind one that is slower than the larger one before it."""
+    beyond = dict(lifted(study))
+    team, words = plain(study)
+    least = float("inf")
+    for team, words in {team: words, **{other: beyond[other] for other in beyond if other != team}}.items():
+        said = f"{words}, copies of weights counted" if traffic.weights else words
+        found = strategy(study, Recursion(traffic, team).run(), said)
+        yield found
+        if team in beyond and not is_tight(study):
+            latency_s = study.outline(found).latency_s
+            if latency_s > least:
+                return
+            least = latency_s
 
 
 def is_tight(study: Study) -> bool:
