@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-YOUNG, MIDDLE, OLD = 50_000, 20, 100
+YOUNG, MIDDLE, OLD = 100_000, 200, 100
 """Records made beyond those given up until the youngest are looked at, and looks at each age until one at the next."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from edgepart.planner.access.language import Access, Axis, Local, Outputs, Reduction
+from edgepart.planner.chains import chains, written
 from edgepart.planner.cluster import Device
 from edgepart.planner.cost import Cost
 from edgepart.planner.division import compact
@@ -81,7 +82,7 @@ class Bundle:
             piece = self._ground.piece(op, ((index, region),))
             pieces.append(piece)
             if n:
-                link = op.inputs.index(_written(self._chain[n - 1]))
+                link = op.inputs.index(written(self._chain[n - 1]))
                 handed = piece.needs[link]
                 assert handed is not None
                 region = handed if handed.is_box else compact(handed)
@@ -97,7 +98,7 @@ class Bundled:
     def __init__(self, coarse: Coarse, ground: Ground) -> None:
         self.coarse = coarse
         self.ground = ground
-        self.chains = tuple(chain for chain in _chains(coarse) if len(chain) > 1)
+        self.chains = chains(coarse)
         self._known: dict[tuple[int, ...], dict[Region, _Done]] = {}
         self._bundles = {chain[-1].name: self._bundle(chain) for chain in self.chains}
         """By name, which is that of the last operator."""
@@ -108,7 +109,7 @@ class Bundled:
         """What a device needs at most, besides what a sketch of bundles says: for operators that are not counted there, and
         for what is handed on inside one chain."""
         tensors = self.coarse.graph.tensors
-        inside = [sum(tensors[_written(op)].nbytes for op in chain) for chain in self.chains]
+        inside = [sum(tensors[written(op)].nbytes for op in chain) for chain in self.chains]
         fewer = sum(len(chain) - 1 for chain in self.chains)
         return max(inside, default=0) + fewer * OPERATOR_BYTES
 
@@ -136,11 +137,11 @@ class Bundled:
         head, last = chain[0], chain[-1]
         inputs = list(head.inputs)
         for before, op in pairwise(chain):
-            link = op.inputs.index(_written(before))
+            link = op.inputs.index(written(before))
             inputs += (*op.inputs[:link], *op.inputs[link + 1 :])
         kind = tuple(self.ground.kind(op) for op in chain)
         bundle = Bundle(self.ground, chain, self._known.setdefault(kind, {}))
-        made = replace(head, name=last.name, inputs=tuple(inputs), outputs=(_written(last),))
+        made = replace(head, name=last.name, inputs=tuple(inputs), outputs=(written(last),))
         return made, bundle
 
 
@@ -168,52 +169,3 @@ class BundledCost:
     def profiled_s(self, digest: str, device: str) -> float | None:
         """Nobody measures bundles."""
         return None
-
-
-def _written(op: Operator) -> str:
-    """The one tensor that it writes."""
-    return next(filter(None, op.outputs))
-
-
-def _chains(coarse: Coarse) -> Iterator[tuple[Operator, ...]]:
-    """Every operator that may be in one, in the longest that it can be in."""
-    chain_of: dict[str, list[Operator]] = {}
-    """By its last operator's name."""
-    for op in coarse.graph.operators:
-        before = _before(coarse, op)
-        chain = chain_of.pop(before.name, None) if before is not None else None
-        if chain is not None and not _constants(coarse, op) & {n for one in chain for n in one.inputs}:
-            chain_of[op.name] = [*chain, op]
-            continue
-        if before is not None and chain is not None:
-            chain_of[before.name] = chain
-        if _may_lead(coarse, op):
-            chain_of[op.name] = [op]
-    return map(tuple, chain_of.values())
-
-
-def _before(coarse: Coarse, op: Operator) -> Operator | None:
-    """The operator that alone feeds `op`, and nobody else, in the same layer."""
-    graph = coarse.graph
-    reads = tuple(graph.reads(op))
-    before = graph.producers.get(reads[0]) if len(reads) == 1 else None
-    if before is None or not _is_plain(coarse, op) or op.inputs.count(reads[0]) > 1:
-        return None
-    alone = len(graph.consumers[reads[0]]) == 1 and reads[0] not in graph.outputs
-    return before if alone and coarse.layer_of[before.name] == coarse.layer_of[op.name] else None
-
-
-def _may_lead(coarse: Coarse, op: Operator) -> bool:
-    return _is_plain(coarse, op) and any(True for _ in coarse.graph.reads(op))
-
-
-def _is_plain(coarse: Coarse, op: Operator) -> bool:
-    """Whether it computes one tensor where it is laid out, and nothing special is done about it."""
-    access = coarse.accesses[op.name]
-    left = coarse.is_pulled(op) or access.opaque is not None or access.family in PULLED_FAMILIES
-    special = op.op_type in DEQUANTIZE | QUANTIZE or op.op_type in TABLES or op.captured
-    return not left and not special and sum(map(bool, op.outputs)) == 1
-
-
-def _constants(coarse: Coarse, op: Operator) -> set[str]:
-    return {name for name in op.inputs if name in coarse.graph.constants}

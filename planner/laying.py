@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
+from edgepart.planner.chains import chains
+from edgepart.planner.chains import written as written_by
 from edgepart.planner.division import Choice, Divide, Laid, Pull, Reduce, Whole, compact, part, tiles
 from edgepart.planner.fusion import Coarse, Layer
 from edgepart.planner.graph import Operator
@@ -52,10 +55,19 @@ class Laying:
         self.coarse = coarse
         self.graph = coarse.graph
         self._layers = {n: layer for layer in coarse.layers for n in layer.exits}
+        self._chains = {chain[-1].name: chain for chain in chains(coarse)}
+        self._chain_kinds: dict[str, Hashable] = {}
         self._walk = tuple(
-            (op, coarse.layer_of[op.name], tuple(filter(None, op.outputs)), (*op.inputs, *op.captured))
+            (
+                op,
+                coarse.layer_of[op.name],
+                tuple(filter(None, op.outputs)),
+                (*op.inputs, *op.captured),
+                self._chains.get(op.name, ()),
+            )
             for op in reversed(self.graph.operators)
         )
+        self._followed: dict[Hashable, tuple[tuple[tuple[Layout, Read], ...], Reads]] = {}
         self._laid: dict[frozenset[tuple[int, Taken]], Laid] = {}
         self._taken: dict[Choice, Taken] = {}
         self._parts: dict[tuple[int, Taken], tuple[str, Parted] | None] = {}
@@ -82,16 +94,51 @@ class Laying:
                 parted[found[0]] = found[1]
         read = dict.fromkeys(self.graph.tensors, NOBODY)
         layouts: dict[str, Layout] = {}
-        for op, number, written, inputs in self._walk:
+        heads: dict[str, Reads] = {}
+        """Of chains that were followed, by operator, what it reads: nothing, save for the first one."""
+        for op, number, written, inputs, chain in self._walk:
+            if op.name in heads:
+                for place, more in heads[op.name]:
+                    read[inputs[place]] = self._union(read[inputs[place]], more)
+                continue
             one = taken.get(number, LEFT)
             made = tuple(self._layout(name, one, read[name]) for name in written)
             if self.coarse.accesses[op.name].opaque is not None:
                 made = self._all_or_nothing(op, written, made)
             layouts.update(zip(written, made, strict=True))
             whole = None if isinstance(one.choice, Whole) else _for_whole(made, [read[n] for n in written])
+            if chain and not (parted and any(member.name in parted for member in chain)):
+                found, reads = self._follow(chain, made[0], whole)
+                for member, (layout, wanted) in zip(chain, found, strict=False):
+                    name = written_by(member)
+                    layouts[name], read[name], heads[member.name] = layout, wanted, ()
+                heads[chain[0].name] = reads
+                continue
             for place, more in self._reads_of(op, parted.get(op.name), made, whole):
                 read[inputs[place]] = self._union(read[inputs[place]], more)
         return Laid(layouts, parted, {name: one.regions for name, one in read.items()})
+
+    def _follow(
+        self, chain: Sequence[Operator], made: Layout, whole: frozenset[str] | None
+    ) -> tuple[tuple[tuple[Layout, Read], ...], Reads]:
+        """Of each operator of a chain but the last, the layout of what it writes and what is read of that; and what the
+        first one reads. `made` is the last one's, and `whole` the devices that compute it for a layer that is whole."""
+        name = chain[-1].name
+        if name not in self._chain_kinds:
+            links = tuple(op.inputs.index(written_by(before)) for before, op in pairwise(chain))
+            self._chain_kinds[name] = links, tuple(self.coarse.kinds[op.name] for op in chain)
+        key = (self._chain_kinds[name], id(made), whole)
+        found = self._followed.get(key)
+        if found is None:
+            inside: list[tuple[Layout, Read]] = []
+            for before, op in reversed(tuple(pairwise(chain))):
+                wanted = next((one for _, one in self._reads_of(op, None, (made,), whole)), NOBODY)
+                made = self._layout(written_by(before), LEFT, wanted)
+                whole = None if whole is None else _for_whole((made,), (wanted,))
+                inside.append((made, wanted))
+            reads = self._reads_of(chain[0], None, (made,), whole)
+            found = self._followed[key] = tuple(reversed(inside)), reads
+        return found
 
     def _intern(self, choice: Choice) -> Taken:
         found = self._taken.get(choice)
