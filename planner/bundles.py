@@ -8,7 +8,7 @@ the memory that a device needs inside a chain is not in it (`Bundled.inner_bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -18,10 +18,10 @@ from edgepart.planner.cluster import Device
 from edgepart.planner.cost import Cost
 from edgepart.planner.division import compact
 from edgepart.planner.errors import InternalError
-from edgepart.planner.fusion import DEQUANTIZE, PULLED_FAMILIES, QUANTIZE, Coarse
+from edgepart.planner.fusion import Coarse
 from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.ground import Ground, Piece
-from edgepart.planner.memory import OPERATOR_BYTES, TABLES
+from edgepart.planner.memory import OPERATOR_BYTES
 from edgepart.planner.region import Region
 
 

@@ -108,11 +108,11 @@ class Laying:
             layouts.update(zip(written, made, strict=True))
             whole = None if isinstance(one.choice, Whole) else _for_whole(made, [read[n] for n in written])
             if chain and not (parted and any(member.name in parted for member in chain)):
-                found, reads = self._follow(chain, made[0], whole)
-                for member, (layout, wanted) in zip(chain, found, strict=False):
-                    name = written_by(member)
-                    layouts[name], read[name], heads[member.name] = layout, wanted, ()
-                heads[chain[0].name] = reads
+                inside, heads[chain[0].name] = self._follow(chain, made[0], whole)
+                for member, (layout, wanted) in zip(chain, inside, strict=False):
+                    layouts[written_by(member)] = layout
+                    read[written_by(member)] = wanted
+                    heads.setdefault(member.name, ())
                 continue
             for place, more in self._reads_of(op, parted.get(op.name), made, whole):
                 read[inputs[place]] = self._union(read[inputs[place]], more)

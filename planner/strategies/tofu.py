@@ -57,9 +57,9 @@ def candidates(study: Study) -> Iterator[Strategy]:
 def _halved(study: Study, traffic: Traffic) -> Iterator[Strategy]:
     """For each team; of those beyond the paper none behind one that is slower than the larger one before it."""
     beyond = dict(lifted(study))
-    team, words = plain(study)
+    first, usual = plain(study)
     least = float("inf")
-    for team, words in {team: words, **{other: beyond[other] for other in beyond if other != team}}.items():
+    for team, words in ({first: usual} | {team: beyond[team] for team in beyond if team != first}).items():
         said = f"{words}, copies of weights counted" if traffic.weights else words
         found = strategy(study, Recursion(traffic, team).run(), said)
         yield found

@@ -1,0 +1,81 @@
+"""A sketch of bundles against one of operators: the same segments, messages and seconds, never too little memory."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+
+import pytest
+from benchmarks.dominance import cluster, graph
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgepart.planner.chains import chains, written
+from edgepart.planner.division import Choice, Reduce, Whole
+from edgepart.planner.layout import Problem, Strategy, Sync
+from edgepart.planner.strategies.single import alone
+from edgepart.planner.study import Study
+
+MODELS = ("squeezenet", "inception_v2", "shufflenet", "resnet50")
+
+
+@lru_cache
+def studied(model: str) -> Study:
+    return Study(Problem(graph(model), cluster("1:2:4:8", 1e9), "d0"))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_nobody_else_sees_what_is_inside_a_chain(model: str) -> None:
+    study = studied(model)
+    found = chains(study.coarse)
+    members = [op.name for chain in found for op in chain]
+    assert found and len(members) == len(set(members))
+    for chain in found:
+        assert len({study.coarse.layer_of[op.name] for op in chain}) == 1
+        for before, op in pairwise(chain):
+            assert study.graph.consumers[written(before)] == (op,)
+            assert written(before) not in study.graph.outputs
+            assert list(study.graph.reads(op)) == [written(before)]
+
+
+def drawn(data: st.DataObject, study: Study) -> Strategy:
+    """Any choice for any layer, sums too."""
+    shares = tuple((name, data.draw(st.sampled_from([1.0, 0.4]))) for name in study.by_speed)
+    axes = data.draw(st.lists(st.sampled_from(["height", "width", "channel", None]), min_size=1, max_size=4))
+    choices: dict[int, Choice] = {}
+    for n, layer in enumerate(study.layers):
+        axis = axes[n % len(axes)]
+        whole = Whole((study.by_speed[n % len(shares)],))
+        choices[layer.number] = (study.divided(layer, axis, shares) or whole) if axis else whole
+    for layer in [layer for layer in study.layers if layer.reduced][: data.draw(st.integers(0, 2))]:
+        _, reduced = layer.reduced[0]
+        if layer.reduces(reduced.name):
+            choices[layer.number] = Reduce(reduced.name, shares, Whole((shares[0][0],)))
+    sync = data.draw(st.sampled_from([Sync.NEEDED, Sync.BROADCAST, Sync.HUB]))
+    return study.strategy("x", choices, "", sync, study.by_speed[0] if sync is Sync.HUB else None)
+
+
+@pytest.mark.parametrize("model", MODELS[:2])
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_an_outline_is_a_forecast(model: str, data: st.DataObject) -> None:
+    study = studied(model)
+    strategy = drawn(data, study)
+    outline, forecast = study.outline(strategy), study.forecast(strategy)
+    assert outline.latency_s == pytest.approx(forecast.latency_s, rel=1e-9)
+    assert dict(outline.compute_s) == pytest.approx(dict(forecast.compute_s), rel=1e-9)
+    assert outline.sent_bytes == forecast.sent_bytes
+    assert outline.received_bytes == forecast.received_bytes
+    assert outline.arrivals_s == pytest.approx(forecast.arrivals_s, rel=1e-9)
+    inner = study.bundled.inner_bytes
+    for device, peak in forecast.peak_memory_bytes.items():
+        assert peak <= outline.peak_memory_bytes[device] + inner
+
+
+def test_what_does_not_fit_by_a_byte_is_said_to_lack_it() -> None:
+    """The bound that spares most candidates the long way does not hide a lack."""
+    roomy = studied("squeezenet")
+    peak = roomy.forecast(alone(roomy, "d0")).peak_memory_bytes["d0"]
+    for limit, short in ((peak, {}), (peak - 1, {"d0": 1}), (peak * 10, {})):
+        study = Study(Problem(roomy.graph, roomy.cluster, "d0", memory_limit_bytes={"d0": limit}))
+        assert study.short_bytes(alone(study, "d0")) == short
