@@ -44,7 +44,7 @@ UNSIMULATED = 0.15
 CAREFUL = 0.1
 """The part of the search budget that is handed out, as the boxes that plan are slow and busy."""
 
-AMPLE_S = 10.0
+AMPLE_S = 2.0
 """A search budget from which on all candidates of all strategies are looked at, whatever that costs."""
 
 LIKELY = 0.65
