@@ -193,8 +193,9 @@ class Pricer:
 
     def _moved(self, holds: Spread, reads: Spread, sends: Mask, name: str) -> Table:
         common = overlaps(holds.regions, reads.regions) * self.study.cost.item_bytes(name)
-        each = common[holds.index][:, :, reads.index]
-        moved: Table = each.transpose(0, 2, 1, 3) * sends[:, None]
+        lanes = common[holds.index.T[:, None, :, None], reads.index.T[None, :, None, :]]
+        lanes *= sends.transpose(1, 2, 0)[..., None]
+        moved: Table = np.moveaxis(lanes, (0, 1), (2, 3))
         return moved
 
     def _border(self, moved: Table, holds: Spread, reads: Spread, name: str) -> Table:
@@ -226,10 +227,9 @@ class _Wires:
     def seconds(self, moved: Table) -> Table:
         """Until all messages are there; bytes by [..., source, target]. As in the simulator, a device sends one after
         another and receives one after another."""
-        sent = moved > 0
         count = len(self.byte_s)
-        # Devices first: numpy adds up long rows, and not four numbers at a time.
-        lanes = np.ascontiguousarray(moved.reshape(-1, count * count).T).reshape(count, count, -1)
+        # Devices first, as `_moved` has them in memory: numpy adds up long rows, and not four numbers at a time.
+        lanes = np.ascontiguousarray(np.moveaxis(moved, (-2, -1), (0, 1))).reshape(count, count, -1)
         sent = lanes > 0
         busy = lanes * self.byte_s[:, :, None] + sent * self.fixed_s[:, :, None]
         way = sent * (self.fixed_s + self.latency_s)[:, :, None]
