@@ -252,8 +252,11 @@ class Study:
             return self._forecasts[key][1]
         found = self._outlines.get(key)
         if found is None:
-            plan = self._sketching(strategy.parted).plan(strategy, sketch=True)
-            made = simulate(plan, self.cluster, self.problem.gateway, self.cost)
+            if strategy.replicas:
+                made = together([self.outline(one) for one in strategy.replicas])
+            else:
+                plan = self._sketching(strategy.parted).plan(strategy, sketch=True)
+                made = simulate(plan, self.cluster, self.problem.gateway, self.cost)
             found = self._outlines[key] = (strategy, made)
         return found[1]
 
