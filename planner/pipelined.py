@@ -221,7 +221,7 @@ class _World:
             self._get_ready(number, device)
         for device in devices:
             self._go_on(device, now)
-        if not self.outputs:
+        if not request.outputs:
             self._answered(number, now)
 
     def _send(self, number: int, message: int, now: float) -> None:

@@ -98,3 +98,11 @@ def test_long_plans_are_simulated_with_fewer_requests() -> None:
     schedule = Schedule(steps, [Message(GATEWAY, "d0", 0), Message("d0", GATEWAY, 0)])
     found = stream(run_schedule(schedule, cluster(1.0), "d0"), cluster(1.0), "d0", 16)
     assert len(found.answers_s) <= 4 and found.throughput_per_s == pytest.approx(1 / 30, rel=1e-3)
+
+
+def test_what_needs_no_device_is_answered_at_once() -> None:
+    """A model whose outputs are its inputs."""
+    among = cluster(1.0, 1.0)
+    for steps in ({}, {"d0": [Compute(1.0, "for nobody")]}):
+        found = run_requests(Schedule(steps, []), among, "d0", 5, 2)  # type: ignore[arg-type]
+        assert found.answers_s == (0.0,) * 5
