@@ -185,7 +185,7 @@ class _World:
         """When each was answered, after how long, and by which replica."""
 
     def run(self, in_flight: int) -> Stream:
-        for _ in range(min(in_flight, self.count)):
+        while self.entered < min(in_flight, self.count):
             self._enter(0.0)
         events, network, changed, now = self.events, self.network, self.network.changed, 0.0
         ways, messages = network.ways, len(self.ways)

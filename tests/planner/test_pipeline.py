@@ -103,6 +103,7 @@ def test_long_plans_are_simulated_with_fewer_requests() -> None:
 def test_what_needs_no_device_is_answered_at_once() -> None:
     """A model whose outputs are its inputs."""
     among = cluster(1.0, 1.0)
-    for steps in ({}, {"d0": [Compute(1.0, "for nobody")]}):
-        found = run_requests(Schedule(steps, []), among, "d0", 5, 2)  # type: ignore[arg-type]
+    all_steps: list[Steps] = [{}, {"d0": [Compute(1.0, "for nobody")]}]
+    for steps in all_steps:
+        found = run_requests(Schedule(steps, []), among, "d0", 5, 2)
         assert found.answers_s == (0.0,) * 5
