@@ -7,20 +7,24 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from edgepart.agent.cards import cluster_of
 from edgepart.agent.control import Deployment
 from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed
+from edgepart.agent.messages import DeployOptions
 from edgepart.agent.profiles import for_planner
+from edgepart.planner import chosen as choices
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.errors import EdgepartError, Infeasible, UserError
 from edgepart.planner.graph import Graph
 from edgepart.planner.layout import Problem
 from edgepart.planner.model import load_graph
 from edgepart.planner.plan import Plan, from_bytes, to_bytes
+from edgepart.planner.refine import refined
 from edgepart.planner.search import Digests, choose, single
-from edgepart.planner.simulate import simulate
+from edgepart.planner.simulate import Simulation, simulate
 from edgepart.planner.strategies import strategies
 from edgepart.planner.study import Study
 
@@ -30,7 +34,7 @@ GRAPHS = 4
 """Loaded graphs that are remembered: a replan of the same model need not load it again."""
 
 QUICK_S, THOROUGH_S = 1.0, 10.0
-"""Search budgets. More finds better plans; less has one sooner."""
+"""Search budgets where the user gave none. More finds better plans; less has one sooner."""
 
 CHOSEN_BY_USER = frozenset(strategies()) - {"auto", "single"}
 """Strategies that divide a model because somebody wants it so, whatever is predicted."""
@@ -66,56 +70,56 @@ class Computing:
             return PlanFailed(order.key, text, "InternalError", final=True)
 
     def _compute(self, order: ComputePlan) -> PlanComputed:
-        names = {node: name for node, name, _ in order.key.devices}
-        taken = {names[node]: nbytes for node, nbytes in order.taken_bytes if node in names}
-        cluster = limited(cluster_of(order.cards, names), order.deployment, taken)
         graph, digests = self._loaded(order.deployment)
-        here = names.get(self._here, "")
-        gateway = here if here in {device.name for device in cluster.devices} else cluster.devices[0].name
-        options = order.deployment.options
-        budget_s = QUICK_S if order.quick else THOROUGH_S
-        problem = Problem(graph, cluster, gateway, options.objective, options.axis, search_budget_s=budget_s)
-        study = Study(problem, for_planner(order.profiles))
-        plan, simulation, _ = choose(
-            problem, options.strategy, order.deployment.model, digests=digests, study=study
-        )
+        study = Study(self._problem(order, graph), for_planner(order.profiles))
+        options, search = order.deployment.options, partial(_search, study, order, digests)
+        plan, simulation, chosen = search(options.strategy)
         asked = plan if options.strategy in CHOSEN_BY_USER else None
         current_s = _seconds_of(order.current, study, asked)
-        if options.objective == "throughput":
-            # What one request takes alone says nothing for or against the plan.
-            between_s = 1 / plan.predicted_throughput_per_s
-            made = to_bytes(plan)
-            return PlanComputed(
-                order.key,
-                made,
-                tuple(plan.programs),
-                between_s,
-                current_s,
-                order.quick,
-                memory_bytes=_memory(plan),
-            )
-        latency_s, single_s, note = simulation.latency_s, _single_s(study), ""
-        weighed = options.strategy == "auto" and not order.quick and len(cluster.devices) > 1
-        if weighed and single_s < math.inf:
-            alone, of_one, _ = choose(problem, "single", order.deployment.model, digests=digests, study=study)
-            single_s = of_one.latency_s
-            if len(plan.programs) > 1:
-                latency_s *= _disappointment(order, current_s)
-            if single_s <= latency_s and len(plan.programs) > 1:
-                note = _note(order, single_s)
-                plan = replace(alone, why="; ".join(filter(None, (alone.why, note))))
-                latency_s = single_s
-        return PlanComputed(
+        found = PlanComputed(
             order.key,
             to_bytes(plan),
             tuple(plan.programs),
-            latency_s,
-            max(current_s, order.measured_s),
+            simulation.latency_s,
+            current_s,
             order.quick,
-            single_s,
-            note,
-            _memory(plan),
+            memory_bytes=_memory(plan),
+            chosen=chosen,
         )
+        if options.objective == "throughput":
+            # What one request takes alone says nothing for or against the plan.
+            found = replace(found, latency_s=1 / plan.predicted_throughput_per_s)
+            return replace(found, note=_refinement(order, found))
+        latency_s, single_s = simulation.latency_s, _single_s(study)
+        if len(plan.programs) > 1:
+            latency_s *= _disappointment(order, current_s)
+        found = replace(
+            found,
+            latency_s=latency_s,
+            current_latency_s=max(current_s, order.measured_s),
+            single_s=single_s,
+        )
+        weighed = options.strategy == "auto" and not order.quick and len(study.cluster.devices) > 1
+        if weighed and single_s < math.inf:
+            alone, of_one, chosen = search("single")
+            found = replace(found, single_s=of_one.latency_s)
+            if of_one.latency_s <= latency_s and len(plan.programs) > 1:
+                return _instead(order, found, alone, chosen)
+        return replace(found, note=_refinement(order, found))
+
+    def _problem(self, order: ComputePlan, graph: Graph) -> Problem:
+        """On the devices as they are now, with the memory that the deployment may take of each."""
+        names = {node: name for node, name, _ in order.key.devices}
+        taken = {names[node]: nbytes for node, nbytes in order.taken_bytes if node in names}
+        drifts = {names[node]: drift for node, drift in order.key.drifts if node in names}
+        cluster = cluster_of(order.cards, names)
+        cluster = replace(cluster, devices=tuple(d.drifted(drifts.get(d.name, 1.0)) for d in cluster.devices))
+        cluster = limited(cluster, order.deployment, taken)
+        here = names.get(self._here, "")
+        gateway = here if here in {device.name for device in cluster.devices} else cluster.devices[0].name
+        options = order.deployment.options
+        budget_s = search_budget_s(options, quick=order.quick)
+        return Problem(graph, cluster, gateway, options.objective, options.axis, search_budget_s=budget_s)
 
     def _loaded(self, deployment: Deployment) -> tuple[Graph, Digests]:
         """The model with the deployment's shapes bound, and what is remembered of its weights (some constants are
@@ -128,6 +132,52 @@ class Computing:
                 self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
         return self._graphs[key]
+
+
+def search_budget_s(options: DeployOptions, *, quick: bool) -> float:
+    """What the user said; when requests wait never more than `QUICK_S`."""
+    given = options.search_budget_s or THOROUGH_S
+    return min(given, QUICK_S) if quick else given
+
+
+def _search(
+    study: Study, order: ComputePlan, digests: Digests, strategy: str
+) -> tuple[Plan, Simulation, bytes]:
+    """The best plan of a strategy, the one that serves with its parts moved among its candidates, what it would do and
+    what it was made from."""
+    before = choices.read(order.chosen) if order.chosen else None
+    also = refined(study, before) if before is not None and before.name == strategy else ()
+    model = order.deployment.model
+    plan, simulation, found = choose(study.problem, strategy, model, digests=digests, study=study, also=also)
+    return plan, simulation, choices.write(study, found)
+
+
+def _instead(order: ComputePlan, found: PlanComputed, alone: Plan, chosen: bytes) -> PlanComputed:
+    """One device, where several are no faster."""
+    note = _note(order, found.single_s)
+    plan = replace(alone, why="; ".join(filter(None, (alone.why, note))))
+    found = replace(
+        found,
+        plan=to_bytes(plan),
+        names=tuple(plan.programs),
+        latency_s=found.single_s,
+        memory_bytes=_memory(plan),
+        chosen=chosen,
+    )
+    return replace(found, note=note or _refinement(order, found))
+
+
+def _refinement(order: ComputePlan, found: PlanComputed) -> str:
+    """What is said of a plan that is made only because of what was measured."""
+    if not order.refines or not found.current_latency_s < math.inf:
+        return ""
+    names = {node: name for node, name, _ in order.key.devices}
+    drifts = ", ".join(
+        f"{names[node]} takes {drift:.2g} times as long as calibrated" for node, drift in order.key.drifts
+    )
+    why = f" ({drifts})" if drifts else ""
+    before, now = found.current_latency_s, found.latency_s
+    return f"refined: shares moved after measuring{why}, predicted {before:.3g} -> {now:.3g} s"
 
 
 def _memory(plan: Plan) -> tuple[tuple[str, int], ...]:

@@ -254,6 +254,23 @@ class Timed:
     timings: tuple[Profile, ...]
 
 
+MOST_DRIFT = 16.0
+"""And its inverse: what is further off is not a slow device any more, but one that is stuck, or a wrong prediction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How many times as long as it was calibrated to take the sender computes, as it found with this deployment: to all
+    when it is news, and when a link comes up."""
+
+    deployment: str
+    factor: float
+
+    def __post_init__(self) -> None:
+        if not 1 / MOST_DRIFT <= self.factor <= MOST_DRIFT:
+            raise ValueError(f"a device cannot drift by {self.factor}")
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
     """From a gateway to the leader: what requests took that ran alone."""
@@ -309,6 +326,7 @@ ControlMessage = (
     | Retire
     | FetchModel
     | Timed
+    | Drift
     | Latency
     | Standing
 )

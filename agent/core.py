@@ -19,6 +19,7 @@ from edgepart.agent.control import (
     Card,
     Deployment,
     Deployments,
+    Drift,
     FetchModel,
     Heartbeat,
     Hello,
@@ -34,11 +35,13 @@ from edgepart.agent.control import (
 from edgepart.agent.controller import Controller
 from edgepart.agent.cutover import World
 from edgepart.agent.deployments import DeploymentMap
+from edgepart.agent.drift import DriftBook
 from edgepart.agent.election import Election, ElectionTiming
 from edgepart.agent.events import (
     BindingWanted,
     CardReady,
     DeployRequested,
+    DriftMeasured,
     Effect,
     Event,
     LatencyMeasured,
@@ -94,9 +97,10 @@ class Core:
         deployments: Iterable[Deployment] = (),
         models: Iterable[str] = (),
         profiles: ProfileBook | None = None,
+        drifts: DriftBook | None = None,
         timing: CoreTiming | None = None,
     ) -> None:
-        """`term`, `deployments`, `models` and `profiles` as they were persisted."""
+        """`term`, `deployments`, `models` and `profiles` as they were persisted; `drifts` is filled here."""
         self.timing = timing or CoreTiming()
         self.node = facts.node
         self.membership = Membership(facts, now, self.timing.membership)
@@ -107,6 +111,7 @@ class Core:
         self.controller: Controller | None = None
         self.cards: dict[str, Card] = {}
         self.profiles = profiles or ProfileBook()
+        self.drifts = drifts or DriftBook()
         self.standings: dict[str, Standing] = {}
         """How each deployment stands, as the leader last told."""
         self._digests: dict[str, str] = {}
@@ -202,6 +207,11 @@ class Core:
                 if news := self.profiles.learn(timings):
                     yield from self._learnt()
                     yield from self._tell_all(Timed(news))
+            case DriftMeasured(name, factor):
+                told = Drift(name, factor)
+                self.drifts.learn(self.node, told, now)
+                self._stale = True
+                yield from self._tell_all(told)
             case LatencyMeasured(name, epoch, seconds, requests) if self.leader:
                 yield Send(self.leader, Latency(name, epoch, seconds, requests))
             case PlanComputed() | PlanFailed():
@@ -233,6 +243,7 @@ class Core:
         for node in [n for n, boot in self._boots.items() if others.get(n) != boot]:
             self.election.restarted(node)
             self._reports.pop(node, None)
+            self.drifts.forget(node)
             if node not in others:
                 self.cards.pop(node, None)
         self._boots = others
@@ -269,6 +280,7 @@ class Core:
                 yield Send(node, Deployments(tuple(self.deployments)))
                 if timings := self.profiles.profiles(TOLD_TIMINGS):
                     yield Send(node, Timed(timings))
+                yield from (Send(node, drift) for drift in self.drifts.of(self.node))
                 if self.controller is not None:
                     yield from self.controller.retell([node])
             case Heartbeat(boot) if boot == self._boots.get(node):
@@ -285,6 +297,9 @@ class Core:
             case Timed(timings):
                 if self.profiles.learn(timings):
                     yield from self._learnt()
+            case Drift():
+                self.drifts.learn(node, message, now)
+                self._stale = True
             case Latency() if self.controller is not None:
                 self._stale |= self.controller.measured(message)
             case Want() if self.controller is not None:
@@ -321,9 +336,10 @@ class Core:
         for entry in changed:
             if entry.deleted:
                 self.standings.pop(entry.name, None)
+                self.drifts.undeployed(entry.name)
         yield from self._tell_all(Deployments(changed))
 
-    def _tell_all(self, message: Card | Deployments | Timed) -> Iterator[Effect]:
+    def _tell_all(self, message: Card | Deployments | Timed | Drift) -> Iterator[Effect]:
         return (Send(node, message) for node in self.membership.alive())
 
     # What comes round
@@ -368,7 +384,7 @@ class Core:
         cards = {node: card for node, card in self.cards.items() if node in here}
         cluster = Cluster(members, cards, self._digests, self.membership.broken_links())
         reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}
-        world = World(self.node, self.election.term, cluster, reports, self.profiles)
+        world = World(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)
         effects = self.controller.step(self.deployments, world, now)
         self._lead_at = self.controller.wake_at(now)
         return effects

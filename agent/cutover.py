@@ -28,11 +28,13 @@ from edgepart.agent.control import (
     Standing,
     Version,
 )
-from edgepart.agent.events import ComputePlan, Effect, PlanComputed, PlanFailed, Send
+from edgepart.agent.drift import DriftBook
+from edgepart.agent.events import ComputePlan, Effect, PlanComputed, PlanFailed, PlanKey, Send
 from edgepart.agent.judging import Judge, busiest_s, measured_over_predicted, seconds_as_measured
 from edgepart.agent.messages import NO_EPOCH, Epoch
 from edgepart.agent.planning import Cluster, Planning, PlanningTiming, compute
 from edgepart.agent.profiles import ProfileBook
+from edgepart.agent.refining import Refining
 from edgepart.planner.plan import from_bytes
 
 COPIES = 2
@@ -57,6 +59,8 @@ class World:
     """What segments take."""
     orders: tuple[Prepare, ...] = ()
     """All plans that serve or are on their way, of every deployment."""
+    drifts: DriftBook = field(default_factory=DriftBook)
+    """How far devices are from what they were calibrated to do."""
 
     @property
     def nodes(self) -> list[str]:
@@ -81,6 +85,12 @@ class Placement:
     """When which order last went to which node."""
     instead_of_s: float = math.inf
     """What the plan that it is to replace takes."""
+    made_for: PlanKey | None = None
+    """What it was computed for; None where another leader had it computed."""
+    chosen: bytes = b""
+    """What it was made from, where that is known."""
+    note: str = ""
+    """Why it is not the one that was predicted to be the best at first."""
 
     @property
     def epoch(self) -> Epoch:
@@ -108,11 +118,12 @@ class Cutover:
         self.active = Placement(adopted) if adopted else None
         self.next: Placement | None = None
         self.planning = Planning(timing)
+        self.refining = Refining(timing.refining)
         self.standing: Standing | None = None
         self.judge = Judge()
         self.note = ""
-        """Why the plan that serves is not the one that was predicted to be the best."""
-        self._disappointed: tuple[Version, tuple[tuple[str, str, str], ...], str] | None = None
+        """Why the plan that serves is not the one that was predicted to be the best at first."""
+        self._disappointed: tuple[PlanKey, str] | None = None
         self._fetch_at: dict[str, float] = {}
         self._trouble = ""
         self._lost = awaited
@@ -163,7 +174,7 @@ class Cutover:
         ]
         fetch = [at + RESEND_S for at in self._fetch_at.values()]
         later = min((at for at in resend + fetch if at > now), default=math.inf)
-        return min(later, self.planning.wake_at(now))
+        return min(later, self.planning.wake_at(now), self.refining.wake_at(now))
 
     # What can no longer run
 
@@ -201,6 +212,7 @@ class Cutover:
             yield from (Send(node, order) for node in world.nodes)
             return
         self.active, self.next, self._trouble, self._lost = self.next, None, "", False
+        self.note = self.active.note
 
     def _falls_short(self, placement: Placement, world: World) -> bool:
         """Whether what its segments took says that the move is not worth it."""
@@ -210,6 +222,7 @@ class Cutover:
         for name, node in placement.order.names:
             if node in world.cluster.cards:
                 device = read(world.cluster.cards[node].document).device
+                device = device.drifted(self.refining.known(world.drifts, node, self.deployment.name))
                 kinds[name] = (device.pace, device.threads)
         ratio = measured_over_predicted(plan, kinds, world.profiles)
         if ratio is None:
@@ -242,7 +255,9 @@ class Cutover:
     def _plan(self, world: World, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
         planning, cluster = self.planning, world.cluster
         key = planning.key(cluster, self.deployment, now)
-        key = replace(key, disappointed=self._disappointment(key.devices))
+        self._refine(key, world, now)
+        key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
+        key = replace(key, disappointed=self._disappointment(key))
         planning.look(key, now)
         if self.next is not None or world.node not in world.holders(self.deployment.model):
             return
@@ -264,7 +279,8 @@ class Cutover:
                 )
             return
         if self._overtaken(current, world):
-            self.next = Placement(replace(current.order, term=world.term, epoch=next(new_epoch)))
+            order = replace(current.order, term=world.term, epoch=next(new_epoch))
+            self.next = replace(current, order=order, sent_at={}, instead_of_s=math.inf)
             return
         plan = current.order.plan
         if (found := planning.better(plan, now)) is not None and self._has_room(found, world):
@@ -281,15 +297,26 @@ class Cutover:
                     profiles=known,
                     measured_s=took_s,
                     taken=self._taken(world),
+                    chosen=current.chosen,
+                    refines=_nothing_new(current.made_for, key),
                 )
         else:
             yield from self._contingency(current, world, now)
 
-    def _disappointment(self, devices: tuple[tuple[str, str, str], ...]) -> str:
+    def _refine(self, key: PlanKey, world: World, now: float) -> None:
+        """What was measured counts from the next plan on."""
+        settled = self.serving and self.next is None and self.active is not None
+        serving = self.active.nodes if settled and self.active is not None else None
+        nodes = [node for node, _, _ in key.devices]
+        self.refining.look(world.drifts, key.deployment, key.version, nodes, serving, now)
+
+    def _disappointment(self, key: PlanKey) -> str:
         """Digest of a plan that was slower here than one device is said to be: a reason to plan again, once."""
-        version, active = self.deployment.version, self.active
-        if self._disappointed is not None and self._disappointed[:2] != (version, devices):
-            self._disappointed, self.note = None, ""
+        active = self.active
+        if self._disappointed is not None and self._disappointed[0] != key:
+            if replace(self._disappointed[0], drifts=key.drifts) != key:
+                self.note = ""
+            self._disappointed = None
         if (
             self._disappointed is None
             and active is not None
@@ -297,8 +324,8 @@ class Cutover:
             and self.deployment.options.objective == "latency"
             and self.judge.disappoints(active.epoch, len(active.nodes))
         ):
-            self._disappointed = version, devices, sha256(active.order.plan).hexdigest()[:16]
-        return self._disappointed[2] if self._disappointed else ""
+            self._disappointed = key, sha256(active.order.plan).hexdigest()[:16]
+        return self._disappointed[1] if self._disappointed else ""
 
     def _begin(self, found: PlanComputed, world: World, new_epoch: Iterator[Epoch]) -> None:
         nodes = {name: node for node, name, _ in found.key.devices}
@@ -316,8 +343,13 @@ class Cutover:
             weighed=self.serving and found.current_latency_s < math.inf,
             memory_bytes=found.memory_bytes,
         )
-        self.next = Placement(order, instead_of_s=found.current_latency_s)
-        self.note = found.note
+        self.next = Placement(
+            order,
+            instead_of_s=found.current_latency_s,
+            made_for=found.key,
+            chosen=found.chosen,
+            note=found.note,
+        )
         if not found.quick:
             self.planning.settle(found.plan)
 
@@ -325,6 +357,7 @@ class Cutover:
         """Nothing else is to be done: plan for the loss of one device."""
         for node in sorted(set(current.nodes) - {world.node}):
             key = self.planning.key(world.cluster, self.deployment, now, without=node)
+            key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
             if self.planning.ask(key, now, b"", urgent=False):
                 taken = room.taken(self._others(world))  # Its own plan does not serve any more then.
                 yield compute(key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken)
@@ -455,6 +488,11 @@ class Cutover:
         if wanted:
             return f"none of the devices it may use ({wanted}) is ready; here are {here}"
         return f"no device was measured yet; here are {here}"
+
+
+def _nothing_new(before: PlanKey | None, now: PlanKey) -> bool:
+    """Whether only what was measured differs between two keys."""
+    return before is not None and before != now and replace(before, drifts=now.drifts) == now
 
 
 def _knows(report: Report, name: str, version: Version) -> bool:

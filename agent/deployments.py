@@ -136,6 +136,7 @@ def _options(entry: Mapping[str, Any], where: str) -> DeployOptions:
     devices = _expect(entry.get("devices"), list, f"{where}.devices")
     axis, limit = entry.get("axis"), entry.get("memory_limit_bytes")
     bindings = entry.get("bindings", DeployOptions().bindings)
+    budget_s = entry.get("search_budget_s")
     return DeployOptions(
         shapes={
             name: tuple(_expect(d, int, f"{where}.shapes[{name!r}]") for d in _expect(dims, list, where))
@@ -147,6 +148,7 @@ def _options(entry: Mapping[str, Any], where: str) -> DeployOptions:
         devices=tuple(_expect(device, str, f"{where}.devices") for device in devices),
         memory_limit_bytes=None if limit is None else _expect(limit, int, f"{where}.memory_limit_bytes"),
         bindings=_expect(bindings, int, f"{where}.bindings"),
+        search_budget_s=None if budget_s is None else _expect(budget_s, float, f"{where}.search_budget_s"),
     )
 
 

@@ -119,6 +119,8 @@ class PlanKey:
     """(node, name in the plan, digest of its card), sorted by node."""
     disappointed: str = ""
     """Digest of a plan that was slower than one device, where one was."""
+    drifts: tuple[tuple[str, float], ...] = ()
+    """(node, drift) of those that compute faster or slower than they were calibrated to, sorted by node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,8 @@ class PlanComputed:
     """What became of the plan before, where it was slower than one device."""
     memory_bytes: tuple[tuple[str, int], ...] = ()
     """By device name, the most that its program takes, predicted."""
+    chosen: bytes = b""
+    """What the plan was made from (planner/chosen.py), to start from when it is refined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,14 @@ class SegmentsTimed:
     """This device has measured segments."""
 
     timings: tuple[Profile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DriftMeasured:
+    """With this deployment's segments, this device takes so many times as long as it was calibrated to take."""
+
+    deployment: str
+    factor: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +205,7 @@ Event = (
     | PlanComputed
     | PlanFailed
     | SegmentsTimed
+    | DriftMeasured
     | LatencyMeasured
     | LeaveRequested
 )
@@ -347,6 +360,10 @@ class ComputePlan:
     """What requests take on `current`, where that was measured."""
     taken_bytes: tuple[tuple[str, int], ...] = ()
     """By node, the memory that other plans take there, which this one has to do without."""
+    chosen: bytes = b""
+    """What `current` was made from, where that is known."""
+    refines: bool = False
+    """Whether nothing is new but what was measured."""
 
 
 @dataclass(frozen=True, slots=True)

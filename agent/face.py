@@ -293,16 +293,19 @@ class Face:
         active, plan = self._plans.active(name), self._plan(name)
         epoch = active[0] if active else NO_EPOCH
         took = self._latencies().get((name, epoch), ())
-        measured = judging.report(plan, self._kinds(), self._core.profiles, took)
+        measured = judging.report(plan, self._kinds(name), self._core.profiles, took)
         shown = list(astuple(readable(epoch))) if active else None
         return report(plan) | {"epoch": shown, "measured": measured}
 
-    def _kinds(self) -> judging.Kinds:
-        """Of the members that were measured."""
-        devices = cards.cluster_of(
-            self._core.cards.values(), {m.node: m.name for m in self._core.membership.members()}
-        ).devices
-        return {device.name: (device.pace, device.threads) for device in devices}
+    def _kinds(self, deployment: str) -> judging.Kinds:
+        """Of the members that were measured, as they are now."""
+        found = {}
+        for member in self._core.membership.members():
+            if (card := self._core.cards.get(member.node)) is not None:
+                device = cards.read(card.document).device
+                device = device.drifted(self._core.drifts.factor(member.node, deployment))
+                found[member.name] = device.pace, device.threads
+        return found
 
     def _plan(self, name: str) -> Plan:
         """With every device's segments: the leader's order has them, also for those that only serve."""

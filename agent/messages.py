@@ -74,7 +74,12 @@ class DeployOptions:
     bindings: int = 8
     """How many other shapes than the first the cluster keeps plans for (agent/variants.py). More: fewer requests wait for
     a plan; fewer: less memory for sessions, and less to plan again after a loss. 0: the first shapes only."""
+    search_budget_s: float | None = None
+    """For how long the leader may search for a plan, about; None leaves it to the leader (agent/computing.py). More finds
+    better plans and has them later."""
 
 
 MOST_BINDINGS = 64
 """That a user can ask for."""
+MOST_SEARCH_BUDGET_S = 600.0
+"""That a user can ask for: meanwhile the leader plans nothing else but what is urgent."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from edgepart.agent.control import ALIVE, Card, Deployment, Profile
 from edgepart.agent.events import ComputePlan, Member, PlanComputed, PlanFailed, PlanKey
+from edgepart.agent.refining import RefiningTiming
 
 MAX_RESULTS = 64
 """Per deployment; the oldest are forgotten."""
@@ -36,6 +37,7 @@ class PlanningTiming:
     avoid_s: float = 30.0
     """A device that could not load its program is left out for so long; doubles each time."""
     most_avoid_s: float = 600.0
+    refining: RefiningTiming = field(default_factory=RefiningTiming)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,11 @@ def compute(
     profiles: tuple[Profile, ...] = (),
     measured_s: float = 0.0,
     taken: Mapping[str, int] = MappingProxyType({}),
+    chosen: bytes = b"",
+    refines: bool = False,
 ) -> ComputePlan:
     cards = tuple(cluster.cards[node] for node, _, _ in key.devices)
     others = tuple(sorted(taken.items()))
-    return ComputePlan(key, deployment, cards, current, urgent, quick, profiles, measured_s, others)
+    return ComputePlan(
+        key, deployment, cards, current, urgent, quick, profiles, measured_s, others, chosen, refines
+    )

@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from edgepart.agent.bindings import is_variant, parent_of
-from edgepart.agent.control import Profile
-from edgepart.agent.events import DropPlan, LoadPlan, PlanLoaded, SegmentsTimed, SwitchTo
+from edgepart.agent.events import DriftMeasured, DropPlan, LoadPlan, PlanLoaded, SegmentsTimed, SwitchTo
 from edgepart.agent.executor import Executor, gateway_of
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.requester import Requester
@@ -55,10 +54,10 @@ class Plans:
         requester: Requester,
         fetch: FetchWeights,
         constants: Constants,
-        loaded: Callable[[PlanLoaded | SegmentsTimed], None],
-        time: Callable[[PreparedProgram], tuple[Profile, ...]] = lambda _: (),
+        loaded: Callable[[PlanLoaded | SegmentsTimed | DriftMeasured], None],
+        time: Callable[[str, PreparedProgram], Sequence[SegmentsTimed | DriftMeasured]] = lambda *_: (),
     ) -> None:
-        """`loaded` is told of plans, and what `time` finds their segments to take."""
+        """`loaded` is told of plans, and what `time(deployment, program)` finds their segments to take."""
         self._node = node
         self._sessions = sessions
         self._executor = executor
@@ -86,6 +85,18 @@ class Plans:
         """Those of its variants that requests start on, and their epochs."""
         names = [name for name in self._active if is_variant(name) and parent_of(name) == deployment]
         return [found for name in names if (found := self.active(name)) is not None]
+
+    def programs(self) -> dict[str, tuple[Epoch, Program]]:
+        """By deployment, what this device does of the plan that new requests start on."""
+        found = {}
+        for name, epoch in self._active.items():
+            held = self._held.get((name, epoch))
+            mine = (
+                [p for n, p in held.plan.programs.items() if held.nodes.get(n) == self._node] if held else []
+            )
+            if mine:
+                found[name] = epoch, mine[0]
+        return found
 
     def load(self, order: LoadPlan) -> None:
         """Begin to load; PlanLoaded follows."""
@@ -129,8 +140,9 @@ class Plans:
             weights = [ref for segment in program.segments for ref in segment.weights]
             await self._fetch(plan, weights, order.sources)
             prepared = await self._prepare(program)
-            if order.weighed and (profiles := await asyncio.to_thread(self._timed, prepared)):
-                self._loaded(SegmentsTimed(profiles))
+            if order.weighed:
+                for found in await asyncio.to_thread(self._timed, order.deployment, prepared):
+                    self._loaded(found)
             try:
                 self._executor.install(order.deployment, order.epoch, prepared, plan.transfers, names)
             except EdgepartError:
@@ -140,10 +152,10 @@ class Plans:
             self._executor.retire(order.deployment, order.epoch)  # it expects nothing
         self._held[order.deployment, order.epoch] = held
 
-    def _timed(self, prepared: PreparedProgram) -> tuple[Profile, ...]:
+    def _timed(self, deployment: str, prepared: PreparedProgram) -> Sequence[SegmentsTimed | DriftMeasured]:
         """None where a segment does not run: its first request will say why."""
         try:
-            return self._time(prepared)
+            return self._time(deployment, prepared)
         except EdgepartError as error:
             log.info("a plan is not timed: %s", error)
             return ()

@@ -25,6 +25,7 @@ from edgepart.agent.blobs import Fetching, Serving
 from edgepart.agent.cards import Measured, read
 from edgepart.agent.core import Core
 from edgepart.agent.discovery import Announcement, Discovery, Seen, local_addresses
+from edgepart.agent.drift import DriftBook
 from edgepart.agent.echoes import Echoes
 from edgepart.agent.exchange import EchoTogether, Question
 from edgepart.agent.executor import COMPUTE_THREAD, Executor
@@ -109,7 +110,9 @@ class Agent:
         self._keep_doing("measuring", self._measuring.run())
         self._keep_doing(
             "timing",
-            self._timing.watch(lambda: self._executor.counters().segments, self._requester.latencies),
+            self._timing.watch(
+                self._plans.programs, lambda: self._executor.counters().segments, self._requester.latencies
+            ),
         )
         self._keep_doing("deleting what nothing uses", self._collect_garbage())
         if (limit := self._options.memory_limit_bytes) is not None:
@@ -150,14 +153,16 @@ class Agent:
             self._fetching.weights,
             self._fetching.constants,
             lambda event: self._shell.post(event),
-            lambda prepared: self._timing.time(prepared),
+            lambda name, prepared: self._timing.time(name, prepared),
         )
         self._profiles = ProfileBook(self._files.profiles())
+        self._drifts = DriftBook()
         self._timing = Timing(
-            device.pace,
-            threads,
+            node,
+            device,
             self._options.profile_budget_s,
             self._profiles,
+            self._drifts,
             lambda event: self._shell.post(event),
         )
         self._executor.start()
@@ -184,6 +189,7 @@ class Agent:
             deployments=files.deployments(),
             models=self._store.models(),
             profiles=self._profiles,
+            drifts=self._drifts,
         )
         router = Router(core, self._requester, lambda event: self._shell.post(event))
         self._ending.callback(router.stop)

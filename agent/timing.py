@@ -1,75 +1,134 @@
 """Timing: what segments take on this device, and requests through this gateway. Door: sessions, the clock, a task.
 
 Segments of a plan are timed when it is ready and before it serves; those of plans that serve are timed by the executor
-as they run, and looked at here now and then.
+as they run, and looked at here now and then. From both follows how far the device has drifted from its calibration.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 
 from edgepart.agent.control import Profile
-from edgepart.agent.events import Event, LatencyMeasured, SegmentsTimed
+from edgepart.agent.drift import DriftBook, drift, is_news, stepped
+from edgepart.agent.events import DriftMeasured, Event, LatencyMeasured, SegmentsTimed
 from edgepart.agent.executor import SegmentTime
 from edgepart.agent.judging import REQUESTS
 from edgepart.agent.messages import Epoch
 from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.sessions import LoadedSegment, PreparedProgram, made_up_inputs
+from edgepart.planner.cluster import Device
+from edgepart.planner.plan import Program
 
 RUNS = 3
 """Of each segment before its plan serves; the best counts."""
 ENOUGH_RUNS = 5
 """Of a segment in requests, before their median counts."""
+RECENT_RUNS = 11
+"""The last ones of a segment, whose median counts: a device that slows down is noticed after half as many."""
 LOOK_S = 2.0
 """Between two looks at what runs took."""
 NEWS = 0.05
 """A latency that moved by less than this part is no news."""
 
+Programs = Mapping[str, tuple[Epoch, Program]]
+"""By deployment, what this device does of the plan that serves."""
+Segments = Mapping[tuple[str, str], SegmentTime]
+"""By deployment and segment digest."""
+
 
 class Timing:
-    """For one device's kind and threads."""
+    """For one device as it was calibrated."""
 
     def __init__(
-        self, kind: str, threads: int, budget_s: float, book: ProfileBook, post: Callable[[Event], None]
+        self,
+        node: str,
+        device: Device,
+        budget_s: float,
+        book: ProfileBook,
+        drifts: DriftBook,
+        post: Callable[[Event], None],
     ) -> None:
-        """`budget_s`: seconds that timing a plan's segments may take here, about; 0 times none."""
-        self._kind = kind
-        self._threads = threads
+        """`budget_s`: seconds that timing a plan's segments may take here, about; 0 times none. The books hold what this
+        device told too."""
+        self._node = node
+        self._device = device
         self._budget_s = budget_s
         self._book = book
+        self._drifts = drifts
         self._post = post
         self._told: dict[tuple[str, Epoch], tuple[float, int]] = {}
+        self._runs: dict[tuple[str, str], int] = {}
+        """Of every segment, up to the last look."""
+        self._before: dict[tuple[str, Epoch], Mapping[tuple[str, str], int]] = {}
+        """The same when a plan was first seen to serve: what ran earlier says nothing of how the device is now."""
+        self._drifted: dict[tuple[str, Epoch], float] = {}
+        """What was told of each plan that serves."""
 
-    def time(self, prepared: PreparedProgram) -> tuple[Profile, ...]:
-        """Runs the segments that nobody has timed yet, until the budget is used up. To be called in a thread."""
+    def time(self, deployment: str, prepared: PreparedProgram) -> Sequence[DriftMeasured | SegmentsTimed]:
+        """Runs the segments that nobody has timed yet, until the budget is used up; those of a device that drifted and
+        has nothing to run for that deployment all, as it may have recovered. To be called in a thread."""
         until = time.perf_counter() + self._budget_s
-        found = []
+        expected = self._drifts.factor(self._node, deployment)
+        idle = all(name != deployment for name, _ in self._before)
+        kind, threads = self._kind(expected), self._device.threads
+        took: dict[str, float] = {}
         for loaded in dict.fromkeys(prepared.loaded):
-            known = self._book.seconds(loaded.segment.digest, self._kind, self._threads)
-            if known is None and (seconds := _best_s(loaded, until)) is not None:
-                found.append(self._profile(loaded.segment.digest, seconds))
-        return tuple(found)
+            digest = loaded.segment.digest
+            known = self._book.seconds(digest, kind, threads) is not None
+            if known and not (idle and expected != 1.0):
+                continue
+            if (seconds := _best_s(loaded, until)) is not None:
+                took[digest] = seconds
+        factor = drift(prepared.program.segments, took) if idle else None
+        found: list[DriftMeasured | SegmentsTimed] = []
+        if factor is not None and (expected != 1.0 or is_news(factor, expected)):
+            expected = stepped(factor)
+            found.append(DriftMeasured(deployment, expected))
+        if took:
+            found.append(SegmentsTimed(self._profiles(took, expected)))
+        return found
 
     async def watch(
         self,
-        segments: Callable[[], Mapping[tuple[str, str], SegmentTime]],
+        programs: Callable[[], Programs],
+        segments: Callable[[], Segments],
         latencies: Callable[[], Mapping[tuple[str, Epoch], tuple[float, ...]]],
     ) -> None:
         """Posts what runs of segments and requests take, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if profiles := tuple(self._profiles(segments())):
-                self._post(SegmentsTimed(profiles))
+            for event in self._look(programs(), segments()):
+                self._post(event)
             for event in self._latencies(latencies()):
                 self._post(event)
 
-    def _profiles(self, segments: Mapping[tuple[str, str], SegmentTime]) -> Iterator[Profile]:
-        for (_, digest), times in segments.items():
-            if len(times.recent_s) >= ENOUGH_RUNS:
-                yield self._profile(digest, median(times.recent_s))
+    def _look(self, programs: Programs, segments: Segments) -> Iterator[Event]:
+        serving = {(name, epoch): program for name, (epoch, program) in programs.items()}
+        self._before = {plan: self._before.get(plan, self._runs) for plan in serving}
+        self._drifted = {plan: told for plan, told in self._drifted.items() if plan in serving}
+        for plan, program in serving.items():
+            yield from self._of(plan, program, segments)
+        self._runs = {key: times.runs for key, times in segments.items()}
+
+    def _of(self, plan: tuple[str, Epoch], program: Program, segments: Segments) -> Iterator[Event]:
+        """Of one plan that serves. The drift comes first: it says what kind of device took these times."""
+        took = {
+            digest: median(list(times.recent_s)[-min(runs, RECENT_RUNS) :])
+            for digest in dict.fromkeys(segment.digest for segment in program.segments)
+            if (times := segments.get((plan[0], digest))) is not None
+            and (runs := times.runs - self._before[plan].get((plan[0], digest), 0)) >= ENOUGH_RUNS
+        }
+        told, factor = self._drifted.get(plan), drift(program.segments, took)
+        known = self._drifts.factor(self._node, plan[0])
+        # Once for each plan also where it is as it was: others may have let that go meanwhile.
+        if factor is not None and (is_news(factor, known) or (told is None and known != 1.0)):
+            known = self._drifted[plan] = stepped(factor) if is_news(factor, known) else known
+            yield DriftMeasured(plan[0], known)
+        if took:
+            yield SegmentsTimed(self._profiles(took, known))
 
     def _latencies(self, latencies: Mapping[tuple[str, Epoch], tuple[float, ...]]) -> Iterator[Event]:
         self._told = {key: told for key, told in self._told.items() if key in latencies}
@@ -81,8 +140,12 @@ class Timing:
                 self._told[key] = (now, len(seconds))
                 yield LatencyMeasured(*key, now, len(seconds))
 
-    def _profile(self, digest: str, seconds: float) -> Profile:
-        return Profile(digest, self._kind, self._threads, seconds)
+    def _kind(self, factor: float) -> str:
+        return self._device.drifted(factor).pace
+
+    def _profiles(self, took: Mapping[str, float], factor: float) -> tuple[Profile, ...]:
+        kind, threads = self._kind(factor), self._device.threads
+        return tuple(Profile(digest, kind, threads, seconds) for digest, seconds in took.items())
 
 
 def _best_s(loaded: LoadedSegment, until: float) -> float | None:

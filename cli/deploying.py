@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edgepart.agent.messages import MOST_BINDINGS, DeployOptions
+from edgepart.agent.messages import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
 from edgepart.agent.options import parse_bytes, parse_shapes
 from edgepart.cli.options import Agent, Json, State, Target, target_of
 from edgepart.cli.output import note, print_json, progress, say, seconds
@@ -56,6 +56,14 @@ def deploy(
             help="How many other shapes than the first have plans at a time, where the model leaves dimensions free.",
         ),
     ] = DeployOptions().bindings,
+    search_budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="For how long the leader may search for a plan, about.",
+            show_default="1 while requests wait, else 10",
+        ),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it serves.")] = True,
     state: State = None,
     agent: Agent = None,
@@ -74,6 +82,7 @@ def deploy(
         if memory_limit is None
         else parse_bytes(memory_limit, option="--memory-limit"),
         "bindings": bindings,
+        "search_budget_s": None if search_budget is None else _search_budget_s(search_budget),
     }
     note(f"reading {model}")
     result = asyncio.run(_deploy(target, called, files_of(model), options, wait))
@@ -167,6 +176,14 @@ def _explain(result: Mapping[str, Any]) -> None:
     say(f"\nendpoint  {result['endpoint']}/infer  (Open Inference Protocol v2, at any agent)")
     say(f"inputs    {result['curl']}")
     say(f"try       edgepart infer {result['name']} --input NAME=FILE.npy")
+
+
+def _search_budget_s(seconds: float) -> float:
+    if not 0 < seconds <= MOST_SEARCH_BUDGET_S:
+        raise UsageError(
+            f"--search-budget {seconds:g}: give a positive number of seconds, {MOST_SEARCH_BUDGET_S:g} at most"
+        )
+    return seconds
 
 
 def _one_of(text: str, allowed: tuple[str, ...], option: str) -> str:

@@ -192,6 +192,7 @@ class _Maker:
             compute_s=predicted if measured is None else measured,
             flops=sum(self._flops(share) for share in shares),
             workspace_bytes=_workspace(graph, shares, inputs, outputs),
+            calibrated_s=predicted / self.cost.drift(self.device),
         )
 
     def _flops(self, share: Share) -> float:

@@ -44,6 +44,8 @@ class Device:
     measured; overrides `memory_bytes_per_s` for that kind. With a size behind a slash, at so many bytes."""
     kernel_s: float = 0.0
     """Fixed cost of each operator that the runtime runs."""
+    drift: float = 1.0
+    """How many times as long as it was calibrated to take it computes now; the other numbers have it in them already."""
 
     @cached_property
     def rates(self) -> Rates:
@@ -53,8 +55,25 @@ class Device:
     @property
     def pace(self) -> str:
         """Devices of one pace share profiles: of equal hardware, and found to be about equally fast, in steps of half an
-        octave. A box that is throttled is not what its twin is."""
-        return f"{self.kind}~{round(2 * log2(self.flops_per_s))}"
+        octave. A box that is throttled is not what its twin is, nor what it was before it drifted: so what it takes
+        then is no profile of theirs, and is not stretched by the drift a second time."""
+        return f"{self.kind}~{round(2 * log2(self.flops_per_s * self.drift)) - round(2 * log2(self.drift))}"
+
+    def drifted(self, drift: float) -> Device:
+        """The same box where everything takes `drift` times as long as it was calibrated to."""
+        if drift == self.drift:
+            return self
+        slower = drift / self.drift
+        return replace(
+            self,
+            flops_per_s=self.flops_per_s / slower,
+            memory_bytes_per_s=self.memory_bytes_per_s / slower,
+            segment_s=self.segment_s * slower,
+            families={name: rate / slower for name, rate in self.families.items()},
+            moves={name: rate / slower for name, rate in self.moves.items()},
+            kernel_s=self.kernel_s * slower,
+            drift=drift,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,10 +217,7 @@ class Cluster:
 
 def to_json(cluster: Cluster) -> dict[str, Any]:
     document = {
-        "devices": [
-            asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
-            for device in cluster.devices
-        ],
+        "devices": [_device_document(device) for device in cluster.devices],
         "links": [{"a": a, "b": b, **asdict(link)} for (a, b), link in cluster.links.items()],
         "default_link": asdict(cluster.default_link),
     }
@@ -209,6 +225,12 @@ def to_json(cluster: Cluster) -> dict[str, Any]:
         asdict(m) | {"devices": sorted(m.devices), "links": sorted(map(list, m.links))} for m in cluster.media
     ]
     return document | {"media": media} if media else document
+
+
+def _device_document(device: Device) -> dict[str, Any]:
+    """Without the drift of a device that has none."""
+    document = asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
+    return {key: value for key, value in document.items() if key != "drift" or value != 1.0}
 
 
 def from_json(document: Any) -> Cluster:
@@ -245,6 +267,7 @@ def _device(entry: Any, where: str) -> Device:
         families=_rates(entry, "families", where),
         moves=_rates(entry, "moves", where),
         kernel_s=_positive(entry, "kernel_s", where, default=0.0, or_zero=True),
+        drift=_positive(entry, "drift", where, default=1.0),
     )
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from edgepart.planner.access.language import Access, Outputs
 from edgepart.planner.cluster import Cluster, Link
 from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.plan import Segment
 from edgepart.planner.region import Region
 from edgepart.planner.work import FUSED_BEHIND, NOTHING, VIEWS, Work, work_of
 
@@ -59,6 +60,18 @@ class Cost:
         """What running the segment took on a device of this kind; None where nobody measured it."""
         here = self._devices[device]
         return self.profiles.get((digest, here.pace, here.threads))
+
+    def drift(self, device: str) -> float:
+        """How many times as long as calibrated everything here is predicted to take."""
+        return self._devices[device].drift
+
+    def running_s(self, segment: Segment, device: str) -> float:
+        """Seconds of a segment of a plan, which may have been made when less was known: what it took on a device like
+        this where that was measured, else as calibrated, with what the device has drifted since."""
+        measured = self.profiled_s(segment.digest, device) if segment.digest else None
+        if measured is not None:
+            return measured
+        return segment.calibrated_s * self.drift(device) if segment.calibrated_s else segment.compute_s
 
     def transfer_s(self, nbytes: float, link: Link) -> float:
         """Seconds from handing over a message to having all of it there, on an idle link."""

@@ -79,6 +79,8 @@ class Segment:
     flops: float
     workspace_bytes: int
     """Largest sum of activations alive at once inside it, about."""
+    calibrated_s: float = 0.0
+    """Predicted by what its device was calibrated to do alone, without profiles and drift; 0 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

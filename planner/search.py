@@ -5,7 +5,7 @@ What a strategy picked is lowered in full and simulated once more; the numbers i
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, replace
 
 from edgepart.planner import strategies
@@ -43,13 +43,15 @@ def choose(
     profiles: Profiles | None = None,
     digests: Digests | None = None,
     study: Study | None = None,
+    also: Iterable[Strategy] = (),
 ) -> tuple[Plan, Simulation, Strategy]:
-    """The best plan of a strategy, what it would do, and the strategy.
+    """The best plan of a strategy, what it would do, and the strategy. `also` are candidates besides those that it has.
 
     Infeasible where nothing fits the devices' memory; UsageError for an unknown strategy, objective or
     axis."""
     study = study or Study(problem, profiles)
     strategy = strategies.plan(problem, strategy_name, study)
+    strategy = study.best([strategy, *also])
     plan = study.lowering.plan(strategy, model_digest=model_digest, digests=digests)
     simulation = simulate(plan, problem.cluster, problem.gateway, study.cost)
     plan = replace(

@@ -105,15 +105,15 @@ class Simulation:
 
 
 def schedule_of(plan: Plan, cost: Cost | None = None) -> Schedule:
-    """The plan's steps with their seconds; measured ones, where `cost` has a profile of the segment."""
+    """The plan's steps with their seconds; measured ones, where `cost` has a profile of the segment, and with what is
+    known of the devices now."""
     steps: dict[str, list[Receive | Compute | Send]] = {}
     for device, program in plan.programs.items():
         steps[device] = []
         for step in program.steps:
             if isinstance(step, Run):
                 segment = program.segments[step.segment]
-                measured = cost.profiled_s(segment.digest, device) if cost else None
-                seconds = segment.compute_s if measured is None else measured
+                seconds = cost.running_s(segment, device) if cost else segment.compute_s
                 steps[device].append(Compute(seconds, _label(segment.operators)))
             else:
                 steps[device].append(step)

@@ -32,6 +32,8 @@ class Cost(Protocol):
 
     def profiled_s(self, digest: str, device: str) -> float | None: ...
 
+    def drift(self, device: str) -> float: ...
+
 
 class NoCost:
     """Counts nothing: for callers that want a plan that is right, and no prediction."""
@@ -50,6 +52,9 @@ class NoCost:
 
     def profiled_s(self, digest: str, device: str) -> float | None:
         return None
+
+    def drift(self, device: str) -> float:
+        return 1.0
 
 
 Seconds = Mapping[tuple[str, str], float]

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from aiohttp import BodyPartReader, MultipartReader, web
 
 from edgepart.agent.gateway.bodies import Limits, TooLarge
-from edgepart.agent.messages import MOST_BINDINGS, DeployOptions
+from edgepart.agent.messages import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
 from edgepart.planner.errors import RequestError, UsageError
 
 CHUNK_BYTES = 1 << 20
@@ -83,6 +83,11 @@ def read_options(text: str) -> DeployOptions:
     bindings = document.get("bindings", DeployOptions().bindings)
     if not _is_count(bindings) or bindings > MOST_BINDINGS:
         raise UsageError(f"options: bindings {bindings!r} is no whole number from 0 to {MOST_BINDINGS}")
+    budget_s = document.get("search_budget_s")
+    if budget_s is not None and not (_is_number(budget_s) and 0 < budget_s <= MOST_SEARCH_BUDGET_S):
+        raise UsageError(
+            f"options: search_budget_s {budget_s!r} is no positive number of seconds up to {MOST_SEARCH_BUDGET_S:g}"
+        )
     strategy = document.get("strategy", "auto")
     if not isinstance(strategy, str) or not strategy:
         raise UsageError("options: strategy must be a name")
@@ -94,6 +99,7 @@ def read_options(text: str) -> DeployOptions:
         devices=_texts(document.get("devices", [])),
         memory_limit_bytes=limit,
         bindings=bindings,
+        search_budget_s=None if budget_s is None else float(budget_s),
     )
 
 
@@ -119,6 +125,10 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _place(folder: Path, name: str | None) -> Path:

@@ -13,6 +13,7 @@ from edgepart.agent.control import (
     ControlMessage,
     Deployment,
     Deployments,
+    Drift,
     FetchModel,
     Goodbye,
     Heartbeat,
@@ -36,7 +37,7 @@ from edgepart.agent.wire import Decoder, encode, frame_to_message, kinds, messag
 
 EPOCH = Epoch(2**50, 3)
 VERSION = Version(4, "a")
-OPTIONS = DeployOptions(shapes={"x": (1, 3)}, devices=("pi",), memory_limit_bytes=9)
+OPTIONS = DeployOptions(shapes={"x": (1, 3)}, devices=("pi",), memory_limit_bytes=9, search_budget_s=2.5)
 MESSAGES: list[ControlMessage] = [
     Hello("a", "pi", "boot", 3, ("h:1", "[::1]:2"), "http://h:8433", "0.1", True),
     Heartbeat("boot", 3, 2**50, "a", 2**50),
@@ -55,6 +56,7 @@ MESSAGES: list[ControlMessage] = [
     Retire(2**50, "net", EPOCH),
     FetchModel(2**50, "m", 10**10, ("a",)),
     Timed((Profile("d", "kind~66", 4, 0.25),)),
+    Drift("net", 4.0),
     Latency("net", EPOCH, 0.5, 7),
     Standing(2**50, "net", VERSION, "serving", "serving on pi", True, EPOCH, ("pi",)),
 ]

@@ -121,7 +121,7 @@ def better_offered(measured: list[Profile]) -> Story:
     story.book.learn(measured)
     story.entry = story.cutover.deployment
     story.cutover.planning.look(replace(story.orders[-1].key, disappointed="news"), story.now)
-    story.cutover._disappointed = (VERSION, story.orders[-1].key.devices, "news")
+    story.cutover._disappointed = (story.orders[-1].key, "news")
     story.step()
     assert story.orders[-1].current == plan(1.0, a=1.0)
     story.answer(plan(0.5, a=0.3, b=0.4), current_s=1.0)

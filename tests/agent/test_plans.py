@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edgepart.agent.control import Profile, Version
-from edgepart.agent.events import DropPlan, LoadPlan, PlanLoaded, SegmentsTimed, SwitchTo
+from edgepart.agent.events import DriftMeasured, DropPlan, LoadPlan, PlanLoaded, SegmentsTimed, SwitchTo
 from edgepart.agent.executor import Executor
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.plans import Plans
@@ -51,7 +51,7 @@ class Bench:
 
     def __init__(self, node: str = A) -> None:
         self.sent: list[tuple[str, Any]] = []
-        self.loaded: asyncio.Queue[PlanLoaded | SegmentsTimed] = asyncio.Queue()
+        self.loaded: asyncio.Queue[PlanLoaded | SegmentsTimed | DriftMeasured] = asyncio.Queue()
         self.sessions = Sessions(1, read_weight)
         self.executor = Executor(lambda node, message, _: self.sent.append((node, message)))
         self.gateway = Gateway()
@@ -78,12 +78,12 @@ class Bench:
     async def _constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
         return {}
 
-    def _time(self, prepared: PreparedProgram) -> tuple[Profile, ...]:
+    def _time(self, deployment: str, prepared: PreparedProgram) -> list[SegmentsTimed | DriftMeasured]:
         if self.fails:
             raise RequestError("it does not run on ones")
-        return tuple(Profile(one.segment.digest, "k", 1, 1.0) for one in prepared.loaded)
+        return [SegmentsTimed(tuple(Profile(one.segment.digest, "k", 1, 1.0) for one in prepared.loaded))]
 
-    async def told(self) -> PlanLoaded | SegmentsTimed:
+    async def told(self) -> PlanLoaded | SegmentsTimed | DriftMeasured:
         async with asyncio.timeout(20):
             return await self.loaded.get()
 

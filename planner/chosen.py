@@ -1,0 +1,93 @@
+"""Chosen: the choices that a plan was made from, written down, so that a later search can start from them. Facts.
+
+A plan says what runs where, not how that was chosen; whoever asked for the plan keeps these bytes beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgpack
+
+from edgepart.planner.changes import Choices, devices_of
+from edgepart.planner.division import Choice, Divide, Pull, Reduce, Whole
+from edgepart.planner.layout import Strategy, Sync
+from edgepart.planner.study import Study
+
+_KINDS: Mapping[str, type[Divide] | type[Whole] | type[Pull] | type[Reduce]] = {
+    kind.__name__: kind for kind in (Divide, Whole, Pull, Reduce)
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What makes a strategy of any study of the same model."""
+
+    name: str
+    """Of the strategy."""
+    choices: Choices
+    sync: Sync
+    hub: str | None
+    why: str
+
+    def fits(self, study: Study) -> bool:
+        """Whether the study has these layers and devices."""
+        there = {device.name for device in study.cluster.devices}
+        used = {*devices_of(self.choices), *([self.hub] if self.hub else [])}
+        return self.choices.keys() == {layer.number for layer in study.layers} and used <= there
+
+    def strategy(self, study: Study, choices: Choices, why: str = "") -> Strategy:
+        """With other `choices` of the same kind, and a reason for them."""
+        reasons = self.why if not why or why in self.why else f"{self.why}; {why}"
+        return study.strategy(self.name, choices, reasons, self.sync, self.hub)
+
+
+def write(study: Study, strategy: Strategy) -> bytes:
+    """The choices behind a strategy of `study`; b"" where it was not made from any. Equal choices are written once."""
+    choices = study.choices_of(strategy)
+    if not choices:
+        return b""
+    different = {choice: n for n, choice in enumerate(dict.fromkeys(choices.values()))}
+    return bytes(
+        msgpack.packb(
+            {
+                "name": strategy.name,
+                "sync": strategy.sync.value,
+                "hub": strategy.hub,
+                "why": strategy.why,
+                "different": [_pack(choice) for choice in different],
+                "layers": [[number, different[choice]] for number, choice in choices.items()],
+            }
+        )
+    )
+
+
+def read(data: bytes) -> Chosen:
+    """What `write` wrote."""
+    document = msgpack.unpackb(data)
+    different = [_unpack(packed) for packed in document["different"]]
+    choices = {number: different[n] for number, n in document["layers"]}
+    return Chosen(document["name"], choices, Sync(document["sync"]), document["hub"], document["why"])
+
+
+def _pack(choice: Choice) -> list[Any]:
+    fields = asdict(choice)
+    if isinstance(choice, Reduce):
+        fields["then"] = _pack(choice.then)
+    return [type(choice).__name__, fields]
+
+
+def _unpack(packed: list[Any]) -> Choice:
+    name, fields = packed
+    return _KINDS[name](**dict(_fields(fields)))
+
+
+def _fields(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in fields.items():
+        if name == "then":
+            yield name, _unpack(value)
+        elif name == "shares":
+            yield name, tuple((device, part) for device, part in value)
+        else:
+            yield name, tuple(value) if isinstance(value, list) else value
