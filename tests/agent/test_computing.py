@@ -9,7 +9,7 @@ import pytest
 from benchmarks.models import light
 
 from edgepart.agent.cards import Measured, write
-from edgepart.agent.computing import Computing
+from edgepart.agent.computing import QUICK_S, THOROUGH_S, Computing, search_budget_s
 from edgepart.agent.control import Card, Deployment, Profile, Version
 from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.messages import DeployOptions
@@ -128,3 +128,68 @@ def test_what_fails_inside_the_planner_is_an_answer_that_stays(
     assert (answer.kind, answer.final) == ("InternalError", True)
     assert "pop from empty list" in answer.error
     assert "planning sq failed inside" in caplog.text
+
+
+# What was measured
+
+
+def measured(before: PlanComputed, strategy: str, drift: float, **changes: object) -> ComputePlan:
+    """The same question, after d1 was found to take so many times as long as calibrated."""
+    made = order(2, strategy, before.plan)
+    key = replace(made.key, drifts=((NODES[1], drift),) if drift != 1.0 else ())
+    return replace(made, key=key, chosen=before.chosen, refines=True, **changes)
+
+
+def rows(plan: bytes, device: str) -> float:
+    """FLOPs of what a device does."""
+    return float(sum(segment.flops for segment in from_bytes(plan).programs[device].segments))
+
+
+@pytest.mark.parametrize("strategy", ["bbgrap", "auto"])
+def test_shares_move_from_a_device_that_computes_slower_than_calibrated_and_back(strategy: str) -> None:
+    before = computed(order(2, strategy))
+    found = computed(measured(before, strategy, 4.0))
+    assert found.latency_s < 0.95 * found.current_latency_s
+    assert before.latency_s < found.current_latency_s
+    assert "d1" not in found.names or rows(found.plan, "d1") < 0.7 * rows(before.plan, "d1")
+    assert from_bytes(found.plan).strategy == strategy
+    now, then = f"{found.current_latency_s:.3g}", f"{found.latency_s:.3g}"
+    assert found.note == (
+        f"refined: shares moved after measuring (d1 takes 4 times as long as calibrated), predicted {now} -> {then} s"
+    )
+    assert computed(measured(before, strategy, 4.0)) == found
+    back = computed(measured(found, strategy, 1.0))
+    assert back.latency_s <= 1.01 * before.latency_s  # starting from there it may come to better parts
+    assert (
+        back.note
+        == f"refined: shares moved after measuring, predicted {back.current_latency_s:.3g} -> {back.latency_s:.3g} s"
+    )
+
+
+def test_what_a_device_took_while_it_drifted_is_not_stretched_again() -> None:
+    before = computed(order(2, "bbgrap"))
+    slow = DEVICE.drifted(4.0)
+    took = tuple(
+        Profile(segment.digest, slow.pace, DEVICE.threads, 4 * segment.calibrated_s)
+        for segment in from_bytes(before.plan).programs["d1"].segments
+    )
+    without = computed(measured(before, "bbgrap", 4.0))
+    found = computed(measured(before, "bbgrap", 4.0, profiles=took))
+    assert found.current_latency_s == pytest.approx(without.current_latency_s)
+    # It is as it was: what it took meanwhile is nothing to it, nor to its twin.
+    again = computed(measured(before, "bbgrap", 1.0, profiles=took))
+    assert again.current_latency_s == pytest.approx(before.latency_s)
+
+
+def test_a_plan_that_another_leader_made_is_searched_for_anew() -> None:
+    before = replace(computed(order(2, "bbgrap")), chosen=b"")
+    found = computed(measured(before, "bbgrap", 4.0))
+    assert rows(found.plan, "d1") < 0.7 * rows(before.plan, "d1")
+
+
+def test_the_search_takes_as_long_as_the_user_said() -> None:
+    assert search_budget_s(DeployOptions(), quick=False) == THOROUGH_S
+    assert search_budget_s(DeployOptions(), quick=True) == QUICK_S
+    assert search_budget_s(DeployOptions(search_budget_s=0.2), quick=True) == 0.2
+    assert search_budget_s(DeployOptions(search_budget_s=60.0), quick=True) == QUICK_S
+    assert search_budget_s(DeployOptions(search_budget_s=60.0), quick=False) == 60.0

@@ -14,6 +14,7 @@ from edgepart.agent.control import (
     READY,
     Card,
     Deployment,
+    Drift,
     Holding,
     Latency,
     Prepare,
@@ -23,6 +24,7 @@ from edgepart.agent.control import (
     Version,
 )
 from edgepart.agent.cutover import Cutover, World, epochs
+from edgepart.agent.drift import DriftBook
 from edgepart.agent.events import ComputePlan, Effect, Member, PlanComputed, PlanFailed, Send
 from edgepart.agent.judging import REQUESTS
 from edgepart.agent.messages import DeployOptions, Epoch
@@ -52,6 +54,7 @@ class Story:
 
     entry: Deployment = ENTRY
     book: ProfileBook = field(default_factory=ProfileBook)
+    book_of_drifts: DriftBook = field(default_factory=DriftBook)
     now: float = 0.0
     held: dict[Epoch, bool] = field(default_factory=dict)
     orders: list[ComputePlan] = field(default_factory=list)
@@ -68,7 +71,7 @@ class Story:
         cluster = Cluster(members, cards, {n: f"digest-{n}" for n in NODES}, frozenset())
         holdings = tuple(Holding("net", epoch, READY, active) for epoch, active in self.held.items())
         report = Report("boot", holdings, ("m",), (("net", VERSION),))
-        return World("a", 1, cluster, dict.fromkeys(NODES, report), self.book)
+        return World("a", 1, cluster, dict.fromkeys(NODES, report), self.book, drifts=self.book_of_drifts)
 
     def step(self, wait_s: float = 2.0) -> list[Effect]:
         self.now += wait_s
@@ -88,19 +91,41 @@ class Story:
         return effects
 
     def answer(
-        self, made: bytes, *, current_s: float = float("inf"), single_s: float = 1.0, note: str = ""
+        self,
+        made: bytes,
+        *,
+        current_s: float = float("inf"),
+        single_s: float = 1.0,
+        note: str = "",
+        chosen: bytes = b"",
     ) -> None:
         """To the last order."""
         known = from_bytes(made)
         key, names = self.orders[-1].key, tuple(known.programs)
         latency_s = known.predicted_latency_s
         self.cutover.answered(
-            PlanComputed(key, made, names, latency_s, current_s, False, single_s, note), self.now
+            PlanComputed(key, made, names, latency_s, current_s, False, single_s, note, chosen=chosen),
+            self.now,
         )
 
-    def serve(self, made: bytes, single_s: float = 1.0) -> Epoch:
+    def activate(self) -> None:
+        """What is ready serves, everywhere."""
         self.step()
-        self.answer(made, single_s=single_s)
+        assert self.cutover.active is not None
+        self.held[self.cutover.active.epoch] = True
+        self.step()
+
+    def compare(self, serving: bytes) -> None:
+        """Where the plan that serves is compared once more, it is the best there is."""
+        for _ in range(3):
+            asked = len(self.orders)
+            self.step()
+            if len(self.orders) > asked:
+                self.answer(serving, current_s=from_bytes(serving).predicted_latency_s)
+
+    def serve(self, made: bytes, single_s: float = 1.0, chosen: bytes = b"") -> Epoch:
+        self.step()
+        self.answer(made, single_s=single_s, chosen=chosen)
         self.step()
         self.step()
         assert self.cutover.active is not None
@@ -195,3 +220,114 @@ def test_what_was_not_chosen_for_the_latency_of_one_request_is_not_judged_by_it(
     story.step()
     story.step()
     assert not any(one.key.disappointed for one in story.orders[asked:])
+
+
+# What devices compute like while they serve
+
+
+def tell(story: Story, node: str, factor: float) -> None:
+    story.book_of_drifts.learn(node, Drift("net", factor), story.now)
+
+
+def settled(story: Story) -> ComputePlan:
+    """The next search that compares with the plan that serves."""
+    asked = len(story.orders)
+    for _ in range(20):
+        story.step()
+        if found := [one for one in story.orders[asked:] if one.current]:
+            return found[-1]
+    raise AssertionError("nothing is searched for")
+
+
+def test_a_device_that_slows_down_gets_less_and_status_says_so_and_it_comes_back() -> None:
+    story = Story()
+    split, moved = plan(0.5, a=0.3, b=0.4), plan(0.7, a=0.6, b=0.1)
+    story.serve(split, chosen=b"halves")
+    story.compare(split)
+    tell(story, "b", 4.0)
+    order = settled(story)
+    assert order.key.drifts == (("b", 4.0),)
+    assert (order.current, order.chosen, order.refines) == (split, b"halves", True)
+    story.answer(moved, current_s=1.7, note="refined: b", chosen=b"less of b")
+    story.step()
+    assert story.prepared[-1].weighed
+    assert story.cutover.standing is not None and story.cutover.standing.note == ""
+    story.activate()
+    assert story.cutover.active is not None and story.cutover.active.order.plan == moved
+    assert story.cutover.standing.note == "refined: b"
+    story.compare(moved)
+    tell(story, "b", 1.0)
+    order = settled(story)
+    assert order.key.drifts == () and order.chosen == b"less of b" and order.refines
+    story.answer(split, current_s=0.7)
+    story.step()
+    story.activate()
+    assert story.cutover.active.order.plan == split
+
+
+def test_a_gain_that_is_not_worth_the_move_moves_nothing_and_is_not_searched_for_again() -> None:
+    story = Story()
+    split = plan(0.5, a=0.3, b=0.4)
+    epoch = story.serve(split)
+    story.compare(split)
+    tell(story, "b", 1.0905077326652577)
+    settled(story)
+    story.answer(plan(0.49, a=0.31, b=0.39), current_s=0.5)
+    asked = len(story.orders)
+    for _ in range(100):
+        story.step()
+    assert story.cutover.active is not None and story.cutover.active.epoch == epoch
+    assert len(story.orders) == asked
+
+
+def test_a_refined_plan_that_falls_short_on_the_devices_leaves_the_note_of_the_one_that_serves() -> None:
+    story = Story()
+    split = plan(0.5, a=0.3, b=0.4)
+    epoch = story.serve(split)
+    story.compare(split)
+    tell(story, "b", 4.0)
+    settled(story)
+    story.answer(plan(0.7, a=0.6, b=0.1), current_s=1.7, note="refined: b")
+    slow = DEVICE.drifted(4.0).pace
+    story.book.learn(timed([("a", 2.0)]))
+    story.book.learn([Profile("b", slow, DEVICE.threads, 0.1)])  # b's, as it computes now
+    for _ in range(3):
+        story.step()
+    assert story.cutover.active is not None and story.cutover.active.epoch == epoch
+    assert story.cutover.standing is not None and story.cutover.standing.note == ""
+
+
+def test_what_is_planned_for_the_loss_of_a_device_knows_how_the_others_drift() -> None:
+    story = Story()
+    split = plan(0.5, a=0.3, b=0.4)
+    story.serve(split)
+    story.compare(split)
+    tell(story, "a", 2.0)
+    settled(story)
+    story.answer(split, current_s=0.5)
+    spares = [one.key for _ in range(3) for one in story.step() if isinstance(one, ComputePlan)]
+    assert [(key.devices[0][0], key.drifts) for key in spares] == [("a", (("a", 2.0),))]
+
+
+def test_a_drift_lets_a_disappointing_plan_be_judged_once_more() -> None:
+    story = Story()
+    split, alone = plan(0.5, a=0.3, b=0.4), plan(0.8, a=0.8)
+    epoch = story.serve(split, single_s=0.8)
+    story.cutover.measured(Latency("net", epoch, 0.9, REQUESTS))
+    settled(story)
+    story.answer(alone, current_s=0.9, single_s=0.8, note="a plan on a, b took 0.9 s")
+    story.step()
+    story.activate()
+    story.compare(alone)
+    tell(story, "a", 2.0)
+    order = settled(story)
+    assert order.key.disappointed == "" and order.key.drifts
+    assert story.cutover.standing is not None
+    assert story.cutover.standing.note == "a plan on a, b took 0.9 s"  # still so
+    story.answer(split, current_s=1.6, single_s=1.6)
+    story.step()
+    story.activate()
+    assert story.cutover.active is not None and story.cutover.active.order.plan == split
+    story.compare(split)
+    story.cutover.measured(Latency("net", story.cutover.active.epoch, 1.9, REQUESTS))
+    assert settled(story).key.disappointed
