@@ -39,6 +39,7 @@ CONTROL_KINDS = kinds(
     control.Retire,
     control.FetchModel,
     control.Timed,
+    control.Drift,
     control.Latency,
     control.Standing,
 )

@@ -133,11 +133,11 @@ def test_what_fails_inside_the_planner_is_an_answer_that_stays(
 # What was measured
 
 
-def measured(before: PlanComputed, strategy: str, drift: float, **changes: object) -> ComputePlan:
+def measured(before: PlanComputed, strategy: str, drift: float, profiles: tuple[Profile, ...] = ()) -> ComputePlan:
     """The same question, after d1 was found to take so many times as long as calibrated."""
     made = order(2, strategy, before.plan)
     key = replace(made.key, drifts=((NODES[1], drift),) if drift != 1.0 else ())
-    return replace(made, key=key, chosen=before.chosen, refines=True, **changes)
+    return replace(made, key=key, chosen=before.chosen, refines=True, profiles=profiles)
 
 
 def rows(plan: bytes, device: str) -> float:
@@ -174,10 +174,10 @@ def test_what_a_device_took_while_it_drifted_is_not_stretched_again() -> None:
         for segment in from_bytes(before.plan).programs["d1"].segments
     )
     without = computed(measured(before, "bbgrap", 4.0))
-    found = computed(measured(before, "bbgrap", 4.0, profiles=took))
+    found = computed(measured(before, "bbgrap", 4.0, took))
     assert found.current_latency_s == pytest.approx(without.current_latency_s)
     # It is as it was: what it took meanwhile is nothing to it, nor to its twin.
-    again = computed(measured(before, "bbgrap", 1.0, profiles=took))
+    again = computed(measured(before, "bbgrap", 1.0, took))
     assert again.current_latency_s == pytest.approx(before.latency_s)
 
 

@@ -33,7 +33,8 @@ from edgepart.agent.control import (
     Want,
 )
 from edgepart.agent.messages import DeployOptions, Epoch
-from edgepart.agent.wire import Decoder, encode, frame_to_message, kinds, message_to_frame
+from edgepart.agent.post import CONTROL_KINDS
+from edgepart.agent.wire import Decoder, encode, frame_to_message, message_to_frame
 
 EPOCH = Epoch(2**50, 3)
 VERSION = Version(4, "a")
@@ -68,7 +69,7 @@ def test_no_message_is_left_out() -> None:
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_a_message_comes_back_the_same(message: ControlMessage) -> None:
-    registry = kinds(*get_args(ControlMessage))
+    registry = CONTROL_KINDS
     decoder = Decoder()
     data = b"".join(bytes(part) for part in encode(message_to_frame(message)))
     (frame,) = decoder.feed(data)

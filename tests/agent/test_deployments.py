@@ -25,6 +25,7 @@ options = st.builds(
     devices=st.sampled_from([(), ("pi",)]),
     memory_limit_bytes=st.sampled_from([None, 10**9]),
     bindings=st.sampled_from([0, 8]),
+    search_budget_s=st.sampled_from([None, 2.5]),
 )
 entries = st.builds(
     Deployment,
@@ -107,6 +108,7 @@ GOOD: dict[str, Any] = to_json(
         (("deployments", 0, "options", "shapes", "x"), [1.5], r"shapes\['x'\]: expected int"),
         (("deployments", 0, "options", "axis"), 3, "axis: expected str"),
         (("deployments", 0, "options", "bindings"), "8", "bindings: expected int"),
+        (("deployments", 0, "options", "search_budget_s"), "8", "search_budget_s: expected float"),
     ],
 )
 def test_a_damaged_file_is_refused_with_the_place(path: tuple[Any, ...], value: object, where: str) -> None:
@@ -122,6 +124,7 @@ def test_a_damaged_file_is_refused_with_the_place(path: tuple[Any, ...], value: 
 def test_a_file_from_before_there_were_bindings_can_be_read() -> None:
     document = copy.deepcopy(GOOD)
     del document["deployments"][0]["options"]["bindings"]
+    del document["deployments"][0]["options"]["search_budget_s"]
     (entry,) = from_json(document)
     assert entry.options == DeployOptions(shapes={"x": (1,)})
 

@@ -25,7 +25,7 @@ def segment(digest: str, calibrated_s: float) -> Segment:
 
 
 def cost(device: Device, profiles: dict[tuple[str, str, int], float] | None = None) -> Cost:
-    graph = Graph("g", (), {}, {}, (), (), {}, 8)
+    graph = Graph("g", (), (), {}, {}, (), {}, 8)
     return Cost(Cluster((device,)), graph, profiles or {})
 
 

@@ -100,6 +100,9 @@ def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
         assert np.array_equal(await answer(agent), -X)
         assert agent._face.status()["leader"] == "box"
         assert [device["name"] for device in agent._face.devices()["devices"]] == ["box"]
+        standing = agent._shell.core.standings["net"]
+        agent._shell.core.standings["net"] = replace(standing, note="one device is faster")
+        assert agent._face.models()[0].note == "one device is faster"
         assert agent._face.plan("net")["shares"]["y"] == {"box": "whole"}
         assert agent._face.ready(None) == agent._face.ready("net") == (True, "")
         assert agent._progressing()

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,13 @@ def test_version(edgepart: Edgepart) -> None:
         ["deploy", "m.onnx", "--agent", "localhost:1", "--axis", "time"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--objective", "joy"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--shape", "x"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "0"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "-1"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "nan"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "1e9"],
+        ["agent", "--profile-budget", "-1"],
+        ["agent", "--profile-budget", "nan"],
+        ["agent", "--profile-budget", "601"],
         ["infer", "m", "--agent", "localhost:1"],
     ],
 )
@@ -201,6 +209,17 @@ def test_status(edgepart: Edgepart, member: Path) -> None:
     assert "pi-a *" in out and "add" in out and "3.1" in out
 
 
+def test_status_says_why_a_plan_was_replaced(
+    edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = "a plan on pi-a, pi-b took 0.9 s, one device alone 0.8 s"
+    cards = [replace(card, note=note) for card in served.node.models() if card.name == "add"]
+    monkeypatch.setattr(served.node, "models", lambda: cards)
+    assert f"add: {note}" in edgepart("status", "--state", str(member))[1]
+    (card,) = document(edgepart("status", "--state", str(member), "--json"))["deployments"]
+    assert card["note"] == note
+
+
 def test_models_and_devices(edgepart: Edgepart, member: Path, served: Served) -> None:
     models = document(edgepart("models", "--state", str(member), "--json"))["models"]
     assert any(card["name"] == "add" for card in models)
@@ -216,12 +235,14 @@ def test_models_and_devices(edgepart: Edgepart, member: Path, served: Served) ->
 def test_deploy_and_undeploy(edgepart: Edgepart, member: Path, served: Served, tmp_path: Path) -> None:
     (tmp_path / "my model.v2.onnx").write_bytes(add_model())
     options = ["--shape", "a=2,3", "--axis", "height", "--devices", "pi-a, pi-b", "--memory-limit", "2G"]
+    options += ["--search-budget", "2.5"]
     found = document(edgepart("deploy", "my model.v2.onnx", *options, "--state", str(member), "--json"))
     assert found["name"] == "my-model.v2"
     assert found["endpoint"] == f"{served.url}/v2/models/my-model.v2"
     files, given = served.node.deployed["my-model.v2"]
     assert files == {"my model.v2.onnx": add_model()}
-    assert given == DeployOptions({"a": (2, 3)}, "latency", "auto", "height", ("pi-a", "pi-b"), 2 << 30)
+    wanted = DeployOptions({"a": (2, 3)}, "latency", "auto", "height", ("pi-a", "pi-b"), 2 << 30)
+    assert given == replace(wanted, search_budget_s=2.5)
     status, out, err = edgepart("deploy", "my model.v2.onnx", "--name", "m", "--state", str(member))
     assert status == 0
     assert f"{served.url}/v2/models/m/infer" in out and "curl" in out

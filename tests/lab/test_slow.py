@@ -99,7 +99,7 @@ def test_the_smallest_cpu_time_counts_and_time_that_passed_is_not_waited_again(
         clock.cpu += cpu
         return "outputs"
 
-    stretched, session = slow.stretch(run, 8.0), SimpleNamespace()
+    stretched, session = slow.stretch(run, lambda: 8.0), SimpleNamespace()
     assert stretched(session, 1.0, 1.0) == "outputs"
     stretched(session, 5.0, 2.0)  # disturbed: counts as 1 s of CPU
     stretched(session, 9.0, 1.0)  # late already
@@ -122,7 +122,7 @@ def test_a_first_run_is_made_several_times_and_the_smallest_counts(monkeypatch: 
         clock.cpu += seconds
         return len(takes)
 
-    stretched = slow.stretch(run, 8.0, lambda *span: told.append(span), first_runs=3)
+    stretched = slow.stretch(run, lambda: 8.0, lambda *span: told.append(span), first_runs=3)
     session = SimpleNamespace()
     assert stretched(session) == 1  # the fourth, after three of which the second was the shortest
     assert stretched(session) == 0
@@ -137,3 +137,15 @@ def test_runs_are_told_to_a_file(tmp_path: Path) -> None:
     told(3.0, 3.25)
     assert (tmp_path / "runs").read_text().split() == ["1.500000", "2.500000", "3.000000", "3.250000"]
     assert slow.telling("") is None
+
+
+def test_a_factor_in_a_file_is_read_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "factor"
+    file.write_text("8")
+    source = slow.source_of(f"@{file}")
+    assert source() == 8.0
+    file.write_text("2.5\n")
+    assert source() == 2.5
+    assert slow.source_of("4")() == 4.0
+    with pytest.raises(SystemExit, match="expected a number from 1 up"):
+        slow.source_of("-4")

@@ -363,6 +363,9 @@ def test_one_deployment_of_a_name_at_a_time(served: Served) -> None:
         ([("options", None, b'{"memory_limit_bytes": 0}'), ("file", "m.onnx", b"")], 400, "memory"),
         ([("options", None, b'{"bindings": 65}'), ("file", "m.onnx", b"")], 400, "bindings"),
         ([("options", None, b'{"bindings": true}'), ("file", "m.onnx", b"")], 400, "bindings"),
+        ([("options", None, b'{"search_budget_s": 0}'), ("file", "m.onnx", b"")], 400, "search_budget_s"),
+        ([("options", None, b'{"search_budget_s": true}'), ("file", "m.onnx", b"")], 400, "search_budget_s"),
+        ([("options", None, b'{"search_budget_s": 1e9}'), ("file", "m.onnx", b"")], 400, "search_budget_s"),
         ([("options", None, b'{"strategy": ""}'), ("file", "m.onnx", b"")], 400, "strategy"),
     ],
 )

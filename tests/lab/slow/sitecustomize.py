@@ -12,6 +12,9 @@ Devices that work on one request begin their runs at the same moment, and cores 
 session's first run is made a few times, by one process of the machine at a time, for its time not to hang on
 what the neighbours do.
 
+With EDGEPART_LAB_SLOW=@FILE the number is in FILE, which is read before each run: a device that slows down while it
+serves, and recovers. Whoever writes it puts a whole new file in its place.
+
 With EDGEPART_LAB_RUNS=FILE, when each run began and ended is appended there as a line, "1.5 2.5" on the
 machine's monotonic clock, sleep included: what the device was busy with, told by nobody of the product.
 """
@@ -54,13 +57,21 @@ def factor_of(text: str) -> float:
     return factor
 
 
+def source_of(text: str) -> Callable[[], float]:
+    """Where the factor comes from: always the number, or what is in the file."""
+    if text.startswith("@"):
+        return lambda: factor_of(Path(text[1:]).read_text())
+    factor = factor_of(text)
+    return lambda: factor
+
+
 def stretch(
     run: Callable[..., Any],
-    factor: float,
+    factor: Callable[[], float],
     told: Callable[[float, float], None] | None = None,
     first_runs: int = 1,
 ) -> Callable[..., Any]:
-    """`run`, a method of a session, made to return when `factor` x the smallest CPU time of its session has
+    """`run`, a method of a session, made to return when `factor()` x the smallest CPU time of its session has
     passed; then `told(began, ended)`, in seconds."""
 
     @functools.wraps(run)
@@ -71,7 +82,7 @@ def stretch(
         outputs = run(session, *args, **options)
         took_s = time.thread_time() - cpu_s
         session.lab_least_s = least_s = min(took_s, getattr(session, "lab_least_s", took_s))
-        left_s = factor * least_s - (time.monotonic() - began_s)
+        left_s = factor() * least_s - (time.monotonic() - began_s)
         if left_s > 0:
             time.sleep(left_s)
         if told is not None:
@@ -108,7 +119,7 @@ def telling(path: str) -> Callable[[float, float], None] | None:
 class SlowLoader(Loader):
     """Loads the module as it is and stretches its sessions' runs."""
 
-    def __init__(self, loader: Loader, factor: float) -> None:
+    def __init__(self, loader: Loader, factor: Callable[[], float]) -> None:
         self._loader = loader
         self._factor = factor
 
@@ -126,7 +137,7 @@ class SlowLoader(Loader):
 class SlowFinder(MetaPathFinder):
     """Waits for that one module to be imported; onnxruntime is not imported before the process does it."""
 
-    def __init__(self, factor: float) -> None:
+    def __init__(self, factor: Callable[[], float]) -> None:
         self._factor = factor
 
     def find_spec(
@@ -151,5 +162,5 @@ def run_next_sitecustomize() -> None:
 
 if __name__ == "sitecustomize":
     if value := os.environ.get(VARIABLE):
-        sys.meta_path.insert(0, SlowFinder(factor_of(value)))
+        sys.meta_path.insert(0, SlowFinder(source_of(value)))
     run_next_sitecustomize()
