@@ -7,14 +7,15 @@ drift as the device's other deployments do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, log2
 from statistics import median
 
 from edgepart.agent.bindings import parent_of
 from edgepart.agent.control import MOST_DRIFT, Drift
-from edgepart.planner.plan import Segment
+from edgepart.planner.cluster import Device
+from edgepart.planner.plan import Program
 
 LEAST_S = 1e-3
 """Of computing that was predicted: of less, fixed costs and the clock are what is measured."""
@@ -24,11 +25,12 @@ MOST_DEPLOYMENTS = 64
 """Of one device that are remembered; the ones not heard of for longest are forgotten."""
 
 
-def drift(segments: Iterable[Segment], took_s: Mapping[str, float]) -> float | None:
+def drift(program: Program, device: Device, took_s: Mapping[str, float]) -> float | None:
     """Measured over calibrated seconds of the segments that were run, all together, within bounds; None where that is too
-    little to tell. `took_s`: by digest, what each takes."""
-    run = [one for one in segments if one.calibrated_s > 0 and one.digest in took_s]
-    calibrated_s = sum(one.calibrated_s for one in run)
+    little to tell. `took_s`: by digest, what each takes. `device` as it is calibrated now: what it was found to be slower
+    by since the plan was made is no drift."""
+    run = [one for one in program.segments if one.calibrated_s > 0 and one.digest in took_s]
+    calibrated_s = sum(one.calibrated_s for one in run) * device.slower_than(program.flops_per_s)
     if calibrated_s < LEAST_S:
         return None
     factor = sum(took_s[one.digest] for one in run) / calibrated_s
@@ -78,11 +80,12 @@ class DriftBook:
 
     def _about(self, node: str, deployment: str) -> _Told:
         known = self._told.get(node, {})
-        if deployment in known:
-            return known[deployment]
-        if not known:
+        if (own := known.get(deployment)) is not None:
+            return own
+        others = list(known.values())  # A copy at once: timing.py asks in a thread.
+        if not others:
             return _Told(1.0, -inf)
-        return _Told(stepped(median(one.factor for one in known.values())), max(o.at for o in known.values()))
+        return _Told(stepped(median(one.factor for one in others)), max(one.at for one in others))
 
     def of(self, node: str) -> tuple[Drift, ...]:
         """All that is known of a device, to be told again."""

@@ -82,7 +82,7 @@ class Timing:
                 continue
             if (seconds := _best_s(loaded, until)) is not None:
                 took[digest] = seconds
-        factor = drift(prepared.program.segments, took) if idle else None
+        factor = drift(prepared.program, self._device, took) if idle else None
         found: list[DriftMeasured | SegmentsTimed] = []
         if factor is not None and (expected != 1.0 or is_news(factor, expected)):
             expected = stepped(factor)
@@ -121,7 +121,7 @@ class Timing:
             if (times := segments.get((plan[0], digest))) is not None
             and (runs := times.runs - self._before[plan].get((plan[0], digest), 0)) >= ENOUGH_RUNS
         }
-        told, factor = self._drifted.get(plan), drift(program.segments, took)
+        told, factor = self._drifted.get(plan), drift(program, self._device, took)
         known = self._drifts.factor(self._node, plan[0])
         # Once for each plan also where it is as it was: others may have let that go meanwhile.
         if factor is not None and (is_news(factor, known) or (told is None and known != 1.0)):

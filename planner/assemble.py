@@ -240,7 +240,9 @@ def _program(
     making = max((session.making_bytes for session in sessions), default=0)
     kept = sum(session.kept_bytes for session in sessions)
     request = _peak(graph, steps, segments, schedule)
-    return Program(device, steps, segments, weight_bytes, kept + max(making, request), kept, request)
+    peak = kept + max(making, request)
+    here = schedule.draft.blueprint.problem.cluster.device(device)
+    return Program(device, steps, segments, weight_bytes, peak, kept, request, here.calibrated_flops_per_s)
 
 
 def _peak(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:

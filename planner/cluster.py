@@ -53,11 +53,21 @@ class Device:
         return Rates(curves(self.families), curves(self.moves), self.flops_per_s, self.memory_bytes_per_s)
 
     @property
+    def calibrated_flops_per_s(self) -> float:
+        """Without the drift."""
+        return self.flops_per_s * self.drift
+
+    def slower_than(self, flops_per_s: float) -> float:
+        """How many times as long as a box that was calibrated to do so much it takes, by its own calibration. 0 stands for
+        one that is not known: as long."""
+        return flops_per_s / self.calibrated_flops_per_s if flops_per_s else 1.0
+
+    @property
     def pace(self) -> str:
         """Devices of one pace share profiles: of equal hardware, and found to be about equally fast, in steps of half an
         octave. A box that is throttled is not what its twin is, nor what it was before it drifted: so what it takes
         then is no profile of theirs, and is not stretched by the drift a second time."""
-        return f"{self.kind}~{round(2 * log2(self.flops_per_s * self.drift)) - round(2 * log2(self.drift))}"
+        return f"{self.kind}~{round(2 * log2(self.calibrated_flops_per_s)) - round(2 * log2(self.drift))}"
 
     def drifted(self, drift: float) -> Device:
         """The same box where everything takes `drift` times as long as it was calibrated to."""

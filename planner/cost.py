@@ -11,7 +11,7 @@ from functools import cached_property
 from edgepart.planner.access.language import Access, Outputs
 from edgepart.planner.cluster import Cluster, Link
 from edgepart.planner.graph import Graph, Operator
-from edgepart.planner.plan import Segment
+from edgepart.planner.plan import Program, Segment
 from edgepart.planner.region import Region
 from edgepart.planner.work import FUSED_BEHIND, NOTHING, VIEWS, Work, work_of
 
@@ -65,13 +65,15 @@ class Cost:
         """How many times as long as calibrated everything here is predicted to take."""
         return self._devices[device].drift
 
-    def running_s(self, segment: Segment, device: str) -> float:
+    def running_s(self, program: Program, segment: Segment) -> float:
         """Seconds of a segment of a plan, which may have been made when less was known: what it took on a device like
         this where that was measured, else as calibrated, with what the device has drifted since."""
-        measured = self.profiled_s(segment.digest, device) if segment.digest else None
+        measured = self.profiled_s(segment.digest, program.device) if segment.digest else None
         if measured is not None:
             return measured
-        return segment.calibrated_s * self.drift(device) if segment.calibrated_s else segment.compute_s
+        here = self._devices[program.device]
+        now = here.drift * here.slower_than(program.flops_per_s)
+        return segment.calibrated_s * now if segment.calibrated_s else segment.compute_s
 
     def transfer_s(self, nbytes: float, link: Link) -> float:
         """Seconds from handing over a message to having all of it there, on an idle link."""

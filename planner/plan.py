@@ -134,6 +134,9 @@ class Program:
     """What its sessions keep between requests, weights included; predicted."""
     request_bytes: int = 0
     """The most that one request takes besides; predicted."""
+    flops_per_s: float = 0.0
+    """What its device was calibrated to do when the plan was made, which the segments' `calibrated_s` follow from; 0 where
+    that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

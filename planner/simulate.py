@@ -113,7 +113,7 @@ def schedule_of(plan: Plan, cost: Cost | None = None) -> Schedule:
         for step in program.steps:
             if isinstance(step, Run):
                 segment = program.segments[step.segment]
-                seconds = cost.running_s(segment, device) if cost else segment.compute_s
+                seconds = cost.running_s(program, segment) if cost else segment.compute_s
                 steps[device].append(Compute(seconds, _label(segment.operators)))
             else:
                 steps[device].append(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isclose, log2
 
 import pytest
@@ -13,7 +14,7 @@ from edgepart.agent.drift import LEAST_S, MOST_DEPLOYMENTS, STEPS, DriftBook, dr
 from edgepart.planner.cluster import Cluster, Device, from_json, to_json
 from edgepart.planner.cost import Cost
 from edgepart.planner.graph import Graph
-from edgepart.planner.plan import Segment
+from edgepart.planner.plan import Program, Segment
 
 DEVICE = Device("a", "box", 3e9, 2e9, 1e9, 2, families={"conv": 5e9}, moves={"lrn": 1e8}, kernel_s=1e-5)
 drifts = st.floats(1 / MOST_DRIFT, MOST_DRIFT).map(stepped)
@@ -22,6 +23,10 @@ seconds = st.floats(1e-3, 10.0)
 
 def segment(digest: str, calibrated_s: float) -> Segment:
     return Segment(digest, b"", (), (), (), (), 2 * calibrated_s, 0.0, 0, calibrated_s)
+
+
+def program(*segments: Segment, flops_per_s: float = 0.0) -> Program:
+    return Program("a", (), segments, 0, 0, flops_per_s=flops_per_s)
 
 
 def cost(device: Device, profiles: dict[tuple[str, str, int], float] | None = None) -> Cost:
@@ -34,16 +39,16 @@ def test_all_segments_that_take_so_many_times_as_long_are_a_drift_within_bounds(
     calibrated: list[float], factor: float
 ) -> None:
     made = [segment(str(n), one) for n, one in enumerate(calibrated)]
-    found = drift(made, {one.digest: factor * one.calibrated_s for one in made})
+    found = drift(program(*made), DEVICE, {one.digest: factor * one.calibrated_s for one in made})
     assert found is not None and isclose(found, min(max(factor, 1 / MOST_DRIFT), MOST_DRIFT))
 
 
 def test_what_was_not_run_and_too_little_tell_nothing() -> None:
     made = [segment("run", LEAST_S), segment("not run", 1.0)]
-    assert drift(made, {"run": 3 * LEAST_S}) == pytest.approx(3.0)
-    assert drift(made, {"other": 1.0}) is None
-    assert drift([segment("run", LEAST_S / 2)], {"run": 1.0}) is None
-    assert drift([segment("run", 0.0)], {"run": 1.0}) is None
+    assert drift(program(*made), DEVICE, {"run": 3 * LEAST_S}) == pytest.approx(3.0)
+    assert drift(program(*made), DEVICE, {"other": 1.0}) is None
+    assert drift(program(segment("run", LEAST_S / 2)), DEVICE, {"run": 1.0}) is None
+    assert drift(program(segment("run", 0.0)), DEVICE, {"run": 1.0}) is None
 
 
 @given(st.floats(1 / MOST_DRIFT, MOST_DRIFT))
@@ -75,12 +80,24 @@ def test_a_device_that_comes_back_is_what_it_was(there: float, back: float) -> N
 def test_a_drift_stretches_what_was_calibrated_once_and_what_was_measured_never(
     factor: float, took: float
 ) -> None:
-    slow, made = DEVICE.drifted(factor), segment("d", 0.5)
-    assert isclose(cost(slow).running_s(made, "a"), factor * cost(DEVICE).running_s(made, "a"))
+    slow, one = DEVICE.drifted(factor), segment("d", 0.5)
+    made = program(one, flops_per_s=DEVICE.flops_per_s)
+    assert isclose(cost(slow).running_s(made, one), factor * cost(DEVICE).running_s(made, one))
     assert isclose(cost(slow).segment_s("a"), factor * cost(DEVICE).segment_s("a"))
     assert isclose(cost(slow).copy_s("a", 1e6), factor * cost(DEVICE).copy_s("a", 1e6))
     known = {("d", slow.pace, 2): took}
-    assert cost(slow, known).running_s(made, "a") == took
+    assert cost(slow, known).running_s(made, one) == took
+
+
+@given(drifts)
+def test_a_box_that_was_calibrated_anew_while_it_is_slow_has_not_drifted(factor: float) -> None:
+    one = segment("d", 0.5)
+    made = program(one, flops_per_s=DEVICE.flops_per_s)
+    anew = replace(DEVICE, flops_per_s=DEVICE.flops_per_s / factor)
+    found = drift(made, anew, {"d": 0.5 * factor})
+    assert found is not None and isclose(found, 1.0)
+    assert isclose(cost(anew).running_s(made, one), 0.5 * factor)
+    assert isclose(cost(anew.drifted(2.0)).running_s(made, one), 2 * 0.5 * factor)
 
 
 @given(st.sampled_from([2.0, 4.0, 1 / 4]), seconds)
