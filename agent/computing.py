@@ -89,7 +89,7 @@ class Computing:
         if options.objective == "throughput":
             # What one request takes alone says nothing for or against the plan.
             found = replace(found, latency_s=1 / plan.predicted_throughput_per_s)
-            return replace(found, note=_refinement(order, found))
+            return replace(found, note=_note(order, found))
         latency_s, single_s = simulation.latency_s, _single_s(study)
         if len(plan.programs) > 1:
             latency_s *= _disappointment(order, current_s)
@@ -104,8 +104,8 @@ class Computing:
             alone, of_one, chosen = search("single")
             found = replace(found, single_s=of_one.latency_s)
             if of_one.latency_s <= latency_s and len(plan.programs) > 1:
-                return _instead(order, found, alone, chosen)
-        return replace(found, note=_refinement(order, found))
+                found = _instead(order, found, alone, chosen)
+        return replace(found, note=_note(order, found))
 
     def _problem(self, order: ComputePlan, graph: Graph) -> Problem:
         """On the devices as they are now, with the memory that the deployment may take of each."""
@@ -154,9 +154,9 @@ def _search(
 
 def _instead(order: ComputePlan, found: PlanComputed, alone: Plan, chosen: bytes) -> PlanComputed:
     """One device, where several are no faster."""
-    note = _note(order, found.single_s)
+    note = _gave_way(order, 1, found.single_s)
     plan = replace(alone, why="; ".join(filter(None, (alone.why, note))))
-    found = replace(
+    return replace(
         found,
         plan=to_bytes(plan),
         names=tuple(plan.programs),
@@ -164,7 +164,19 @@ def _instead(order: ComputePlan, found: PlanComputed, alone: Plan, chosen: bytes
         memory_bytes=_memory(plan),
         chosen=chosen,
     )
-    return replace(found, note=note or _refinement(order, found))
+
+
+def _note(order: ComputePlan, found: PlanComputed) -> str:
+    """What is said of a plan that is made because of what was measured."""
+    return _gave_way(order, len(found.names), found.latency_s) or _refinement(order, found)
+
+
+def _gave_way(order: ComputePlan, devices: int, single_s: float) -> str:
+    """Of a plan on several devices that was measured to be slower than one, where one takes its place."""
+    before = tuple(from_bytes(order.current).programs) if order.measured_s and order.current else ()
+    if devices > 1 or len(before) < 2 or order.measured_s <= single_s:
+        return ""
+    return f"a plan on {', '.join(before)} took {order.measured_s:.3g} s, one device alone {single_s:.3g} s"
 
 
 def _refinement(order: ComputePlan, found: PlanComputed) -> str:
@@ -215,13 +227,6 @@ def _disappointment(order: ComputePlan, current_s: float) -> float:
     if not order.measured_s or not 0 < current_s < math.inf or len(from_bytes(order.current).programs) < 2:
         return 1.0
     return max(1.0, order.measured_s / current_s)
-
-
-def _note(order: ComputePlan, single_s: float) -> str:
-    if not order.measured_s:
-        return ""
-    on = ", ".join(from_bytes(order.current).programs)
-    return f"a plan on {on} took {order.measured_s:.3g} s, one device alone {single_s:.3g} s"
 
 
 def _seconds_of(current: bytes, study: Study, asked: Plan | None) -> float:

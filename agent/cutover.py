@@ -492,7 +492,9 @@ class Cutover:
 
 def _nothing_new(before: PlanKey | None, now: PlanKey) -> bool:
     """Whether only what was measured differs between two keys."""
-    return before is not None and before != now and replace(before, drifts=now.drifts) == now
+    if before is None or before == now:
+        return False
+    return replace(before, drifts=now.drifts, disappointed=now.disappointed) == now
 
 
 def _knows(report: Report, name: str, version: Version) -> bool:

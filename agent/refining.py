@@ -96,12 +96,12 @@ class Refining:
                 self._patience_s.pop(node, None)
 
     def _let_go(self, serving: Collection[str], known: Mapping[str, float], now: float) -> None:
-        """Drifts of devices that are left out."""
+        """Drifts of devices that are left out; they have a damping of their own."""
         for node, drift in known.items():
             if drift == 1.0 or node in serving:
                 self._idle_since.pop(node, None)
             elif now >= self._idle_since.setdefault(node, now) + self._patience(node):
-                self._let_go_at[node] = now
+                self._let_go_at[node], self._used[node] = now, 1.0
                 self._patience_s[node] = min(2 * self._patience(node), self._timing.most_patience_s)
                 del self._idle_since[node]
         for kept in (self._idle_since, self._patience_s, self._let_go_at):

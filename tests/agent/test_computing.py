@@ -66,6 +66,16 @@ def test_a_plan_on_several_devices_that_was_slower_than_one_gives_way_to_one_and
     assert found.note in from_bytes(found.plan).why
 
 
+def test_one_device_that_the_search_itself_prefers_is_said_to_be_faster_too() -> None:
+    split = thorough()
+    (_, slow) = NODES
+    made = order(2, "auto", split.plan)
+    key = replace(made.key, drifts=((slow, 8.0),))
+    found = computed(replace(made, quick=False, key=key, measured_s=3 * split.single_s))
+    assert len(found.names) == 1
+    assert f"a plan on d0, d1 took {3 * split.single_s:.3g} s, one device alone" in found.note
+
+
 def test_a_plan_that_was_slower_than_predicted_and_faster_than_one_stays() -> None:
     split = thorough()
     between_s = (split.latency_s + split.single_s) / 2
@@ -133,7 +143,9 @@ def test_what_fails_inside_the_planner_is_an_answer_that_stays(
 # What was measured
 
 
-def measured(before: PlanComputed, strategy: str, drift: float, profiles: tuple[Profile, ...] = ()) -> ComputePlan:
+def measured(
+    before: PlanComputed, strategy: str, drift: float, profiles: tuple[Profile, ...] = ()
+) -> ComputePlan:
     """The same question, after d1 was found to take so many times as long as calibrated."""
     made = order(2, strategy, before.plan)
     key = replace(made.key, drifts=((NODES[1], drift),) if drift != 1.0 else ())

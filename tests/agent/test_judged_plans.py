@@ -321,7 +321,7 @@ def test_a_drift_lets_a_disappointing_plan_be_judged_once_more() -> None:
     story.compare(alone)
     tell(story, "a", 2.0)
     order = settled(story)
-    assert order.key.disappointed == "" and order.key.drifts
+    assert order.key.disappointed == "" and order.key.drifts and order.refines
     assert story.cutover.standing is not None
     assert story.cutover.standing.note == "a plan on a, b took 0.9 s"  # still so
     story.answer(split, current_s=1.6, single_s=1.6)

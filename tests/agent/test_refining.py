@@ -143,6 +143,7 @@ def test_a_device_that_is_left_out_gets_another_chance_and_tells_how_it_is() -> 
 def test_one_that_is_as_slow_as_before_gets_the_next_chance_later() -> None:
     story = left_out()
     first = given_another_chance(story)
+    story.now += 1.0
     story.tell("b", 8.0)  # as it was timed for a plan that it then got no part in
     story.look()
     story.next()
