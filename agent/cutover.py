@@ -32,7 +32,7 @@ from edgepart.agent.drift import DriftBook
 from edgepart.agent.events import ComputePlan, Effect, PlanComputed, PlanFailed, PlanKey, Send
 from edgepart.agent.judging import Judge, busiest_s, measured_over_predicted, seconds_as_measured
 from edgepart.agent.messages import NO_EPOCH, Epoch
-from edgepart.agent.planning import Cluster, Planning, PlanningTiming, compute
+from edgepart.agent.planning import Cluster, Planning, PlanningTiming, compute, nothing_new
 from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.refining import Refining
 from edgepart.planner.plan import from_bytes
@@ -298,14 +298,14 @@ class Cutover:
                     measured_s=took_s,
                     taken=self._taken(world),
                     chosen=current.chosen,
-                    refines=_nothing_new(current.made_for, key),
+                    refines=nothing_new(current.made_for, key),
                 )
         else:
             yield from self._contingency(current, world, now)
 
     def _refine(self, key: PlanKey, world: World, now: float) -> None:
         """What was measured counts from the next plan on."""
-        settled = self.serving and self.next is None and self.active is not None
+        settled = self.serving and self.next is None
         serving = self.active.nodes if settled and self.active is not None else None
         nodes = [node for node, _, _ in key.devices]
         self.refining.look(world.drifts, key.deployment, key.version, nodes, serving, now)
@@ -488,13 +488,6 @@ class Cutover:
         if wanted:
             return f"none of the devices it may use ({wanted}) is ready; here are {here}"
         return f"no device was measured yet; here are {here}"
-
-
-def _nothing_new(before: PlanKey | None, now: PlanKey) -> bool:
-    """Whether only what was measured differs between two keys."""
-    if before is None or before == now:
-        return False
-    return replace(before, drifts=now.drifts, disappointed=now.disappointed) == now
 
 
 def _knows(report: Report, name: str, version: Version) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from edgepart.agent.control import ALIVE, Card, Deployment, Profile
@@ -214,6 +214,13 @@ class Planning:
         """When something may become due only because time passes."""
         times = [self._retry_at, self._key_at + self._hold_s, *(until for until, _ in self._avoided.values())]
         return min((time for time in times if time > now), default=math.inf)
+
+
+def nothing_new(before: PlanKey | None, now: PlanKey) -> bool:
+    """Whether only what was measured differs between two keys."""
+    if before is None or before == now:
+        return False
+    return replace(before, drifts=now.drifts, disappointed=now.disappointed) == now
 
 
 def compute(
