@@ -169,3 +169,6 @@ class BundledCost:
     def profiled_s(self, digest: str, device: str) -> float | None:
         """Nobody measures bundles."""
         return None
+
+    def drift(self, device: str) -> float:
+        return self.cost.drift(device)
