@@ -216,13 +216,26 @@ def show(found: Sequence[Cell]) -> None:
     show_table(
         table(columns, rows, right=("auto ms", "devices", "single / auto", "next / auto")),
     )
+
+
+def summary(found: Sequence[Cell]) -> str:
     mean = geometric_mean([cell.ratio for cell in found])
     beaten = sum(cell.dominated for cell in found)
     strictly = sum(cell.ratio > 1 + ROUNDING for cell in found)
-    say(
+    return (
         f"{len(found)} cells: auto is the fastest alone in {strictly}, beaten in {beaten}; a "
         f"device hurts in {sum(c.hurts for c in found)}. Mean of next / auto: {mean:.3f}."
     )
+
+
+def show_grid(found: Sequence[Cell]) -> None:
+    """How many times as long as `auto` the best other strategy takes, as documents have it: over the links, slow to fast."""
+    clusters = tuple(dict.fromkeys(cell.cluster for cell in found))
+    rows = []
+    for model in dict.fromkeys(cell.model for cell in found):
+        ratios = {c: [x.ratio for x in found if (x.model, x.cluster) == (model, c)] for c in clusters}
+        rows.append((model, *(", ".join(f"{ratio:.3f}" for ratio in ratios[c]) for c in clusters)))
+    show_table(table(("model", *clusters), rows), markdown=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -233,13 +246,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--clusters", nargs="+", choices=SPEEDS, default=tuple(SPEEDS))
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--markdown", action="store_true", help="print a grid as documents have it")
     parser.add_argument("--json", type=Path, help="every number is kept there")
     options = parser.parse_args(arguments)
     quick = [(model, *where) for model in QUICK[0] for where in QUICK[1]]
     wanted = quick if options.quick else cells(options.models, options.clusters)
     found = run(wanted, options.processes, options.json)
     say(f"On {sentence()}.")
-    show(found)
+    (show_grid if options.markdown else show)(found)
+    say(summary(found))
     return int(any(cell.dominated or cell.hurts for cell in found))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,20 @@ def sentence() -> str:
     )
 
 
-def show_table(table: Table) -> None:
-    """Prints a table as wide as it is, also where no terminal says how wide it may be."""
-    Console(width=200, highlight=False).print(table)
+def show_table(table: Table, markdown: bool = False) -> None:
+    """Prints a table as wide as it is, also where no terminal says how wide it may be; as documents have it, if wanted."""
+    if markdown:
+        print("\n".join(_markdown(table)))
+    else:
+        Console(width=200, highlight=False).print(table)
+
+
+def _markdown(table: Table) -> Iterator[str]:
+    if table.title:
+        yield from (f"**{table.title}**", "")
+    columns = [list(column.cells) for column in table.columns]
+    yield f"| {' | '.join(str(column.header) for column in table.columns)} |"
+    marks = ("---:" if column.justify == "right" else "---" for column in table.columns)
+    yield f"| {' | '.join(marks)} |"
+    for cells in zip(*columns, strict=True):
+        yield f"| {' | '.join(map(str, cells))} |"

@@ -146,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--nodes", type=int, default=20_000, help="of a transformer, for optcnn and tofu; 0 for none"
     )
     parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--markdown", action="store_true", help="print the table as documents have it")
     parser.add_argument("--json", type=Path, help="write every number there")
     options = parser.parse_args(arguments)
     collect_seldom()
@@ -175,7 +176,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     columns = ("model", "operators", "devices", "strategy", "search", "simulate", "predicted latency", "what")
     show_table(
-        table(columns, rows, right=("operators", "devices", "search", "simulate", "predicted latency"))
+        table(columns, rows, right=("operators", "devices", "search", "simulate", "predicted latency")),
+        options.markdown,
     )
     if options.json:
         document = {"machine": describe(), "searches": [asdict(one) for one in made]}

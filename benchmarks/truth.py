@@ -212,6 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--counts", nargs="+", type=int, default=list(COUNTS))
     parser.add_argument("--strategies", nargs="+", default=list(STRATEGIES))
     parser.add_argument("--clusters", nargs="+", choices=list(CLUSTERS), default=list(CLUSTERS))
+    parser.add_argument("--markdown", action="store_true", help="print tables as documents have them")
     parser.add_argument("--json", type=Path, default=Path("results/truth.json"))
     options = parser.parse_args(arguments)
     say = Console(stderr=True, highlight=False).print
@@ -225,7 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = summary(rows)
     print(sentence())
     for table in tables(rows):
-        show_table(table)
+        show_table(table, options.markdown)
     print(
         f"median error {found['median_error']:.1%} (aim {AIM:.0%}), once timed "
         f"{found['median_error_once_timed']:.1%}; of computing alone {found['median_compute_error']:.1%}; "
