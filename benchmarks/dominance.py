@@ -229,7 +229,7 @@ def summary(found: Sequence[Cell]) -> str:
 
 
 def show_grid(found: Sequence[Cell]) -> None:
-    """How many times as long as `auto` the best other strategy takes, over the links, slow to fast; as documents have it."""
+    """How many times as long as `auto` the next best strategy takes, by links from slow to fast, as documents have it."""
     clusters = tuple(dict.fromkeys(cell.cluster for cell in found))
     rows = []
     for model in dict.fromkeys(cell.model for cell in found):
