@@ -60,12 +60,20 @@ def devices(state: State = None, agent: Agent = None, as_json: Json = False) -> 
     out = console()
     out.print(table(columns, rows, right=columns[2:]))
     if links := document.get("links"):
+        # A small message takes the way, and its fixed cost at each end.
         rows_of_links = [
-            (f"{link['a']} - {link['b']}", f"{nbytes(link['bytes_per_s'])}/s", seconds(link["latency_s"]))
+            (
+                f"{link['a']} - {link['b']}",
+                f"{nbytes(link['bytes_per_s'])}/s",
+                seconds(link["latency_s"] + 2 * link["message_s"]),
+            )
             for link in links
         ]
         out.print()
-        out.print(table(("link", "speed", "latency"), rows_of_links, right=("speed", "latency")))
+        out.print(table(("link", "speed", "small message"), rows_of_links, right=("speed", "small message")))
+    for medium in document.get("media", ()):
+        members = ", ".join(medium["devices"])
+        out.print(f"\n{members} send {nbytes(medium['bytes_per_s'])}/s at most when all send at once")
 
 
 def models(state: State = None, agent: Agent = None, as_json: Json = False) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from edgepart.cli import clustering, deploying, output, tensors, verifying
 from edgepart.cli.client import Client, error_from
 from edgepart.cli.main import main
 from edgepart.cli.options import Target, target_of
+from edgepart.planner.cluster import Cluster, Device, Link, Medium, to_json
 from edgepart.planner.errors import Infeasible, ModelError, RequestError, Unavailable, UsageError
 from tests.agent.gateway.conftest import CREDENTIAL, LIMITS, Served, served
 from tests.agent.gateway.fakes import NO_ROOM, A, FakeNode, add_model
@@ -227,6 +229,19 @@ def test_models_and_devices(edgepart: Edgepart, member: Path, served: Served) ->
     assert document(edgepart("devices", "--state", str(member), "--json"))["devices"] == []
     served.node.sessions.clear()
     assert "Nothing is deployed" in edgepart("models", "--state", str(member))[1]
+
+
+def test_devices_say_what_links_do_and_what_all_of_them_share(
+    edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device("pi-a", "bcm2711", 1.2e10, 3.2e9, 3.5e9, threads=4)
+    link = {("pi-a", "pi-b"): Link(1e8, 2e-4, 1e-4)}
+    crowd = Medium("what all share", 1.5e8, frozenset({"pi-b", "pi-a"}))
+    found = Cluster((device, replace(device, name="pi-b")), link, media=(crowd,))
+    monkeypatch.setattr(served.node, "devices", lambda: to_json(found))
+    _, out, _ = edgepart("devices", "--state", str(member))
+    assert re.search(r"pi-a - pi-b +100 MB/s +0.4 ms", out)
+    assert "pi-a, pi-b send 150 MB/s at most when all send at once" in out
 
 
 # Deploying
