@@ -169,16 +169,21 @@ def test_whatever_is_told_searches_are_few_and_the_last_word_counts_in_the_end(
 ) -> None:
     story = Story()
     before, taken = story.look(), []
+
+    def look() -> None:
+        nonlocal before
+        now = story.look()
+        taken.extend([story.now] if now != before else [])
+        before = now
+
     for wait_s, node, factor in news:
         end = story.now + wait_s
         while (wake := story.refining.wake_at(story.now)) <= end:
             story.now = wake
-            now = story.look()
-            taken += [story.now] if now != before else []
-            before = now
+            look()
         story.now = end
         story.tell(node, factor)
-        story.look()
+        look()
     gaps = [b - a for a, b in pairwise(taken)]
     assert all(gap >= TIMING.wait_s for gap in gaps)
     story.look(TIMING.most_wait_s)
