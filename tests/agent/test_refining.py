@@ -185,7 +185,7 @@ def test_whatever_is_told_searches_are_few_and_the_last_word_counts_in_the_end(
         story.tell(node, factor)
         look()
     gaps = [b - a for a, b in pairwise(taken)]
-    assert all(gap >= TIMING.wait_s for gap in gaps)
+    assert all(gap > TIMING.wait_s - 1e-6 for gap in gaps)  # times are sums of floats
     story.look(TIMING.most_wait_s)
     last = {node: factor for _, node, factor in news}
     assert story.look() == tuple(sorted((node, factor) for node, factor in last.items() if factor != 1.0))
