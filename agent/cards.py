@@ -30,8 +30,8 @@ class Together:
     """Node ids."""
     bytes_per_s: float
     """All of them, in all directions, in messages as devices send that share a layer."""
-    messages_per_s: float
-    """The same of messages without payload."""
+    message_s: float
+    """What a message without payload then takes from one device to another."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def read(document: bytes) -> Measured:
 
 
 def _together(entry: Mapping[str, Any]) -> Together:
-    nodes, rates = entry["nodes"], [float(entry[key]) for key in ("bytes_per_s", "messages_per_s")]
+    nodes, rates = entry["nodes"], [float(entry[key]) for key in ("bytes_per_s", "message_s")]
     if not all(0 < rate < float("inf") for rate in rates) or not all(isinstance(n, str) for n in nodes):
         raise ValueError(f"together {entry}")
     return Together(frozenset(nodes), *rates)
@@ -124,11 +124,8 @@ def _sharing(cluster: Cluster, crowds: Iterable[Together], names: Mapping[str, s
 
 
 def _crowded(link: Link, crowd: Together) -> Link:
-    """With messages that cost as much of what all share as they were found to; one alone takes as long as before."""
-    way_s = link.latency_s + 2 * link.message_s
-    most_s = crowd.bytes_per_s / (crowd.messages_per_s * link.bytes_per_s)
-    message_s = min(max(link.message_s, most_s), way_s / 2)
-    return replace(link, message_s=message_s, latency_s=way_s - 2 * message_s)
+    """As it is when others send too, which in a division they do at the same time."""
+    return replace(link, latency_s=max(link.latency_s, crowd.message_s - 2 * link.message_s))
 
 
 def _worse(one: Link, two: Link) -> Link:
@@ -151,11 +148,7 @@ def differs(old: Measured, new: Measured) -> bool:
         (old.device.memory_bytes_per_s, new.device.memory_bytes_per_s),
         (old.device.memory_bytes, new.device.memory_bytes),
         *((old.links[node].bytes_per_s, link.bytes_per_s) for node, link in new.links.items()),
-        *(
-            [(was.bytes_per_s, now.bytes_per_s), (was.messages_per_s, now.messages_per_s)]
-            if was and now
-            else []
-        ),
+        *([(was.bytes_per_s, now.bytes_per_s), (was.message_s, now.message_s)] if was and now else []),
         *((old.links[node].latency_s + 1e-3, link.latency_s + 1e-3) for node, link in new.links.items()),
     ]
     return any(abs(a - b) > NOISE * max(a, b) for a, b in pairs)

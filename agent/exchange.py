@@ -63,13 +63,15 @@ class EchoTogether:
     """Of each echo's payload."""
     count: int
     """Echoes under way at once."""
+    times: int
+    """So often, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class EchoedTogether:
     ticket: int
     seconds: float
-    """Until all were back."""
+    """Until all were back; of all times."""
     error: str = ""
 
 

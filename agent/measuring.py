@@ -47,6 +47,8 @@ CROWD_S = 0.2
 """How long echoing together may take, about, were the links alone."""
 MOST_TOGETHER = 32
 """Echoes of one device then."""
+NEIGHBOURS, SMALL_TIMES = 2, 16
+"""Echoes without payload that a device then has under way, as one that shares a layer has two neighbours, and how often."""
 ROUNDS = 3
 """Of echoing together; the median counts."""
 
@@ -183,13 +185,13 @@ class Measuring:
         count = int(CROWD_S * min(rates, default=0.0) / (4 * BORDER_BYTES))
         count = max(2, min(MOST_TOGETHER, count))
         try:
-            large = [await self._round_s(ring, BORDER_BYTES, count) for _ in range(ROUNDS)]
-            small = [await self._round_s(ring, 0, MOST_TOGETHER) for _ in range(ROUNDS)]
+            large = [await self._round_s(ring, BORDER_BYTES, count, 1) for _ in range(ROUNDS)]
+            small = [await self._round_s(ring, 0, NEIGHBOURS, SMALL_TIMES) for _ in range(ROUNDS)]
         except Unavailable as error:
             log.info("what all can send at once is not measured: %s", error)
             return
-        echoes, messages = 2 * count * len(ring), 2 * MOST_TOGETHER * len(ring)
-        together = Together(frozenset(ring), echoes * BORDER_BYTES / median(large), messages / median(small))
+        nbytes = 2 * BORDER_BYTES * count * len(ring)
+        together = Together(frozenset(ring), nbytes / median(large), median(small) / (2 * SMALL_TIMES))
         log.info("%d devices at once: %s", len(ring), together)
         self._measured = replace(self._measured, together=together)
 
@@ -197,12 +199,12 @@ class Measuring:
         theirs = self._theirs(node)
         return () if theirs is None else tuple(theirs.links.values())
 
-    async def _round_s(self, ring: Sequence[str], nbytes: int, count: int) -> float:
+    async def _round_s(self, ring: Sequence[str], nbytes: int, count: int, times: int) -> float:
         """Of the slowest. Unavailable where one does not answer."""
         after = {node: ring[(place + 1) % len(ring)] for place, node in enumerate(ring)}
 
         async def one(node: str) -> EchoedTogether:
-            question = EchoTogether(0, after[node], nbytes, count)
+            question = EchoTogether(0, after[node], nbytes, count, times)
             if node == self._node:
                 return await self.asked(question)
             answer, _ = await self._asks.ask(node, question, timeout_s=ECHO_S + 2)
@@ -218,10 +220,12 @@ class Measuring:
 
     async def asked(self, question: EchoTogether) -> EchoedTogether:
         """Another member, or this one, wants to know."""
-        if question.nbytes > ECHO_BYTES or question.count > MOST_TOGETHER:
+        if question.nbytes > ECHO_BYTES or question.count * question.times > MOST_TOGETHER:
             return EchoedTogether(question.ticket, 0.0, "that is more than an agent sends to measure")
+        seconds = 0.0
         try:
-            seconds = await self._trip_s(question.node, question.nbytes, question.count)
+            for _ in range(question.times):
+                seconds += await self._trip_s(question.node, question.nbytes, question.count)
         except Unavailable as error:
             return EchoedTogether(question.ticket, 0.0, str(error))
         return EchoedTogether(question.ticket, seconds)

@@ -50,8 +50,8 @@ def test_a_card_comes_back_the_same() -> None:
         changed(links={"b": {"bytes_per_s": 1, "latency_s": 0, "message_s": 0, "colour": 1}}),
         changed(together=5),
         changed(together={"nodes": ["a"], "bytes_per_s": 1.0}),
-        changed(together={"nodes": [1], "bytes_per_s": 1.0, "messages_per_s": 1.0}),
-        changed(together={"nodes": ["a"], "bytes_per_s": 0.0, "messages_per_s": 1.0}),
+        changed(together={"nodes": [1], "bytes_per_s": 1.0, "message_s": 1.0}),
+        changed(together={"nodes": ["a"], "bytes_per_s": 0.0, "message_s": 1.0}),
     ],
     ids=lambda document: document[-40:].decode("latin-1"),
 )
@@ -84,13 +84,13 @@ def test_only_what_a_planner_may_care_about_is_news() -> None:
     assert differs(MEASURED, Measured(DEVICE))
     assert differs(MEASURED, Measured(replace(DEVICE, flops_per_s=2e10), MEASURED.links))
     assert differs(Measured(DEVICE), MEASURED)
-    crowd = replace(MEASURED, together=Together(frozenset("ab"), 1e8, 1e4))
+    crowd = replace(MEASURED, together=Together(frozenset("ab"), 1e8, 1e-4))
     assert differs(MEASURED, crowd)
     assert differs(crowd, MEASURED)
-    assert not differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1.1e8, 1.1e4)))
-    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 2e8, 1e4)))
-    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1e8, 2e4)))
-    assert differs(crowd, replace(crowd, together=Together(frozenset("abc"), 1e8, 1e4)))
+    assert not differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1.1e8, 1.1e-4)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 2e8, 1e-4)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1e8, 2e-4)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("abc"), 1e8, 1e-4)))
 
 
 def crowd_of(*measured: Together) -> Cluster:
@@ -104,31 +104,28 @@ def crowd_of(*measured: Together) -> Cluster:
 def test_devices_share_something_where_they_send_less_together_than_one_by_one() -> None:
     three = frozenset("abc")
     apart = crowd_of()
-    assert crowd_of(Together(three, 3e8 * SHARED, 1e3)) == apart
+    assert crowd_of(Together(three, 3e8 * SHARED, 1e-3)) == apart
     rate = 2.9e8 * SHARED
-    together = crowd_of(Together(three, rate, 1e9))
+    together = crowd_of(Together(three, rate, 1e-9))
     assert together.media == (Medium("what all share", rate, frozenset("ABC")),)
     assert together.links == apart.links
     measured = replace(MEASURED, together=Together(three, rate, 5.0))
     assert read(write(measured)) == measured
 
 
-def test_messages_cost_what_they_do_in_a_crowd_and_one_alone_takes_as_long_as_before() -> None:
-    def link(messages_per_s: float) -> Link:
-        return crowd_of(Together(frozenset("abc"), 2e8, messages_per_s)).link("A", "B")
+def test_a_message_takes_as_long_as_it_does_in_a_crowd_where_devices_share_something() -> None:
+    def link(rate: float, message_s: float) -> Link:
+        return crowd_of(Together(frozenset("abc"), rate, message_s)).link("A", "B")
 
-    assert link(1e9) == Link(1e8, 1e-3, 1e-4)
-    assert link(1e4).message_s == pytest.approx(
-        2e-4
-    )  # 1e4 of them, of 1e8 * 2e-4 bytes each, fill 2e8 bytes/s
-    assert link(1e4).latency_s == pytest.approx(8e-4)
-    assert link(1.0).message_s == pytest.approx(6e-4)  # all of the way
-    assert link(1.0).latency_s == pytest.approx(0.0)
+    assert link(2e8, 1e-4) == Link(1e8, 1e-3, 1e-4)
+    assert link(2e8, 3e-3).latency_s + 2e-4 == pytest.approx(3e-3)
+    assert link(2e8, 3e-3).message_s == 1e-4
+    assert link(3e8, 3e-3) == Link(1e8, 1e-3, 1e-4)
 
 
 def test_the_largest_crowd_of_those_present_counts_and_of_equals_the_fastest() -> None:
     def media(*crowds: tuple[str, float]) -> list[tuple[float, frozenset[str]]]:
-        found = crowd_of(*(Together(frozenset(nodes.split()), rate, 1e6) for nodes, rate in crowds))
+        found = crowd_of(*(Together(frozenset(nodes.split()), rate, 1e-6) for nodes, rate in crowds))
         return [(medium.bytes_per_s, medium.devices) for medium in found.media]
 
     assert media(("a b c", 1e7), ("a b", 5e6), ("a b c", 2e7)) == [(2e7, frozenset("ABC"))]

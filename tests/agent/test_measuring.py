@@ -151,10 +151,11 @@ def test_the_largest_has_all_echo_at_once_and_tells_what_came_of_it() -> None:
         assert found is not None
         assert found.nodes == {"a", "b", "m"}
         counts = {question.nbytes: question.count for _, question in others.together}
+        (times,) = {question.times for _, question in others.together if question.nbytes == 0}
         assert counts.keys() == {0, BORDER_BYTES}
         rate = 2 * BORDER_BYTES * counts[BORDER_BYTES] * 3 / others.together_s
         assert found.bytes_per_s == pytest.approx(rate)
-        assert found.messages_per_s == pytest.approx(2 * counts[0] * 3 / others.together_s)
+        assert found.message_s == pytest.approx(others.together_s / (2 * times))
         assert {(node, question.node) for node, question in others.together} == {("a", "b"), ("b", "m")}
         assert ("a", BORDER_BYTES) in others.echoes  # its own part: the ring goes round
 
@@ -187,7 +188,14 @@ def test_a_crowd_that_one_does_not_join_is_tried_again() -> None:
     run(work)
 
 
-@pytest.mark.parametrize("question", [EchoTogether(5, "a", 1 << 30, 1), EchoTogether(5, "a", 1, 1 << 20)])
+@pytest.mark.parametrize(
+    "question",
+    [
+        EchoTogether(5, "a", 1 << 30, 1, 1),
+        EchoTogether(5, "a", 1, 1 << 20, 1),
+        EchoTogether(5, "a", 1, 1, 1 << 20),
+    ],
+)
 def test_nobody_can_make_an_agent_send_without_end(question: EchoTogether) -> None:
     async def work(made: Measuring, others: Others) -> None:
         answer = await made.asked(question)
@@ -201,7 +209,7 @@ def test_nobody_can_make_an_agent_send_without_end(question: EchoTogether) -> No
 def test_who_cannot_reach_the_next_one_says_so() -> None:
     async def work(made: Measuring, others: Others) -> None:
         others.silent = {"a"}
-        assert "a did not answer" in (await made.asked(EchoTogether(5, "a", 1, 1))).error
-        assert (await made.asked(EchoTogether(5, "b", 1, 1))).seconds > 0
+        assert "a did not answer" in (await made.asked(EchoTogether(5, "a", 1, 1, 1))).error
+        assert (await made.asked(EchoTogether(5, "b", 1, 1, 3))).seconds > 0
 
     run(work)

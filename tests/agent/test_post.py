@@ -122,7 +122,7 @@ def test_each_message_finds_its_way() -> None:
     data: list[tuple[Any, list[bytes]]] = [
         (Cancel("net", EPOCH, "you/1"), []),
         (WantFiles(1, "0"), []),
-        (EchoTogether(2, "she", 5, 6), []),
+        (EchoTogether(2, "she", 5, 6, 7), []),
         (Part(3, 10), [b"x"]),
     ]
 
