@@ -5,7 +5,7 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # RapidOCR asks for opencv-python, which wants a desktop's libGL; its headless twin runs anywhere.
 HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --force-reinstall opencv-python-headless
 
-.PHONY: demo test lint types tests bench answers docs cases clean
+.PHONY: demo test lint types tests bench truth dominance search answers docs cases clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -39,6 +39,15 @@ tests: .venv/.dev
 
 bench: .venv/.dev  ## the README's numbers; takes about six minutes on a machine that does nothing else
 	$(BIN)/python -m benchmarks.overhead --markdown
+
+truth: .venv/.dev  ## predicted against measured on slow devices; takes half an hour on a machine that does nothing else
+	$(BIN)/python -m benchmarks.truth --markdown
+
+dominance: .venv/.dev  ## auto against every other strategy, simulated, in 198 cells; takes a quarter of an hour on two cores
+	$(BIN)/python -m benchmarks.dominance --json results/dominance.json
+
+search: .venv/.dev  ## how long strategies search; takes some minutes
+	$(BIN)/python -m benchmarks.search_time --devices 4 8 32 --unequal
 
 answers: .venv/.dev  ## every model under every strategy, and along every axis, answers what one session does; takes an hour
 	$(BIN)/python -m benchmarks.answers

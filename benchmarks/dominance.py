@@ -182,6 +182,7 @@ def _read(path: Path | None) -> list[Cell]:
 def _write(path: Path, found: Sequence[Cell]) -> None:
     """Whole or not at all, as it may be stopped at any time."""
     document = {"machine": describe(), "cells": [asdict(cell) for cell in found]}
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".new")
     beside.write_text(json.dumps(document, indent=2))
     beside.replace(path)
