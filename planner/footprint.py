@@ -13,7 +13,7 @@ import numpy as np
 from edgepart.planner.division import Choice, Divide, Reduce, Whole, part, tiles
 from edgepart.planner.elimination import Table
 from edgepart.planner.layout import Parted
-from edgepart.planner.portion import Addends, Portion, Sums, portion
+from edgepart.planner.portion import Addends, Held, Portion, Sums, portion
 from edgepart.planner.reach import Reach
 from edgepart.planner.region import Region
 from edgepart.planner.study import Study
@@ -79,15 +79,11 @@ class Footprint:
         )
 
 
-_Held = tuple[Region | None, ...]
-"""Of one device, its region of each exit."""
-
-
 @dataclass(frozen=True)
 class _Row:
     """One configuration; by device."""
 
-    held: list[_Held]
+    held: list[Held]
     done: list[Portion]
     seconds: float
     addends: Table
@@ -106,7 +102,7 @@ class Walker:
         self.limits = [study.limit_bytes(device.name) for device in self.devices]
         self.nothing = np.zeros((len(self.devices), len(self.devices)))
         self.timed = True
-        self._portions: dict[tuple[_Held, str | None], Portion] = {}
+        self._portions = study.portions.setdefault(reach.layer.number, {})
         self._parted: dict[tuple[str, Parted], Sums] = {}
 
     @cached_property
@@ -141,7 +137,7 @@ class Walker:
         done = [self._portion(one) for one in held]
         return _Row(held, done, self._longest(enumerate(done)), self.nothing)
 
-    def _held(self, choice: Choice) -> list[_Held]:
+    def _held(self, choice: Choice) -> list[Held]:
         if isinstance(choice, Whole):
             given = [dict.fromkeys(choice.devices, region) for region in self.full.values()]
         elif isinstance(choice, Divide):
@@ -150,7 +146,7 @@ class Walker:
             raise ValueError(f"{choice} is no configuration: a layer's regions would hang on its readers'")
         return [tuple(regions.get(device.name) for regions in given) for device in self.devices]
 
-    def _portion(self, held: _Held, without: str | None = None) -> Portion:
+    def _portion(self, held: Held, without: str | None = None) -> Portion:
         key = (held, without)
         found = self._portions.get(key)
         if found is None:
@@ -167,7 +163,7 @@ class Walker:
             for n, one in done
         )
 
-    def _summed(self, held: list[_Held], name: str, parted: Parted) -> _Row:
+    def _summed(self, held: list[Held], name: str, parted: Parted) -> _Row:
         """Each device makes the addends of its part; then the rest of the layer is computed where it is held."""
         sums = self._sums(name, parted)
         rest = [self._portion(one, name) for one in held]
@@ -195,7 +191,7 @@ class Walker:
             self._parted[key] = Sums(self.ground, self.reach, op, parted.axis, parts)
         return self._parted[key]
 
-    def _combined(self, sums: Sums, held: list[_Held], rest: list[Portion]) -> Iterator[tuple[int, Region]]:
+    def _combined(self, sums: Sums, held: list[Held], rest: list[Portion]) -> Iterator[tuple[int, Region]]:
         """By device, what of the parted operator's output it makes out of addends."""
         name, exits = sums.op.outputs[0], self.reach.layer.exits
         for n, one in enumerate(rest):

@@ -4,13 +4,14 @@ same but for names are measured once for all searches of one study. Rules only."
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from functools import partial
+from functools import cached_property, partial
 
 from edgepart.planner.access.language import Outputs
 from edgepart.planner.cluster import Device
 from edgepart.planner.cost import Cost, Work
 from edgepart.planner.fusion import Coarse
 from edgepart.planner.graph import Operator
+from edgepart.planner.reach import Reach, reaches
 from edgepart.planner.region import Region
 from edgepart.planner.work import standing
 
@@ -58,6 +59,11 @@ class Ground:
         self._kinds: dict[str, int] = {}
         self._numbers: dict[Hashable, int] = {}
         self._pieces: dict[Hashable, Piece] = {}
+
+    @cached_property
+    def reaches(self) -> tuple[Reach, ...]:
+        """The nodes of a layer-wise search, for all searches of one study."""
+        return reaches(self.coarse, self.cost.free)
 
     def piece(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> Piece:
         """Of `op`, for regions of its outputs by index."""

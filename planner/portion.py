@@ -19,6 +19,10 @@ from edgepart.planner.region import Interval, Region
 from edgepart.planner.work import work_of
 
 
+Held = tuple[Region | None, ...]
+"""Of one device, its region of each exit of a layer."""
+
+
 @dataclass(frozen=True)
 class Portion:
     """Of one layer, for given regions of its exits."""

@@ -21,7 +21,7 @@ from edgepart.planner.elimination import Edge, Table
 from edgepart.planner.footprint import Footprint, Spread, Walker
 from edgepart.planner.overlap import overlaps
 from edgepart.planner.portion import Portion
-from edgepart.planner.reach import Reach, reaches
+from edgepart.planner.reach import Reach
 from edgepart.planner.study import Study
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -64,7 +64,7 @@ class Pricer:
         self._tables: dict[Hashable, Table] = {}
 
     def run(self) -> Priced:
-        nodes = reaches(self.study.coarse, self.study.cost.free)
+        nodes = self.study.ground.reaches
         prints = [self.footprint(node) for node in nodes]
         homes = {name: (n, k) for n, node in enumerate(nodes) for k, name in enumerate(node.layer.exits)}
         unary = [one.seconds for one in prints]

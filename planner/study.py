@@ -21,6 +21,7 @@ from edgepart.planner.laying import Laying
 from edgepart.planner.layout import Layout, Problem, Strategy, Sync
 from edgepart.planner.lower import Lowering
 from edgepart.planner.pipelined import Stream, fitting, stream
+from edgepart.planner.portion import Held, Portion
 from edgepart.planner.region import Region
 from edgepart.planner.simulate import Simulation, simulate, together
 
@@ -71,6 +72,9 @@ class Study:
         self._seconds: dict[str, Mapping[str, float]] = {}
         self._choices: dict[int, tuple[Mapping[str, Layout], Mapping[int, Choice]]] = {}
         self._needed: dict[int, Mapping[str, Mapping[str, Region]]] = {}
+        self.portions: dict[int, dict[tuple[Held, str | None], Portion]] = {}
+        """By node of a layer-wise search, what was measured of it, by what is held and what is left out; for all such
+        searches."""
         self.too_big: tuple[Strategy, Mapping[str, int]] | None = None
         """The best of the candidates that did not fit, and by device the bytes that it lacks."""
 
@@ -79,6 +83,7 @@ class Study:
         problem = replace(self.problem, cluster=cluster)
         other = Study(problem, self.cost.profiles)
         kept = {"coarse": self.coarse, "laying": self.laying, "ground": self.ground, "bundled": self.bundled}
+        other.portions = self.portions
         other.__dict__.update(kept)  # Cached properties, filled in.
         return other
 

@@ -16,7 +16,7 @@ from edgepart.planner.division import Choice
 from edgepart.planner.elimination import Edge, Table
 from edgepart.planner.footprint import Footprint, Walker
 from edgepart.planner.overlap import overlaps
-from edgepart.planner.reach import Reach, reaches
+from edgepart.planner.reach import Reach
 from edgepart.planner.study import Study
 
 
@@ -39,7 +39,7 @@ class Traffic:
         moves it."""
         self.study = study
         self.weights = weights
-        self.nodes: tuple[Reach, ...] = reaches(study.coarse, study.cost.free)
+        self.nodes: tuple[Reach, ...] = study.ground.reaches
         self._walkers: dict[int, Walker] = {}
         self._tables: dict[Hashable, Table] = {}
 
