@@ -58,6 +58,14 @@ class Levels:
             found = self._feeding[group, flows] = tuple(_feeding(share, by_name) for share in group.shares)
         return found
 
+    def own(self, draft: Draft) -> dict[int, tuple[tuple[str, int], ...]]:
+        """By id of a share, the tensors of which it reads what its device computes, and how many levels after it can be."""
+        found: dict[int, tuple[tuple[str, int], ...]] = {}
+        for group in draft.groups.values():
+            for share, feeding in zip(group.shares, self.feeding(draft, group), strict=True):
+                found[id(share)] = feeding.own
+        return found
+
     def sending(self, flow: Flow) -> tuple[_Sending, ...]:
         """For each move of a flow."""
         found = self._sending.get(flow)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from copy import copy
 from dataclasses import replace
 
+from edgepart.planner import timeline
 from edgepart.planner.access import Access
 from edgepart.planner.access import accesses as accesses_of
 from edgepart.planner.assemble import Sketches, assemble
@@ -20,11 +21,12 @@ from edgepart.planner.graph import Graph, Operator
 from edgepart.planner.layout import Layout, Problem, Strategy, Sync
 from edgepart.planner.levels import Levels
 from edgepart.planner.optimize import optimise, streamline
+from edgepart.planner.outlining import Outliner
 from edgepart.planner.partial import Written
 from edgepart.planner.plan import GATEWAY, Plan
 from edgepart.planner.region import Region
 from edgepart.planner.replicas import join_plans
-from edgepart.planner.stages import Cost, NoCost, Timing
+from edgepart.planner.stages import Cost, NoCost, Schedule, Seconds, Timing
 
 
 class Lowering:
@@ -43,6 +45,7 @@ class Lowering:
         self._levels = Levels()
         self._timing = Timing(self.cost)
         self._sketches = Sketches()
+        self._outliner = Outliner(self.cost, self._levels)
         self._owned: dict[tuple[str, int], tuple[Owned, Layout | None]] = {}
 
     def among(self, graph: Graph, accesses: Mapping[str, Access]) -> Lowering:
@@ -69,6 +72,19 @@ class Lowering:
                 for one in strategy.replicas
             ]
             return join_plans(made, strategy.name, strategy.why)
+        schedule, seconds = self._scheduled(strategy, optimised, sketch)
+        if sketch:
+            return assemble(schedule, seconds, self.cost, model_digest, sketches=self._sketches)
+        known = {} if digests is None else digests
+        return assemble(schedule, seconds, self.cost, model_digest, digests=known)
+
+    def outline(self, strategy: Strategy) -> tuple[timeline.Schedule, dict[str, int]]:
+        """What a sketch of a plan comes to, without the plan: what is to be simulated, and by device memory that is
+        enough. Not for replicas."""
+        schedule, seconds = self._scheduled(strategy, optimised=True, sketch=True)
+        return self._outliner.outline(schedule, seconds), self._outliner.most_bytes(schedule)
+
+    def _scheduled(self, strategy: Strategy, optimised: bool, sketch: bool) -> tuple[Schedule, Seconds]:
         broadcasts = strategy.sync is Sync.BROADCAST
         if broadcasts and optimised and sketch:  # What the optimiser comes to, without the way there.
             draft = self.lower(replace(strategy, sync=Sync.NEEDED))
@@ -81,10 +97,7 @@ class Lowering:
         seconds = self._timing.seconds_of(draft)
         if optimised:
             schedule = streamline(schedule, seconds, self.cost)
-        if sketch:
-            return assemble(schedule, seconds, self.cost, model_digest, sketches=self._sketches)
-        known = {} if digests is None else digests
-        return assemble(schedule, seconds, self.cost, model_digest, digests=known)
+        return schedule, seconds
 
     def lower(self, strategy: Strategy) -> Draft:
         """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not fit, and for

@@ -18,7 +18,6 @@ from edgepart.planner.reach import Reach
 from edgepart.planner.region import Interval, Region
 from edgepart.planner.work import work_of
 
-
 Held = tuple[Region | None, ...]
 """Of one device, its region of each exit of a layer."""
 

@@ -23,7 +23,7 @@ from edgepart.planner.lower import Lowering
 from edgepart.planner.pipelined import Stream, fitting, stream
 from edgepart.planner.portion import Held, Portion
 from edgepart.planner.region import Region
-from edgepart.planner.simulate import Simulation, simulate, together
+from edgepart.planner.simulate import Simulation, run_schedule, simulate, together
 
 SECOND_AXES = ("head", "channel", "feature", "sequence")
 """What a layer that lacks the wanted axis is divided along instead, the first that it has."""
@@ -35,6 +35,10 @@ ALIKE = {"sequence": ("height",), "height": ("sequence",), "head": ("channel",)}
 WORTH = 0.97
 """The score of something better over what is there, at most, to be spoken of: a smaller gain is within what predictions
 are wrong by."""
+
+ROOMY = 6
+"""Times what a model's weights and tensors take: of a device that has so much memory, what a candidate needs is not
+counted, as long as a bound on it is less."""
 
 Shares = tuple[tuple[str, float], ...]
 """Devices, and each one's part; need not sum to one."""
@@ -251,7 +255,8 @@ class Study:
         return found[1]
 
     def outline(self, strategy: Strategy) -> Simulation:
-        """The same but for memory, much quicker: operators that always run together are one (planner/bundles.py)."""
+        """The same but for memory, which is enough and may be more than is needed, much quicker: operators that always run
+        together are one (planner/bundles.py), and there is no plan (planner/outlining.py)."""
         key = _written(strategy)
         if key in self._forecasts:
             return self._forecasts[key][1]
@@ -260,10 +265,27 @@ class Study:
             if strategy.replicas:
                 made = together([self.outline(one) for one in strategy.replicas])
             else:
-                plan = self._sketching(strategy.parted).plan(strategy, sketch=True)
-                made = simulate(plan, self.cluster, self.problem.gateway, self.cost)
+                made = self._outlined(strategy)
             found = self._outlines[key] = (strategy, made)
         return found[1]
+
+    def _outlined(self, strategy: Strategy) -> Simulation:
+        """Memory is counted only where it may be short."""
+        lowering = self._sketching(strategy.parted)
+        if not self._is_roomy:
+            plan = lowering.plan(strategy, sketch=True)
+            return simulate(plan, self.cluster, self.problem.gateway, self.cost)
+        schedule, enough = lowering.outline(strategy)
+        made = run_schedule(schedule, self.cluster, self.problem.gateway)
+        return replace(made, peak_memory_bytes=enough)
+
+    @cached_property
+    def _is_roomy(self) -> bool:
+        """Whether any device is likely to have the memory for whatever a candidate asks of it."""
+        graph = self.graph
+        weights = sum(constant.nbytes for constant in graph.constants.values())
+        values = sum(tensor.nbytes for tensor in graph.tensors.values() if tensor.shape is not None)
+        return ROOMY * (weights + values) < min(map(self.limit_bytes, self.whole_s))
 
     def _sketching(self, parted: Iterable[str]) -> Lowering:
         """Writes bundles out; the operators `parted` stay apart."""
