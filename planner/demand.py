@@ -6,7 +6,7 @@ Rules and region arithmetic. How data moves is a `Decide`, made in lower.py and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -49,6 +49,7 @@ class Follower:
         self._unions: dict[tuple[Wanted, Wanted], Wanted] = {}
         self._outputs: dict[str, Wanted] = {}
         self._flows: dict[tuple[str, int, Wanted], tuple[Flow, Owned]] = {}
+        self._patterns: dict[Hashable, tuple[Flow, Owned]] = {}
         self._computed: dict[tuple[int, tuple[str, ...]], tuple[Owned, Owned]] = {}
         self._groups: dict[tuple[int, tuple[int | None, ...]], tuple[Group, Reads, object]] = {}
         self._sources: dict[tuple[str, Wanted], Flow] = {}
@@ -56,7 +57,8 @@ class Follower:
     def follow(self, blueprint: Blueprint, decide: Decide, *, alike: bool = False) -> Draft:
         """From the outputs back to the inputs, as BBGraP's partitioner goes (section 3.2): per tensor, `decide`
         what moves; compute what is read or moved, no more. `alike` says that `decide` is the same function for all
-        blueprints for which it is said, so that its answers are remembered."""
+        blueprints for which it is said and goes by who holds and reads what, whatever the tensor is called, so that its
+        answers are remembered."""
         graph = blueprint.graph
         wanted: dict[str, Wanted] = {}
         for name in graph.outputs:
@@ -107,8 +109,18 @@ class Follower:
         key = (name, id(owned), wanted)  # `owned` is kept with it, so that its id does not come back.
         found = self._flows.get(key)
         if found is None:
-            found = self._flows[key] = self._decided(name, wanted, owned, decide), owned
+            found = self._flows[key] = self._repeated(name, wanted, owned, decide), owned
         return found[0]
+
+    def _repeated(self, name: str, wanted: Wanted, owned: Owned, decide: Decide) -> Flow:
+        """As of the first tensor that was held and read in the same way: blocks of a network repeat."""
+        key = id(owned), tuple(wanted.needs.items())
+        first = self._patterns.get(key)
+        if first is None:
+            first = self._patterns[key] = self._decided(name, wanted, owned, decide), owned
+            return first[0]
+        moves = (Move(name, move.region, move.source, move.target) for move in first[0].moves)
+        return Flow(first[0].computed, tuple(moves))
 
     def _decided(self, name: str, wanted: Wanted, owned: Owned, decide: Decide) -> Flow:
         moves = tuple(decide(name, wanted.needs, owned))

@@ -46,6 +46,8 @@ class Lowering:
         self._timing = Timing(self.cost)
         self._sketches = Sketches()
         self._outliner = Outliner(self.cost, self._levels)
+        self._equal: dict[tuple[tuple[str, Region], ...], Owned] = {}
+        """Who holds what of a tensor: one record for all tensors that are held alike."""
         self._owned: dict[tuple[str, int], tuple[Owned, Layout | None]] = {}
 
     def among(self, graph: Graph, accesses: Mapping[str, Access]) -> Lowering:
@@ -123,6 +125,7 @@ class Lowering:
                 )  # A layout is kept with what it gives, so that its id does not come back.
                 if key not in self._owned:
                     made = _owned(problem, strategy, name)
+                    made = self._equal.setdefault(tuple(made.items()), made)
                     _check(problem.graph, op, found[op.name], name, made)
                     self._owned[key] = made, layout
                 owned[name] = self._owned[key][0]
