@@ -7,7 +7,7 @@ it; what is read and is not there travels. Copies that may turn out to be read b
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from edgepart.planner.graph import Operator
 from edgepart.planner.layout import Strategy, Sync
@@ -18,22 +18,29 @@ Owned = Mapping[str, Region]
 """By device, what it holds of one tensor."""
 
 
-def floor_s(study: Study, strategy: Strategy) -> float:
+def floor_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> float:
     """Seconds of the busiest device or card for one request; what a request takes and the time between two requests are
     never less. For one request also what has to be computed one after another. Replicas together are as fast as all of
-    them at their fastest."""
+    them at their fastest. What is at least `enough` may be less than could be said."""
     if strategy.replicas:
         floors = [floor_s(study, one) for one in strategy.replicas]
         return 1 / sum(1 / floor for floor in floors) if all(floors) else 0.0
-    found = _Sure(study, strategy)
-    cards = study.cluster.card_bytes_per_s
-    compute = max(found.compute_s().values(), default=0.0)
+    floor = 0.0
+    for bound in _bounds(study, _Sure(study, strategy)):
+        floor = max(floor, bound)
+        if floor >= enough:
+            break
+    return floor
+
+
+def _bounds(study: Study, found: _Sure) -> Iterator[float]:
+    """What costs least to find out first."""
+    yield max(found.compute_s().values(), default=0.0)
     if study.problem.objective == "latency":
-        compute = max(compute, found.one_after_another_s())
-    received, sent = found.moved_bytes()
-    counts = (received, sent, found.gathered_bytes())
-    moving = [nbytes / cards[name] for count in counts for name, nbytes in count.items()]
-    return max(compute, max(moving, default=0.0))
+        yield found.one_after_another_s()
+    cards = study.cluster.card_bytes_per_s
+    for count in (*found.moved_bytes(), found.gathered_bytes()):
+        yield max((nbytes / cards[name] for name, nbytes in count.items()), default=0.0)
 
 
 class _Sure:

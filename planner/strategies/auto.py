@@ -196,7 +196,7 @@ class _Search:
             return
         self.seen.add(key)
         best = min(self.alone, self.found[0].score if self.found else float("inf"))
-        hopeless = floor_s(study, strategy) >= likely * best
+        hopeless = floor_s(study, strategy, likely * best) >= likely * best
         if not free:
             used = each_s(study, len(devices_of(choices))) / each_s(study, len(study.by_speed))
             self.left -= used * (UNSIMULATED if hopeless else 1.0)

@@ -61,6 +61,9 @@ def test_no_plan_takes_less_than_its_floor(bits_per_s: float) -> None:
     study = Study(Problem(graph("squeezenet"), cluster("1:2:4:8", bits_per_s), "d0"))
     floors = [(one, floor_s(study, one), study.forecast(one)) for one in everything(study)]
     assert all(0 < floor <= forecast.latency_s * (1 + 1e-9) for _, floor, forecast in floors)
+    for enough in {floor for _, floor, _ in floors}:
+        for one, floor, _ in floors:
+            assert (floor_s(study, one, enough) >= enough) == (floor >= enough)
     many = Study(Problem(graph("squeezenet"), cluster("1:2:4:8", bits_per_s), "d0", objective="throughput"))
     assert all(floor_s(many, one) * many.forecast(one).most_per_s <= 1 + 1e-9 for one in everything(many))
     tight = [one.name for one, floor, forecast in floors if floor > 0.9 * forecast.latency_s]
