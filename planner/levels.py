@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from edgepart.planner.draft import Draft, Flow, Group, Share, covers
 from edgepart.planner.graph import Operator
 from edgepart.planner.plan import GATEWAY
-from edgepart.planner.stages import START, At, Message, Schedule, Stage, is_mixed
+from edgepart.planner.stages import START, At, Message, Schedule, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,15 @@ def _feeding(share: Share, flows: Mapping[str, Flow]) -> _Feeding:
     sent: list[tuple[str, int]] = []
     for name, need in share.needs:
         own = flows[name].computed.get(share.device)
-        if own is need:
-            own_ones.append((name, 0))
+        if own is not None and (own is need or own.contains(need)):
+            if own == need or not need.is_empty:
+                own_ones.append((name, 0))
             continue
         if own is not None and covers(own, need):
             # Put together from here and there: not in the segment that computes the part from here.
-            own_ones.append((name, 1 if is_mixed(need, own) else 0))
-        if own is None or not own.contains(need):
-            moves = enumerate(flows[name].moves)
-            sent += [(name, n) for n, m in moves if m.target == share.device and covers(m.region, need)]
+            own_ones.append((name, 1))
+        moves = enumerate(flows[name].moves)
+        sent += [(name, n) for n, m in moves if m.target == share.device and covers(m.region, need)]
     return _Feeding(tuple(own_ones), tuple(sent))
 
 
