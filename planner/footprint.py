@@ -80,7 +80,7 @@ class Footprint:
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """One configuration; by device."""
 
     held: list[Held]
@@ -103,6 +103,8 @@ class Walker:
         self.nothing = np.zeros((len(self.devices), len(self.devices)))
         self.timed = True
         self._portions = study.portions.setdefault(reach.layer.number, {})
+        self._rows: dict[Choice, Row] = {}
+        self._given: dict[Choice, list[Held]] = {}
         self._parted: dict[tuple[str, Parted], Sums] = {}
 
     @cached_property
@@ -112,13 +114,13 @@ class Walker:
 
     def speeds(self) -> dict[str, float]:
         """By device, layers like this one that it computes in a second."""
-        whole = self.whole
-        return {device.name: 1 / max(whole.seconds(device), LEAST_S) for device in self.devices}
+        named = zip(self.devices, self.whole_s, strict=True)
+        return {device.name: 1 / max(seconds, LEAST_S) for device, seconds in named}
 
     def measure(self, choices: Sequence[Choice], timed: bool = True) -> Footprint:
         """The footprint under each of `choices`; not `timed`, it has no seconds."""
         self.timed = timed
-        rows = [self._row(choice) for choice in choices]
+        rows = [self.row(choice) for choice in choices]
         exits, sources = self.reach.layer.exits, self.reach.sources
         return Footprint(
             tuple(choices),
@@ -129,15 +131,43 @@ class Walker:
             tuple(Spread([[done.reads.get(name) for done in row.done] for row in rows]) for name in sources),
         )
 
-    def _row(self, choice: Choice) -> _Row:
+    def row(self, choice: Choice) -> Row:
+        """Under one configuration; remembered."""
+        found = self._rows.get(choice)
+        if found is None:
+            found = self._rows[choice] = self._row(choice)
+        return found
+
+    def least_s(self, choice: Choice) -> float:
+        """Seconds that a configuration takes at the very least: smaller parts go at no higher rate. 0 for sums."""
+        if isinstance(choice, Reduce):
+            return 0.0
+        whole = self.whole_s
+        return max(
+            seconds * min(_part(one, full) for one, full in zip(held, self.full.values(), strict=True))
+            for held, seconds in zip(self._held(choice), whole, strict=True)
+        )
+
+    @cached_property
+    def whole_s(self) -> tuple[float, ...]:
+        """By device, seconds of everything."""
+        return tuple(map(self.whole.seconds, self.devices))
+
+    def _row(self, choice: Choice) -> Row:
         held = self._held(choice.then if isinstance(choice, Reduce) else choice)
         parted = part(self.reach.layer, choice) if isinstance(choice, Reduce) else None
         if parted is not None:
             return self._summed(held, *parted)
         done = [self._portion(one) for one in held]
-        return _Row(held, done, self._longest(enumerate(done)), self.nothing)
+        return Row(held, done, self._longest(enumerate(done)), self.nothing)
 
     def _held(self, choice: Choice) -> list[Held]:
+        found = self._given.get(choice)
+        if found is None:
+            found = self._given[choice] = self._laid(choice)
+        return found
+
+    def _laid(self, choice: Choice) -> list[Held]:
         if isinstance(choice, Whole):
             given = [dict.fromkeys(choice.devices, region) for region in self.full.values()]
         elif isinstance(choice, Divide):
@@ -163,7 +193,7 @@ class Walker:
             for n, one in done
         )
 
-    def _summed(self, held: list[Held], name: str, parted: Parted) -> _Row:
+    def _summed(self, held: list[Held], name: str, parted: Parted) -> Row:
         """Each device makes the addends of its part; then the rest of the layer is computed where it is held."""
         sums = self._sums(name, parted)
         rest = [self._portion(one, name) for one in held]
@@ -179,7 +209,7 @@ class Walker:
                     mine[k] = mine[k].union_spans(addend) if k in mine else addend
         first = {source: sums.make(source, wanted) for source, wanted in made.items()}
         seconds = self._longest(iter(first.items())) + self._longest(enumerate(rest))
-        return _Row(
+        return Row(
             held, [one + first[n] if n in first else one for n, one in enumerate(rest)], seconds, addends
         )
 
@@ -198,3 +228,8 @@ class Walker:
             region = held[n][exits.index(name)] if name in exits else one.reads.get(name)
             if region is not None and not region.is_empty:
                 yield n, region
+
+
+def _part(region: Region | None, full: Region) -> float:
+    """Of the elements of a tensor, the part that is in `region`."""
+    return 0.0 if region is None else region.size / max(1, full.size)

@@ -8,14 +8,15 @@ The paper's t_S, the time to synchronise parameters, is not here: inference chan
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from bisect import insort
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from edgepart.planner.cluster import Link
-from edgepart.planner.configurations import Space, configurations, is_alone, worth
+from edgepart.planner.configurations import MOST, Space, configurations, is_alone, worth
 from edgepart.planner.division import Choice, Reduce, Whole
 from edgepart.planner.elimination import Edge, Table
 from edgepart.planner.footprint import Footprint, Spread, Walker
@@ -23,6 +24,9 @@ from edgepart.planner.overlap import overlaps
 from edgepart.planner.portion import Portion
 from edgepart.planner.reach import Reach
 from edgepart.planner.study import Study
+
+NEARLY = 1 - 1e-9
+"""Of a bound, what is sure where numbers are rounded."""
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -91,11 +95,37 @@ class Pricer:
             walker = Walker(self.study, reach)
             speeds = walker.speeds()
             choices = configurations(reach.layer, self.among, speeds, self._may_sum(reach, walker.whole))
-            whole = walker.measure(choices)
-            seconds = whole.seconds + self._summing(whole.addends)
-            kept = worth(choices, [float(s) for s in seconds], self._kept)
-            found = self._footprints[reach.kind] = replace(whole, seconds=seconds).only(kept)
+            kept = tuple(self._worth(walker, choices))
+            one = walker.measure(kept)
+            seconds = one.seconds + self._summing(one.addends)
+            found = self._footprints[reach.kind] = replace(one, seconds=seconds)
         return found
+
+    def _worth(self, walker: Walker, choices: Sequence[Choice]) -> Iterator[Choice]:
+        """Those that are worth weighing, in order; what is sure not to be among them is not measured."""
+        places = max(1, MOST - sum(map(self._kept, choices)))
+        alone_s = min((walker.row(one).seconds for one in choices if is_alone(one)), default=float("inf"))
+        least = [walker.least_s(choice) * NEARLY for choice in choices]
+        measured: dict[int, float] = {}
+        ranked: list[float] = []
+        """Seconds of those that compete for the places."""
+        for n in sorted(range(len(choices)), key=lambda n: (not self._kept(choices[n]), least[n])):
+            if len(ranked) >= places and least[n] > ranked[places - 1]:
+                break
+            choice = choices[n]
+            measured[n] = self._seconds(walker, choice)
+            if not self._kept(choice) and (is_alone(choice) or measured[n] < alone_s):
+                insort(ranked, measured[n])
+        known = sorted(measured)
+        taken = worth([choices[n] for n in known], [measured[n] for n in known], self._kept)
+        yield from (choices[known[n]] for n in taken)
+
+    def _seconds(self, walker: Walker, choice: Choice) -> float:
+        """Of one configuration, and of summing what it makes parts of."""
+        row = walker.row(choice)
+        return row.seconds + (
+            float(self._summing(row.addends[None])[0]) if isinstance(choice, Reduce) else 0.0
+        )
 
     def _may_sum(self, reach: Reach, whole: Portion) -> bool:
         """Whether parts of sums are worth weighing: where a layer has more weights than output, as dense layers have,

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.cluster import Cluster, Device, Link
-from edgepart.planner.configurations import is_alone, space
+from edgepart.planner.configurations import configurations, is_alone, space, worth
 from edgepart.planner.division import Choice, Divide, Reduce, Whole
 from edgepart.planner.draft import traffic
+from edgepart.planner.footprint import Walker
 from edgepart.planner.layout import Problem
 from edgepart.planner.lower import lower
 from edgepart.planner.model import load_graph
@@ -244,3 +245,24 @@ def test_choices_are_those_of_layers_only() -> None:
     asked, _, problem = priced("shuffled")
     taken: dict[int, Choice] = problem.taken([0] * len(problem.reaches))
     assert set(taken) == {layer.number for layer in asked.layers}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    "speeds", [(3e6, 2e6, 1e6), (1.2e10, 6e9, 2.4e10, 1.8e10, 1.2e10, 6e9, 2.4e10, 1.8e10)]
+)
+@pytest.mark.parametrize("memory_bytes", [4e9, 2e4])
+def test_what_is_not_measured_is_not_worth_it(
+    model: str, speeds: tuple[float, ...], memory_bytes: float
+) -> None:
+    """The plain twin measures every configuration. No bound is above what is measured."""
+    asked = study(model, *speeds, link=Link(1e8, 1e-5, 1e-5), memory_bytes=memory_bytes)
+    made = pricer(asked)
+    for reach in asked.ground.reaches:
+        walker = Walker(asked, reach)
+        choices = configurations(reach.layer, made.among, walker.speeds(), made._may_sum(reach, walker.whole))
+        found = walker.measure(choices)
+        seconds = [float(s) for s in found.seconds + made._summing(found.addends)]
+        assert all(walker.least_s(one) <= s * (1 + 1e-9) for one, s in zip(choices, seconds, strict=True))
+        kept = tuple(choices[n] for n in worth(choices, seconds, made._kept))
+        assert made.footprint(reach).choices == kept
