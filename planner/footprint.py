@@ -36,12 +36,6 @@ class Spread:
         self.regions: tuple[Region | None, ...] = tuple(ids)
         """Each once."""
 
-    def only(self, kept: Sequence[int]) -> Spread:
-        """Of some configurations."""
-        one = Spread([])
-        one.regions, one.index = self.regions, self.index[list(kept)]
-        return one
-
     @cached_property
     def sizes(self) -> Table:
         """Elements, by configuration and device."""
@@ -65,18 +59,6 @@ class Footprint:
     """By exit."""
     reads: tuple[Spread, ...]
     """By source."""
-
-    def only(self, kept: Sequence[int]) -> Footprint:
-        """With some of the configurations."""
-        rows = list(kept)
-        return Footprint(
-            tuple(self.choices[n] for n in rows),
-            self.seconds[rows],
-            self.addends[rows],
-            self.weights[rows],
-            tuple(one.only(rows) for one in self.holds),
-            tuple(one.only(rows) for one in self.reads),
-        )
 
 
 @dataclass(frozen=True)
