@@ -66,8 +66,10 @@ class Device:
     def pace(self) -> str:
         """Devices of one pace share profiles: of equal hardware, and found to be about equally fast, in steps of half an
         octave. A box that is throttled is not what its twin is, nor what it was before it drifted: so what it takes
-        then is no profile of theirs, and is not stretched by the drift a second time."""
-        return f"{self.kind}~{round(2 * log2(self.calibrated_flops_per_s)) - round(2 * log2(self.drift))}"
+        then is no profile of theirs, and is not stretched by the drift a second time. Less than a whole step is what
+        calibration may be wrong by for a model, and there a profile is to hold when the model is deployed again."""
+        steps = int(round(2 * log2(self.drift), 6))  # towards 0
+        return f"{self.kind}~{round(2 * log2(self.calibrated_flops_per_s)) - steps}"
 
     def drifted(self, drift: float) -> Device:
         """The same box where everything takes `drift` times as long as it was calibrated to."""
