@@ -354,6 +354,7 @@ class Executor:
 
     def _do(self, task: _Task, work: Work) -> None:
         """One step of one request; whatever goes wrong is that request's, and the thread goes on."""
+        began_s = time.monotonic()
         try:
             outputs = self._step(task, work)
             with self._changed:
@@ -362,7 +363,7 @@ class Executor:
                     if task.progress.finished:
                         self._finish(task)
                 if isinstance(work.step, Run):
-                    self._count_run(task, work.step.segment)
+                    self._count_run(task, work.step.segment, time.monotonic() - began_s)
             return
         except EdgepartError as error:
             fault, stale = str(error), isinstance(error, ClusterError)
@@ -387,9 +388,8 @@ class Executor:
             sent[node] = sent.get(node, 0) + sum(map(value_bytes, values))
         return []
 
-    def _count_run(self, task: _Task, segment: int) -> None:
+    def _count_run(self, task: _Task, segment: int, took_s: float) -> None:
         """All that the step took is what the planner predicts: putting together what came, and keeping what came out."""
-        took_s = time.monotonic() - (self._busy_since or time.monotonic())
         digest = task.installed.prepared.program.segments[segment].digest
         times = self._counters.segments.setdefault((task.deployment, digest), SegmentTime())
         times.runs += 1

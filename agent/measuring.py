@@ -220,12 +220,14 @@ class Measuring:
 
     async def asked(self, question: EchoTogether) -> EchoedTogether:
         """Another member, or this one, wants to know."""
-        if question.nbytes > ECHO_BYTES or question.count * question.times > MOST_TOGETHER:
-            return EchoedTogether(question.ticket, 0.0, "that is more than an agent sends to measure")
+        nbytes, count, times = question.nbytes, question.count, question.times
+        if not 0 <= nbytes <= ECHO_BYTES or min(count, times) < 1 or count * times > MOST_TOGETHER:
+            why = f"{times} times {count} echoes of {nbytes} bytes are not what an agent sends to measure"
+            return EchoedTogether(question.ticket, 0.0, why)
         seconds = 0.0
         try:
-            for _ in range(question.times):
-                seconds += await self._trip_s(question.node, question.nbytes, question.count)
+            for _ in range(times):
+                seconds += await self._trip_s(question.node, nbytes, count)
         except Unavailable as error:
             return EchoedTogether(question.ticket, 0.0, str(error))
         return EchoedTogether(question.ticket, seconds)

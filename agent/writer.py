@@ -1,9 +1,8 @@
 """Writer: a connection's queue, and the thread that writes it. A door: a thread, a socket, an eventfd.
 
 A small frame that nothing is in front of, and that the kernel has room for, is written by whoever sends it: waking a
-thread for it would take longer. The
-thread sleeps in poll() on both the queue's wake-up and the socket, so that an idle connection that the other side closes is
-noticed at once, although nobody reads from it.
+thread for it would take longer. The thread sleeps in poll() on both the queue's wake-up and the socket, so that an idle
+connection that the other side closes is noticed at once, although nobody reads from it.
 """
 
 from __future__ import annotations
@@ -99,9 +98,8 @@ class Writer:
 
     def _written(self, size: int) -> None:
         with self._changed:
-            self._queued_bytes = max(
-                0, self._queued_bytes - size
-            )  # It is 0 where the connection ended meanwhile.
+            # It is 0 already where the connection ended meanwhile.
+            self._queued_bytes = max(0, self._queued_bytes - size)
             self._changed.notify_all()
 
     def _room(self, size: int) -> bool:

@@ -197,6 +197,10 @@ def summary(rows: Sequence[Truth]) -> dict[str, Any]:
         "median_error": median(abs(row.error) for row in rows),
         "worst_error": max(abs(row.error) for row in rows),
         "median_error_once_timed": median(abs(row.profiled_error) for row in rows),
+        "median_error_by_strategy": {
+            name: median(abs(row.error) for row in rows if row.strategy == name)
+            for name in dict.fromkeys(row.strategy for row in rows)
+        },
         "median_compute_error": median(abs(error) for row in rows for error in row.compute_errors),
         "aim": AIM,
         "rows": len(rows),
@@ -232,6 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{found['median_error_once_timed']:.1%}; of computing alone {found['median_compute_error']:.1%}; "
         f"the worst {found['worst_error']:.1%}"
     )
+    each = (f"{name} {error:.1%}" for name, error in found["median_error_by_strategy"].items())
+    print(f"median error by strategy: {', '.join(each)}")
     options.json.parent.mkdir(parents=True, exist_ok=True)
     document = {"machine": describe(), "summary": found, "rows": [asdict(row) for row in rows]}
     options.json.write_text(json.dumps(document, indent=1) + "\n")
