@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
 
+import onnx
 import psutil
 import pytest
 from benchmarks.models import light
+from benchmarks.scale import transformer
 
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.planner.errors import ClusterError
@@ -38,14 +40,20 @@ def run_agent(state: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def planning(agent: LocalAgent) -> list[psutil.Process]:
-    """The planning process, once it computes."""
-    found = []
+def frozen(agent: LocalAgent) -> list[psutil.Process]:
+    """The processes that work on models beside the agent, once one has begun: stopped, so that they never end by
+    themselves."""
+    children = []
     for child in psutil.Process(agent.addresses["pid"]).children():
         with contextlib.suppress(psutil.NoSuchProcess):  # others come and go
             if "spawn_main" in " ".join(child.cmdline()) and child.cpu_times().user > 1.0:
-                found.append(child)
-    return found
+                child.suspend()
+                children.append(child)
+    return children
+
+
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 def in_background(cluster: LocalCluster, path: Path) -> Thread:
@@ -61,14 +69,16 @@ def in_background(cluster: LocalCluster, path: Path) -> Thread:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_told_to_stop_while_planning(solo: LocalCluster, number: int) -> None:
-    agent = solo.first
-    deploying = in_background(solo, light("densenet121"))
-    (planner, *_) = solo.wait(lambda: planning(agent), "a plan to be computed")
+def test_told_to_stop_while_a_model_is_worked_on(solo: LocalCluster, number: int, tmp_path: Path) -> None:
+    agent, path = solo.first, tmp_path / "transformer.onnx"
+    onnx.save(transformer(8000), path)  # seconds of work, so that it is met
+    deploying = in_background(solo, path)
+    children = solo.wait(lambda: frozen(agent), "work on the model")
+    assert deploying.is_alive(), "the model serves already"
     agent.signal(number)  # to the whole group, as a terminal does
     assert agent.process is not None
     assert agent.process.wait(WITHIN_S) == 0
-    assert not planner.is_running() or planner.status() == psutil.STATUS_ZOMBIE
+    assert all(map(gone, children))
     assert not (agent.state / "agent.json").exists()
     deploying.join(60)
     assert "Traceback" not in agent.log.read_text(), agent.log.read_text()[-3000:]
