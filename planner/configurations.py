@@ -18,8 +18,18 @@ from edgepart.planner.study import ALIKE, Shares, Study
 MOST = 24
 """Configurations of one layer, at most: the search takes time with their third power."""
 
+
+def most(devices: int) -> int:
+    """The same for so many devices: few can do a layer in few ways that are worth it.
+
+    >>> [most(count) for count in (2, 4, 8, 32)]
+    [12, 16, 20, 24]
+    """
+    return min(MOST, 8 + 4 * (devices - 1).bit_length())
+
+
 FEW = 4
-"""Devices up to which each number of them is tried where they differ; otherwise all, half of them, a quarter ..."""
+"""Devices up to which each number of them is tried where they differ; of more, all, half of them, a quarter ..."""
 
 SUMS = 2
 """Numbers of devices over which sums are parted: all, and the fewest."""
@@ -58,7 +68,7 @@ def _teams(study: Study) -> Iterator[tuple[str, ...]]:
     near = sorted(fast, key=lambda name: (-link(name, gateway).bytes_per_s, link(name, gateway).latency_s))
     sizes = [len(fast)]
     while sizes[-1] > 1:
-        sizes.append(sizes[-1] - 1 if sizes[-1] <= FEW and not _alike(study) else -(-sizes[-1] // 2))
+        sizes.append(sizes[-1] - 1 if len(fast) <= FEW and not _alike(study) else -(-sizes[-1] // 2))
     found = (tuple(sorted(order[:n], key=fast.index)) for n in sizes if n > 1 for order in (fast, near))
     yield from dict.fromkeys(found)
 
@@ -143,10 +153,10 @@ def grids(count: int) -> tuple[tuple[int, int], ...]:
 
 
 def worth(
-    choices: Sequence[Choice], seconds: Sequence[float], kept: Callable[[Choice], bool]
+    choices: Sequence[Choice], seconds: Sequence[float], kept: Callable[[Choice], bool], places: int
 ) -> tuple[int, ...]:
     """Indices of those that are weighed, in order: what takes several devices as long as one could do it alone is
-    dominated; of more than `MOST`, those that take least. What `kept` says stays in any case."""
+    dominated; of more than `places`, those that take least. What `kept` says stays in any case."""
     alone = [s for choice, s in zip(choices, seconds, strict=True) if is_alone(choice)]
     least = min(alone, default=float("inf"))
     always = {n for n, choice in enumerate(choices) if kept(choice)}
@@ -154,7 +164,7 @@ def worth(
         n for n in range(len(choices)) if n not in always and (is_alone(choices[n]) or seconds[n] < least)
     ]
     rest.sort(key=lambda n: (seconds[n], n))
-    return tuple(sorted({*always, *rest[: max(0, MOST - len(always))]}))
+    return tuple(sorted({*always, *rest[: max(0, places - len(always))]}))
 
 
 def is_alone(choice: Choice) -> bool:

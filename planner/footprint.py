@@ -76,6 +76,7 @@ class Walker:
     given."""
 
     def __init__(self, study: Study, reach: Reach) -> None:
+        self.study = study
         self.ground = study.ground
         self.reach = reach
         self.devices = study.cluster.devices
@@ -121,13 +122,25 @@ class Walker:
         return found
 
     def least_s(self, choice: Choice) -> float:
-        """Seconds that a configuration takes at the very least: smaller parts go at no higher rate. 0 for sums."""
+        """Seconds that a configuration takes at the very least: smaller parts go at no higher rate. Of sums, those of the
+        operator that is parted."""
         if isinstance(choice, Reduce):
-            return 0.0
+            return self._least_summed_s(choice)
         whole = self.whole_s
         return max(
             seconds * min(_part(one, full) for one, full in zip(held, self.full.values(), strict=True))
             for held, seconds in zip(self._held(choice), whole, strict=True)
+        )
+
+    def _least_summed_s(self, choice: Reduce) -> float:
+        """Of the longest part."""
+        found = part(self.reach.layer, choice)
+        if found is None:
+            return 0.0
+        op, parted = found
+        extent = max(one.stop for _, one in parted.parts)
+        return max(
+            self.study.seconds_on(name)[op] * (one.stop - one.start) / extent for name, one in parted.parts
         )
 
     @cached_property

@@ -101,6 +101,38 @@ def _first(layer: Layer, groups: Shares, takes: Takes) -> Iterator[Choice]:
         yield from whole
 
 
+def least_part(layer: Layer, levels: int, takes: Takes) -> tuple[float, dict[str, float]]:
+    """What every device of 2^levels equal ones does at the least, however the layer is cut: a part of all of it, as long as
+    no sums are parted; and where they are, parts of the operators whose sums they are. 0 where it may do nothing."""
+    outer = [axis for axis in _outer(layer, takes) if None not in (layer.place(axis, x) for x in layer.exits)]
+    lost = len(outer) < len(_outer(layer, takes))
+    # With one axis that is long enough at each level, no short one is ever cut, and nobody goes without.
+    always = any(axis.extent >= axis.quantum << levels for axis in outer)
+    part = _least(outer, levels) if always and not lost else 0.0
+    sums: dict[str, float] = {}
+    for name in {axis.name for _, axis in layer.reduced if takes(axis)}:
+        found = layer.reduces(name)
+        if found is not None:
+            op, axis = found
+            sums[op] = min(sums.get(op, 1.0), _evened(axis, 1 << levels))
+    return part, sums
+
+
+def _least(axes: Sequence[Axis], levels: int) -> float:
+    """Of all ways to cut so often along the axes, the smallest part that may come of one."""
+    if not axes:
+        return 0.0 if levels else 1.0
+    times = [k for k in range(levels + 1) if k == 0 or axes[0].extent >= axes[0].quantum << k]
+    rest = [(k, _least(axes[1:], levels - k)) for k in times]
+    return min((_evened(axes[0], 1 << k) * part for k, part in rest if part), default=0.0)
+
+
+def _evened(axis: Axis, parts: int) -> float:
+    """Of an axis, what the smallest of equal parts has of it; the last unit may be a smaller one."""
+    units = -(-axis.extent // axis.quantum) // parts
+    return max(0, units * axis.quantum - (-axis.extent % axis.quantum)) / axis.extent
+
+
 def _outer(layer: Layer, takes: Takes) -> list[Axis]:
     return [axis for axis in layer.axes if layer.splits(axis.name) and takes(axis)]
 

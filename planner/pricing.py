@@ -16,14 +16,18 @@ from typing import Any
 import numpy as np
 
 from edgepart.planner.cluster import Link
-from edgepart.planner.configurations import MOST, Space, configurations, is_alone, worth
-from edgepart.planner.division import Choice, Reduce, Whole
+from edgepart.planner.configurations import Space, configurations, is_alone, most, worth
+from edgepart.planner.division import Choice, Divide, Reduce, Whole, part
 from edgepart.planner.elimination import Edge, Table
 from edgepart.planner.footprint import Footprint, Spread, Walker
 from edgepart.planner.overlap import overlaps
 from edgepart.planner.portion import Portion
 from edgepart.planner.reach import Reach
 from edgepart.planner.study import Study
+from edgepart.planner.work import CONVOLUTIONS
+
+PRODUCTS = CONVOLUTIONS | {"gemm"}
+"""Families of operators whose addends are of the shape of what they write."""
 
 NEARLY = 1 - 1e-9
 """Of a bound, what is sure where numbers are rounded."""
@@ -95,17 +99,19 @@ class Pricer:
             walker = Walker(self.study, reach)
             speeds = walker.speeds()
             choices = configurations(reach.layer, self.among, speeds, self._may_sum(reach, walker.whole))
-            kept = tuple(self._worth(walker, choices))
+            kept = tuple(self._worth(reach, walker, choices))
             one = walker.measure(kept)
             seconds = one.seconds + self._summing(one.addends)
             found = self._footprints[reach.kind] = replace(one, seconds=seconds)
         return found
 
-    def _worth(self, walker: Walker, choices: Sequence[Choice]) -> Iterator[Choice]:
+    def _worth(self, reach: Reach, walker: Walker, choices: Sequence[Choice]) -> Iterator[Choice]:
         """Those that are worth weighing, in order; what is sure not to be among them is not measured."""
-        places = max(1, MOST - sum(map(self._kept, choices)))
+        places = max(1, most(len(self.devices)) - sum(map(self._kept, choices)))
         alone_s = min((walker.row(one).seconds for one in choices if is_alone(one)), default=float("inf"))
-        least = [walker.least_s(choice) * NEARLY for choice in choices]
+        least = [
+            (walker.least_s(choice) + self._least_summing_s(reach, choice)) * NEARLY for choice in choices
+        ]
         measured: dict[int, float] = {}
         ranked: list[float] = []
         """Seconds of those that compete for the places."""
@@ -117,7 +123,9 @@ class Pricer:
             if not self._kept(choice) and (is_alone(choice) or measured[n] < alone_s):
                 insort(ranked, measured[n])
         known = sorted(measured)
-        taken = worth([choices[n] for n in known], [measured[n] for n in known], self._kept)
+        taken = worth(
+            [choices[n] for n in known], [measured[n] for n in known], self._kept, most(len(self.devices))
+        )
         yield from (choices[known[n]] for n in taken)
 
     def _seconds(self, walker: Walker, choice: Choice) -> float:
@@ -126,6 +134,20 @@ class Pricer:
         return row.seconds + (
             float(self._summing(row.addends[None])[0]) if isinstance(choice, Reduce) else 0.0
         )
+
+    def _least_summing_s(self, reach: Reach, choice: Choice) -> float:
+        """Until a product's addends are combined, at the very least: each is as large as what the product writes. Where all
+        of it is wanted, each device gets one from each other; else all devices together get one from each but one."""
+        found = part(reach.layer, choice) if isinstance(choice, Reduce) else None
+        if found is None or not isinstance(choice, Reduce):
+            return 0.0
+        op, others = self.study.graph.by_name[found[0]], len(found[1].parts) - 1
+        if self.study.coarse.accesses[op.name].family not in PRODUCTS:
+            return 0.0
+        received = float(self.study.graph.tensors[op.outputs[0]].nbytes * others)
+        if isinstance(choice.then, Divide):
+            received /= others + 1
+        return received * self.wires.least_byte_s
 
     def _may_sum(self, reach: Reach, whole: Portion) -> bool:
         """Whether parts of sums are worth weighing: where a layer has more weights than output, as dense layers have,

@@ -25,7 +25,7 @@ from edgepart.planner.openings import axes_of, openings
 from edgepart.planner.openings import teams as teams
 from edgepart.planner.pairs import paired
 from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, cook_stretch, stretches
-from edgepart.planner.strategies import fitting, get, register, strategies
+from edgepart.planner.strategies import fitting, get, register, strategies, tofu
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
 from edgepart.planner.strategies.single import holds, singles
@@ -48,7 +48,8 @@ AMPLE_S = 2.0
 """A search budget from which on all candidates of all strategies are looked at, whatever that costs."""
 
 LIKELY = 0.65
-"""Of the best so far: an opening whose busiest device or card takes longer is not simulated, as devices also wait."""
+"""Of the best so far: an opening (or Tofu's equal halves) whose busiest device or card takes longer is not looked at, as
+devices also wait."""
 
 FEWEST, MOST = 4, 400
 """Bounds on the number of candidates."""
@@ -160,7 +161,7 @@ class _Search:
             first = self.study.problem.objective == "throughput"
             names = ["replicas", "pipeline", *names] if first else [*names, "pipeline"]
         for name in names:
-            yield from get(name)(self.study)
+            yield from tofu.likely(self.study, LIKELY) if name == "tofu" else get(name)(self.study)
 
     def _pairs(self) -> Iterator[Strategy]:
         """Dense layers in pairs, with one sum for each: where such layers are most of the work."""

@@ -16,7 +16,7 @@ from edgepart.planner.configurations import space
 from edgepart.planner.division import Choice
 from edgepart.planner.elimination import Solution, minimise
 from edgepart.planner.errors import UsageError
-from edgepart.planner.halving import Team, cuts, near_first
+from edgepart.planner.halving import Team, cuts, least_part, near_first
 from edgepart.planner.layout import Strategy
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
@@ -47,27 +47,55 @@ class Found:
 def candidates(study: Study) -> Iterator[Strategy]:
     """The paper's version, those with its limits lifted, of ever fewer devices as long as that is faster; where memory is
     short all of them, and the same with few copies of weights; and the fastest device and the gateway alone."""
+    yield from likely(study, 1.0)
+
+
+def likely(study: Study, part: float) -> Iterator[Strategy]:
+    """The same without what is not likely to be the best: the paper's version where its slowest device alone would compute
+    for `part` of the time that the best of the others takes, and few devices that could not share all work in less."""
     if len(study.by_speed) > 1 and study.layers:
         for weights in (False, True) if is_tight(study) else (False,):
-            yield from _halved(study, Traffic(study, weights))
+            yield from _halved(study, Traffic(study, weights), part)
     for name in dict.fromkeys((study.by_speed[0], study.problem.gateway)):
         yield alone(study, name, "tofu")
 
 
-def _halved(study: Study, traffic: Traffic) -> Iterator[Strategy]:
-    """For each team; of those beyond the paper none behind one that is slower than the larger one before it."""
-    beyond = dict(lifted(study))
+def _halved(study: Study, traffic: Traffic, part: float) -> Iterator[Strategy]:
+    """For each team, those beyond the paper first, and of these none behind one that is slower than the larger one before
+    it."""
+    tight, best = is_tight(study), float("inf")
+    said = ", copies of weights counted" if traffic.weights else ""
     first, usual = plain(study)
-    least = float("inf")
-    for team, words in ({first: usual} | {team: beyond[team] for team in beyond if team != first}).items():
-        said = f"{words}, copies of weights counted" if traffic.weights else words
-        found = strategy(study, Recursion(traffic, team).run(), said)
+    beyond = dict(lifted(study))
+    for team, words in beyond.items():
+        if part < 1 and not tight and shared_s(study, team) >= part * best:
+            break
+        found = strategy(study, Recursion(traffic, team).run(), (usual if team == first else words) + said)
         yield found
-        if team in beyond and not is_tight(study):
-            latency_s = study.outline(found).latency_s
-            if latency_s > least:
-                return
-            least = latency_s
+        score = study.score(found)
+        if score > best and not tight:
+            break
+        best = min(best, score)
+    if first not in beyond and (tight or equal_s(study, first) < part * best):
+        yield strategy(study, Recursion(traffic, first).run(), usual + said)
+
+
+def shared_s(study: Study, team: Team) -> float:
+    """Seconds of the whole model where all of the team compute all the time, and nothing has to move."""
+    return 1 / sum(1 / study.whole_s[name] for name, _ in team.shares)
+
+
+def equal_s(study: Study, team: Team) -> float:
+    """Seconds that equal halves take at the least: of the slowest device's part of every layer, as smaller parts go at no
+    higher rate."""
+    takes, levels = space(study).takes, len(team.levels)
+    slow = study.seconds_on(max((name for name, _ in team.shares), key=lambda name: study.whole_s[name]))
+    found = 0.0
+    for layer in (one for one in study.layers if one.exits):
+        part, sums = least_part(layer, levels, takes)
+        ways = [part * sum(slow[op.name] for op in layer.operators)]
+        found += min(ways + [slow[op] * part for op, part in sums.items()])
+    return found
 
 
 def is_tight(study: Study) -> bool:

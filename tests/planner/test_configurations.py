@@ -119,8 +119,8 @@ def test_grids_have_two_sides() -> None:
 def test_what_several_do_no_quicker_than_one_is_not_weighed() -> None:
     whole = [Whole(("a",)), Whole(("b",)), Whole(("a", "b"))]
     split = [Divide(("height",), (("a", s), ("b", 1 - s))) for s in (0.5, 0.9)]
-    assert worth([*whole, *split], [2.0, 3.0, 2.5, 1.0, 2.0], lambda choice: False) == (0, 1, 3)
-    assert worth([*whole, *split], [2.0, 3.0, 2.5, 1.0, 2.0], lambda choice: choice == whole[2]) == (
+    assert worth([*whole, *split], [2.0, 3.0, 2.5, 1.0, 2.0], lambda choice: False, 9) == (0, 1, 3)
+    assert worth([*whole, *split], [2.0, 3.0, 2.5, 1.0, 2.0], lambda choice: choice == whole[2], 9) == (
         0,
         1,
         2,
@@ -134,6 +134,6 @@ def test_many_devices_have_no_more_configurations_than_few(graph: Graph) -> None
     assert [len(team) for team in among.teams] == [32, 16, 8, 4, 2]
     found = configurations(layer(asked, "conv2"), among, even(among))
     seconds = [1.0 if is_alone(choice) else 0.5 - 0.001 * n for n, choice in enumerate(found)]
-    kept = worth(found, seconds, lambda choice: is_alone(choice) and choice == Whole(("d0",)))
+    kept = worth(found, seconds, lambda choice: is_alone(choice) and choice == Whole(("d0",)), MOST)
     assert len(kept) == MOST and kept[0] == 0
     assert min(seconds[n] for n in range(len(found)) if n not in kept) >= max(seconds[n] for n in kept[1:])
