@@ -28,6 +28,9 @@ from edgepart.planner.traffic import Traffic, Weighed
 FEW = 4
 """Devices up to which each number of them is tried; otherwise all, half of them, a quarter ..."""
 
+MUCH = 1.4
+"""Times as slow."""
+
 
 @dataclass(frozen=True)
 class Found:
@@ -52,7 +55,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 def likely(study: Study, part: float) -> Iterator[Strategy]:
     """The same without what is not likely to be the best: the paper's version where its slowest device alone would compute
-    for `part` of the time that the best of the others takes, and few devices that could not share all work in less."""
+    for `part` of the time that the best of the others takes, and few devices that are much slower together than all and could not share all work in less."""
     if len(study.by_speed) > 1 and study.layers:
         for weights in (False, True) if is_tight(study) else (False,):
             yield from _halved(study, Traffic(study, weights), part)
@@ -68,7 +71,7 @@ def _halved(study: Study, traffic: Traffic, part: float) -> Iterator[Strategy]:
     first, usual = plain(study)
     beyond = dict(lifted(study))
     for team, words in beyond.items():
-        if part < 1 and not tight and shared_s(study, team) >= part * best:
+        if part < 1 and not tight and _is_hopeless(study, team, part * best):
             break
         found = strategy(study, Recursion(traffic, team).run(), (usual if team == first else words) + said)
         yield found
@@ -80,9 +83,12 @@ def _halved(study: Study, traffic: Traffic, part: float) -> Iterator[Strategy]:
         yield strategy(study, Recursion(traffic, first).run(), usual + said)
 
 
-def shared_s(study: Study, team: Team) -> float:
-    """Seconds of the whole model where all of the team compute all the time, and nothing has to move."""
-    return 1 / sum(1 / study.whole_s[name] for name, _ in team.shares)
+def _is_hopeless(study: Study, team: Team, enough: float) -> bool:
+    """Whether it takes `enough` seconds even if all of it compute all the time and nothing moves, and is much slower so
+    than all devices are; a few that leave out a slow device, or one behind a slow link, may still be the best."""
+    shared_s = 1 / sum(1 / study.whole_s[name] for name, _ in team.shares)
+    all_s = 1 / sum(1 / study.whole_s[name] for name in study.by_speed)
+    return shared_s >= max(enough, MUCH * all_s)
 
 
 def equal_s(study: Study, team: Team) -> float:
