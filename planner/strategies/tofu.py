@@ -55,7 +55,8 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 def likely(study: Study, part: float) -> Iterator[Strategy]:
     """The same without what is not likely to be the best: the paper's version where its slowest device alone would compute
-    for `part` of the time that the best of the others takes, and few devices that are much slower together than all and could not share all work in less."""
+    for `part` of the time that the best of the others takes, and few devices that are much slower together than all and
+    could not share all work in less."""
     if len(study.by_speed) > 1 and study.layers:
         for weights in (False, True) if is_tight(study) else (False,):
             yield from _halved(study, Traffic(study, weights), part)
