@@ -26,6 +26,9 @@ CHECK_S = 1.0
 MOST_CHECK_S = 60.0
 """Where giving back does not help, the wait doubles up to this."""
 
+PROGRAMS = Path("/")
+"""Where programs and their libraries lie: anywhere."""
+
 _LIBC = ctypes.CDLL(None)
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ARENA_MAX = -8
@@ -71,8 +74,9 @@ def within(device: Device, limit_bytes: int | None, resident: int) -> Device:
 
 def give_back_files(folder: Path, smaps: Path = Path("/proc/self/smaps")) -> None:
     """What was read of files below `folder` that are mapped: it is read again when it is needed, mostly from the system's
-    memory. Where something was written, which goes to no file, all stays."""
-    for start, stop in _clean_mappings(smaps.read_text(), str(folder.resolve())):
+    memory. Where something was written, which goes to no file, all stays. The root stands for programs too: much of
+    them is only needed to start."""
+    for start, stop in _clean_mappings(smaps.read_text(), str(folder.resolve()).rstrip("/")):
         _LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _DONTNEED)
 
 
@@ -85,14 +89,16 @@ def _clean_mappings(smaps: str, folder: str) -> Iterator[tuple[int, int]]:
     here: tuple[int, int] | None = None
     for line in smaps.splitlines():
         if head := re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s*(.*)", line):
-            below = head[3].startswith(f"{folder}/")
+            below = head[3].startswith(f"{folder}/") and not head[3].startswith("/dev/")
             here = (int(head[1], 16), int(head[2], 16)) if below else None
         elif here and line.startswith("Anonymous:") and line.split()[1] == "0":
             yield here
 
 
 async def keep_within(limit_bytes: int, files: Path) -> None:
-    """Gives back what can be, whenever more than the limit is resident; until cancelled."""
+    """Gives back what can be, whenever more than the limit is resident; until cancelled. What starting left of programs at
+    once, so that there is room for what making sessions takes for a moment."""
+    await asyncio.to_thread(give_back_files, PROGRAMS)
     wait_s = CHECK_S
     while True:
         await asyncio.sleep(wait_s)
@@ -100,8 +106,9 @@ async def keep_within(limit_bytes: int, files: Path) -> None:
             wait_s = CHECK_S
             continue
         await asyncio.to_thread(give_back)
-        if resident_bytes() > limit_bytes:
-            await asyncio.to_thread(give_back_files, files)
+        for folder in (files, PROGRAMS):
+            if resident_bytes() > limit_bytes:
+                await asyncio.to_thread(give_back_files, folder)
         after = resident_bytes()
         log.info(
             "%.1f MB over the memory limit; gave back %.1f MB",
