@@ -16,6 +16,7 @@ from edgepart.planner.configurations import space
 from edgepart.planner.division import Choice
 from edgepart.planner.elimination import Solution, minimise
 from edgepart.planner.errors import UsageError
+from edgepart.planner.footprint import LEAST_S
 from edgepart.planner.halving import Team, cuts, least_part, near_first
 from edgepart.planner.layout import Strategy
 from edgepart.planner.strategies import register
@@ -87,9 +88,9 @@ def _halved(study: Study, traffic: Traffic, part: float) -> Iterator[Strategy]:
 def _is_hopeless(study: Study, team: Team, enough: float) -> bool:
     """Whether it takes `enough` seconds even if all of it compute all the time and nothing moves, and is much slower so
     than all devices are; a few that leave out a slow device, or one behind a slow link, may still be the best."""
-    shared_s = 1 / sum(1 / study.whole_s[name] for name, _ in team.shares)
-    all_s = 1 / sum(1 / study.whole_s[name] for name in study.by_speed)
-    return shared_s >= max(enough, MUCH * all_s)
+    speed = sum(1 / max(study.whole_s[name], LEAST_S) for name, _ in team.shares)
+    all_speed = sum(1 / max(study.whole_s[name], LEAST_S) for name in study.by_speed)
+    return 1 / speed >= max(enough, MUCH / all_speed)
 
 
 def equal_s(study: Study, team: Team) -> float:
