@@ -90,5 +90,60 @@ class Echoed:
     arrays: tuple[Any, ...] = ()
 
 
-Question = WantFiles | WantPart | EchoTogether
-Answer = Files | Part | EchoedTogether
+@dataclass(frozen=True, slots=True)
+class WantClock:
+    """On the control channel: what time is it?"""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    ticket: int
+    now_s: float
+    """By a clock that nobody sets."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.now_s < float("inf"):
+            raise ValueError(f"a clock cannot show {self.now_s}")
+
+
+TRACES = "traces"
+"""In a member's `Hello.version`, after the plus: it understands the messages below, and WantClock. One that does not would
+end the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Record what you do, until `WantSpans` comes or the time is up."""
+
+    ticket: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    ticket: int
+    error: str = ""
+    """Why it does not record; empty when it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantSpans:
+    """What was recorded for the sender? It is forgotten with the answer."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The payload holds them, as agent/spans.py packs them."""
+
+    ticket: int
+    forgotten: int
+    """Earlier ones, which there was no room for."""
+    error: str = ""
+
+
+Question = WantFiles | WantPart | EchoTogether | Record | WantSpans
+Answer = Files | Part | EchoedTogether | Recording | Spans

@@ -16,10 +16,13 @@ from dataclasses import dataclass, field, replace
 from threading import Condition, Thread
 
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.recorder import Recorder
 from edgepart.agent.schedule import Progress, Schedule, Value, Work, make_schedule, value_bytes
-from edgepart.agent.sessions import PreparedProgram
+from edgepart.agent.sessions import PreparedProgram, describe
+from edgepart.agent.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT, Subject
 from edgepart.planner.errors import ClusterError, EdgepartError, FrameError, InternalError
 from edgepart.planner.plan import GATEWAY, Run, Transfer
+from edgepart.planner.plan import Send as Dispatch
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +104,10 @@ class _Task:
     installed: _Installed
     progress: Progress
 
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.deployment, self.epoch, self.request)
+
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
@@ -129,9 +136,10 @@ Parcel = tuple[str, Tensors | Failed | Cancel, Sequence[Value]]
 class Executor:
     """Programs installed here, the requests under way in them, and the thread that computes. Thread-safe."""
 
-    def __init__(self, send: Send, limits: Limits | None = None) -> None:
+    def __init__(self, send: Send, limits: Limits | None = None, recorder: Recorder | None = None) -> None:
         self._send = send
         self._limits = limits or Limits()
+        self._recorder = recorder or Recorder()
         self._installed: dict[Key, _Installed] = {}
         self._expected: dict[Key, list[tuple[Tensors, Sequence[Value], str]]] = {}
         self._tasks: dict[str, _Task] = {}
@@ -346,11 +354,24 @@ class Executor:
             with self._changed:
                 self._busy_since = None
                 while (job := self._next()) is None and not self._stopping:
-                    self._changed.wait()
+                    self._await()
                 if self._stopping or job is None:
                     return
                 self._busy_since = time.monotonic()
             self._do(*job)
+
+    def _await(self) -> None:
+        """Until something comes. It is for the oldest request that this thread waits."""
+        task = next(iter(self._tasks.values()), None) if self._recorder.on else None
+        awaited = task.progress.awaited if task else None
+        if task is None or awaited is None:
+            self._changed.wait()
+            return
+        began_s = self._recorder.now()
+        self._changed.wait()
+        source = awaited.source
+        node = task.installed.nodes[source] if source != GATEWAY else ""
+        self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)
 
     def _do(self, task: _Task, work: Work) -> None:
         """One step of one request; whatever goes wrong is that request's, and the thread goes on."""
@@ -376,11 +397,34 @@ class Executor:
         self._post(out)
 
     def _step(self, task: _Task, work: Work) -> list[Value]:
+        if self._recorder.on:
+            return self._recorded(task, work)
+        return self._act(task, work.step, work.values())
+
+    def _recorded(self, task: _Task, work: Work) -> list[Value]:
+        """The step, and how long its parts took."""
+        began_s = self._recorder.now()
         values = work.values()
-        installed = task.installed
+        made_s = self._recorder.now()
+        if any(one.copies or one.crop is not None for one in work.recipes):
+            nbytes = sum(map(value_bytes, values))
+            self._recorder.add(COMPUTING, COPY, began_s, task.subject, nbytes=nbytes, ended_s=made_s)
+        outputs = self._act(task, work.step, values)
         if isinstance(work.step, Run):
-            return installed.prepared.run(work.step.segment, values)
-        transfer = installed.schedule.outgoing[work.step.transfer]
+            segment = task.installed.prepared.program.segments[work.step.segment]
+            self._recorder.add(COMPUTING, COMPUTE, made_s, task.subject, describe(segment))
+        else:
+            transfer = task.installed.schedule.outgoing[work.step.transfer]
+            node = task.installed.nodes[transfer.target] if transfer.target != GATEWAY else ""
+            nbytes = sum(map(value_bytes, values))
+            self._recorder.add(COMPUTING, SEND, made_s, task.subject, "", node, transfer.number, nbytes)
+        return outputs
+
+    def _act(self, task: _Task, step: Run | Dispatch, values: Sequence[Value]) -> list[Value]:
+        installed = task.installed
+        if isinstance(step, Run):
+            return installed.prepared.run(step.segment, values)
+        transfer = installed.schedule.outgoing[step.transfer]
         node = installed.nodes[transfer.target] if transfer.target != GATEWAY else gateway_of(task.request)
         self._send(node, Tensors(task.deployment, task.epoch, task.request, transfer.number, ()), values)
         with self._changed:

@@ -22,6 +22,7 @@ from edgepart.agent.messages import NO_EPOCH, DeployOptions, Epoch
 from edgepart.agent.plans import HeldPlan, Plans
 from edgepart.agent.routing import Router
 from edgepart.agent.store import Store
+from edgepart.agent.tracing import Tracing
 from edgepart.planner import errors
 from edgepart.planner.cluster import to_json
 from edgepart.planner.errors import EdgepartError, ModelError, Unavailable, UnknownDeployment
@@ -47,6 +48,7 @@ class Face:
         latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]],
         examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path]]],
         computed: Callable[[], int],
+        tracing: Tracing,
     ) -> None:
         """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
         notes about a model, and its files. `computed`: requests that this device has done its part of."""
@@ -61,6 +63,7 @@ class Face:
         self._latencies = latencies
         self._examine = examine
         self._computed = computed
+        self._tracing = tracing
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
@@ -165,7 +168,8 @@ class Face:
         if self._plans.active(model) is None:
             raise Unavailable(f"{model!r} is not served now: {self._text(entry)}")
         values, info = await self._router.infer(model, inputs, deadline_s, outputs or ())
-        return InferResult(values, readable(info.epoch), time.perf_counter() - began, info.replays)
+        took_s = time.perf_counter() - began
+        return InferResult(values, readable(info.epoch), took_s, info.replays, info.request)
 
     # Deploying
 
@@ -296,6 +300,13 @@ class Face:
         measured = judging.report(plan, self._kinds(name), self._core.profiles, took)
         shown = list(astuple(readable(epoch))) if active else None
         return report(plan) | {"epoch": shown, "measured": measured}
+
+    async def trace(self, name: str, seconds: float) -> dict[str, Any]:
+        self._plan(name)  # what there is to trace
+        return await self._tracing.start(name, seconds)
+
+    async def traced(self, name: str) -> dict[str, Any]:
+        return await self._tracing.finish(name)
 
     def _kinds(self, deployment: str) -> judging.Kinds:
         """Of the members that were measured, as they are now."""

@@ -68,6 +68,12 @@ class Follower:
         found = [self.active(name) for name in sorted(self._active) if is_variant(name)]
         return [order for order in found if order is not None]
 
+    def serving(self, deployment: str) -> list[Prepare]:
+        """The orders that brought the plans by which a deployment and its variants serve here now."""
+        first = self.active(deployment)
+        variants = [order for order in self.variants() if parent_of(order.deployment) == deployment]
+        return variants if first is None else [first, *variants]
+
     def report(self, versions: tuple[tuple[str, Version], ...]) -> Report:
         holdings = [
             Holding(name, epoch, held.state, self._active.get(name) == epoch, held.error)

@@ -42,6 +42,8 @@ CONTROL_KINDS = kinds(
     control.Drift,
     control.Latency,
     control.Standing,
+    exchange.WantClock,
+    exchange.Clock,
 )
 DATA_KINDS = kinds(
     messages.Tensors,
@@ -55,6 +57,10 @@ DATA_KINDS = kinds(
     exchange.EchoedTogether,
     exchange.Echo,
     exchange.Echoed,
+    exchange.Record,
+    exchange.Recording,
+    exchange.WantSpans,
+    exchange.Spans,
 )
 
 SendFrame = Callable[[str, str, Frame], None]
@@ -85,6 +91,7 @@ class Post:
         self._to_core: Callable[[Received], None] = _nowhere
         self._question: Callable[[str, exchange.Question], None] = _nowhere
         self._answer: Callable[[str, exchange.Answer, memoryview], None] = _nowhere
+        self._clocks: Callable[[str, exchange.WantClock | exchange.Clock], None] = _nowhere
 
     def connect(
         self,
@@ -93,11 +100,13 @@ class Post:
         to_core: Callable[[Received], None],
         question: Callable[[str, exchange.Question], None],
         answer: Callable[[str, exchange.Answer, memoryview], None],
+        clocks: Callable[[str, exchange.WantClock | exchange.Clock], None] | None = None,
     ) -> None:
-        """Where what comes in goes. `requests`, `echoes` and `question` are called in reader threads, the others in the
-        loop."""
+        """Where what comes in goes. `requests`, `echoes`, `question` and `clocks` are called in reader threads, the others
+        in the loop."""
         self._requests, self._echoes = requests, echoes
         self._to_core, self._question, self._answer = to_core, question, answer
+        self._clocks = clocks or _nowhere
 
     # Out
 
@@ -132,8 +141,11 @@ class Post:
     def take(self, node: str, channel: str, frame: Frame) -> None:
         """A frame came, in its reader's thread. FrameError for one that is none of ours: it ends the link."""
         if channel == CONTROL:
-            received = Received(node, frame_to_message(frame, CONTROL_KINDS))
-            self._loop.call_soon_threadsafe(self._to_core, received)
+            told = frame_to_message(frame, CONTROL_KINDS)
+            if isinstance(told, exchange.WantClock | exchange.Clock):
+                self._clocks(node, told)
+            else:
+                self._loop.call_soon_threadsafe(self._to_core, Received(node, told))
             return
         message = frame_to_message(frame, DATA_KINDS)
         match message:
@@ -146,7 +158,13 @@ class Post:
                 values = unpack_arrays(message.arrays, frame.body)
                 if self._echoes is not None:
                     self._echoes.came(node, message, values)
-            case exchange.WantFiles() | exchange.WantPart() | exchange.EchoTogether():
+            case (
+                exchange.WantFiles()
+                | exchange.WantPart()
+                | exchange.EchoTogether()
+                | exchange.Record()
+                | exchange.WantSpans()
+            ):
                 self._question(node, message)
             case _:
                 self._loop.call_soon_threadsafe(self._answer, node, message, frame.body)

@@ -20,7 +20,9 @@ from edgepart.agent.bindings import describe, parent_of
 from edgepart.agent.elements import element_dtype, element_name
 from edgepart.agent.executor import START, Send
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
-from edgepart.agent.schedule import Recipe, Value, check_pieces, recipe
+from edgepart.agent.recorder import Recorder
+from edgepart.agent.schedule import Recipe, Value, check_pieces, recipe, value_bytes
+from edgepart.agent.spans import ATTEMPT, COPY, GATEWAY_LANE, QUEUE, REQUEST, REQUESTS, SEND, Subject
 from edgepart.planner.errors import (
     ClusterError,
     EdgepartError,
@@ -50,6 +52,8 @@ class Info:
     replays: int
     """How many attempts were lost before the one that gave the answer."""
     strategy: str
+    request: str = ""
+    """The name that the answer's attempt had among agents."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,9 @@ class _Held:
     inputs: dict[str, Value]
     outputs: tuple[str, ...]
     answer: asyncio.Future[tuple[dict[str, Value], Info]]
+    began_s: float = 0.0
+    idle_s: float = 0.0
+    """Since when no attempt at it is under way."""
 
 
 @dataclass
@@ -117,10 +124,13 @@ class _Flight:
 class Requester:
     """Requests of this agent's clients."""
 
-    def __init__(self, node: str, send: Send, window: rules.Window | None = None) -> None:
+    def __init__(
+        self, node: str, send: Send, window: rules.Window | None = None, recorder: Recorder | None = None
+    ) -> None:
         """`node` is this agent's node id. To be made in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._send = send
+        self._recorder = recorder or Recorder()
         self._rules = rules.Requests(window or rules.Window())
         self._name = f"{node}/{secrets.token_hex(4)}"
         self._plans: dict[tuple[str, Epoch], ActivePlan] = {}
@@ -157,7 +167,8 @@ class Requester:
         """`infer` for what is checked already (`check_inputs`, `names_of`), also where the first plan is to come."""
         self._count += 1
         number = self._count
-        held = _Held(deployment, inputs, outputs, self._loop.create_future())
+        now = self._loop.time()
+        held = _Held(deployment, inputs, outputs, self._loop.create_future(), now, now)
         self._held[number] = held
         self._handle(rules.Submitted(number, deployment, self._loop.time() + deadline_s, patient=True))
         try:
@@ -312,24 +323,51 @@ class Requester:
             self._loop.time(),
             not self._flights,
         )
+        about = self._subject(effect.deployment, effect.epoch, effect.attempt)
+        began_s = self._loop.time()
+        if self._recorder.on:
+            self._recorder.add(REQUESTS, QUEUE, held.idle_s, about)
         try:
             check_inputs(active.plan.inputs, held.inputs)  # the model may be another one by now
-            for target, transfer, values in cut(active, held.inputs, effect.side):
-                name = f"{self._name}/{effect.attempt}"
-                message = Tensors(effect.deployment, effect.epoch, name, transfer, ())
-                self._send(target, message, values)
+            parcels = cut(active, held.inputs, effect.side)
+            if self._recorder.on:
+                nbytes = sum(value_bytes(value) for _, _, values in parcels for value in values)
+                self._recorder.add(GATEWAY_LANE, COPY, began_s, about, nbytes=nbytes)
+            for target, transfer, values in parcels:
+                message = Tensors(effect.deployment, effect.epoch, about.request, transfer, ())
+                self._send_input(target, message, values, about)
         except EdgepartError as error:
             stale = isinstance(error, ClusterError)
             self._queue.append(rules.AttemptFailed(effect.attempt, stale, str(error)))
 
+    def _subject(self, deployment: str, epoch: Epoch, attempt: int) -> Subject:
+        return Subject(deployment, epoch, f"{self._name}/{attempt}")
+
+    def _send_input(self, node: str, message: Tensors, values: Sequence[Value], about: Subject) -> None:
+        if not self._recorder.on:
+            self._send(node, message, values)
+            return
+        began_s, nbytes = self._loop.time(), sum(map(value_bytes, values))
+        self._send(node, message, values)
+        self._recorder.add(GATEWAY_LANE, SEND, began_s, about, "", node, message.transfer, nbytes)
+
     def _abandon(self, effect: rules.Abandon) -> None:
-        self._flights.pop(effect.attempt, None)
+        flight = self._flights.pop(effect.attempt, None)
+        if flight is not None:
+            self._gave_up(flight, effect)
         told = Cancel(effect.deployment, effect.epoch, f"{self._name}/{effect.attempt}")
         for node in sorted(self._plans[effect.deployment, effect.epoch].sides[effect.side].nodes):
             try:
                 self._send(node, told, ())
             except ClusterError as error:
                 log.debug("node %s is not told that attempt %d is abandoned: %s", node, effect.attempt, error)
+
+    def _gave_up(self, flight: _Flight, effect: rules.Abandon) -> None:
+        if (held := self._held.get(flight.request)) is not None:
+            held.idle_s = self._loop.time()
+        if self._recorder.on:
+            about = self._subject(effect.deployment, effect.epoch, effect.attempt)
+            self._recorder.add(REQUESTS, ATTEMPT, flight.began_s, about, "lost")
 
     def _answer(self, effect: rules.Answer) -> None:
         active = self._plans[effect.deployment, effect.epoch]
@@ -340,6 +378,8 @@ class Requester:
         held = self._held.pop(effect.request)
         if held.answer.done():
             return
+        about = self._subject(effect.deployment, effect.epoch, effect.attempt)
+        began_s = self._loop.time()
         try:
             outputs = {
                 name: put_together(active, name, flight.got, held.inputs, flight.side)
@@ -348,7 +388,13 @@ class Requester:
         except EdgepartError as error:
             held.answer.set_exception(error)
         else:
-            held.answer.set_result((outputs, Info(effect.epoch, effect.replays, active.plan.strategy)))
+            info = Info(effect.epoch, effect.replays, active.plan.strategy, about.request)
+            held.answer.set_result((outputs, info))
+        if self._recorder.on:
+            nbytes = sum(map(value_bytes, flight.got.values()))
+            self._recorder.add(GATEWAY_LANE, COPY, began_s, about, nbytes=nbytes)
+            what = f"{effect.replays} attempts lost before" if effect.replays else ""
+            self._recorder.add(REQUESTS, REQUEST, held.began_s, about, what)
 
     def _settle(self, request: int, error: EdgepartError) -> None:
         held = self._held.pop(request)

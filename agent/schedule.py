@@ -208,6 +208,14 @@ class Progress:
     def finished(self) -> bool:
         return self._next >= len(self.schedule.program.steps)
 
+    @property
+    def awaited(self) -> Transfer | None:
+        """What has to come before the next step; None where it is something else that is to be done next."""
+        step = None if self.finished else self.schedule.program.steps[self._next]
+        if not isinstance(step, Receive) or step.transfer in self._arrived:
+            return None
+        return self.schedule.incoming[step.transfer]
+
     def arrived(self, transfer: int, values: Sequence[Value]) -> bool:
         """Keep a transfer's pieces; False for one that came before (it is ignored).
 

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
 from typing import Any
@@ -23,11 +23,12 @@ from edgepart.agent.aside import Aside
 from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Serving
 from edgepart.agent.cards import Measured, read
+from edgepart.agent.clocks import Clocks
 from edgepart.agent.core import Core
 from edgepart.agent.discovery import Announcement, Discovery, Seen, local_addresses
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.echoes import Echoes
-from edgepart.agent.exchange import EchoTogether, Question
+from edgepart.agent.exchange import EchoTogether, Question, Record, WantSpans
 from edgepart.agent.executor import COMPUTE_THREAD, Executor
 from edgepart.agent.face import Face
 from edgepart.agent.frames import Frame
@@ -45,6 +46,7 @@ from edgepart.agent.post import Post
 from edgepart.agent.probe import default_threads
 from edgepart.agent.probing import probe_apart
 from edgepart.agent.profiles import ProfileBook
+from edgepart.agent.recorder import Recorder
 from edgepart.agent.requester import Requester
 from edgepart.agent.routing import Router
 from edgepart.agent.sessions import Sessions
@@ -52,6 +54,7 @@ from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Source, Store
 from edgepart.agent.timing import Timing
+from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Transport
 from edgepart.planner.cluster import Device
 from edgepart.planner.errors import EdgepartError, FrameError, Unavailable, UsageError
@@ -83,7 +86,8 @@ class Agent:
         self._ending = AsyncExitStack()
         """How to undo what was started, last first."""
         self._ending.callback(os.close, lock)
-        self._echoing: set[asyncio.Task[None]] = set()
+        self._recorder = Recorder()
+        self._answering: set[asyncio.Task[None]] = set()
         self._wired = threading.Event()
         """Until it is set nobody is there to take frames and news of links; the transport's threads wait."""
 
@@ -100,7 +104,14 @@ class Agent:
         node, post = self.identity.node_id, self._shell.post
         device = within(device, self._options.memory_limit_bytes, resident_bytes())
         self._measuring = Measuring(node, device, self._echoes, self._asks, post, self._measured_by)
-        self._post.connect(self._plans, self._echoes, self._shell.post, self._question, self._asks.answered)
+        self._post.connect(
+            self._plans,
+            self._echoes,
+            self._shell.post,
+            self._question,
+            self._asks.answered,
+            self._clocks.came,
+        )
         self._wired.set()
         self._ending.callback(self._leave)
         self._shell.start()
@@ -126,11 +137,14 @@ class Agent:
     def _make_data_plane(self, threads: int, device: Device) -> None:
         node = self.identity.node_id
         doorkeeper = Doorkeeper(self.identity, self._addresses, self._addresses)
-        self._transport = Transport(self.identity, self._frame, self._link, doorkeeper)
+        self._transport = Transport(
+            self.identity, self._frame, self._link, doorkeeper, recorder=self._recorder
+        )
         self._ending.push_async_callback(asyncio.to_thread, self._transport.stop)
         self._ending.callback(self._wired.set)  # also where the start fails before that
         self._post = Post(node, self._transport.send)
         self._asks = Asks(self._post.data)
+        self._clocks = Clocks(self._post.control)
         self._echoes = Echoes(self._post.arrays)
         self._ending.push_async_callback(asyncio.to_thread, self._echoes.stop)
         self._aside = Aside()
@@ -142,8 +156,8 @@ class Agent:
         self._serving = Serving(self._store, self._post.data, cut)
         self._ending.callback(self._serving.stop)
         self._fetching = Fetching(self._store, self._asks, cut)
-        self._executor = Executor(self._post.values)
-        self._requester = Requester(node, self._post.values)
+        self._executor = Executor(self._post.values, recorder=self._recorder)
+        self._requester = Requester(node, self._post.values, recorder=self._recorder)
         self._sessions = Sessions(threads, lambda ref: self._store.file(ref.digest))
         self._plans = Plans(
             node,
@@ -179,7 +193,7 @@ class Agent:
             incarnation=files.incarnation,
             listen=own_addresses(listen),
             http=f"http://{own_addresses((http[0], http[1]))[0]}",
-            version=__version__,
+            version=speaking(__version__),
         )
         now = asyncio.get_running_loop().time()
         core = Core(
@@ -193,6 +207,9 @@ class Agent:
         )
         router = Router(core, self._requester, lambda event: self._shell.post(event))
         self._ending.callback(router.stop)
+        self._tracing = Tracing(
+            node, self._recorder, self._asks, self._clocks, core.membership.members, core.follower.serving
+        )
         self._face = Face(
             self._name,
             self.identity.fingerprint,
@@ -205,9 +222,14 @@ class Agent:
             self._requester.latencies,
             lambda path, shapes: self._aside.do(aside.examine, path, shapes),
             lambda: self._executor.counters().requests_done,
+            self._tracing,
         )
         self._http = HttpServer(
-            self._face, self.identity.admin, listener=listener, spool=self._store.root / "partial"
+            self._face,
+            self.identity.admin,
+            listener=listener,
+            spool=self._store.root / "partial",
+            recorder=self._recorder,
         )
         planwork = Planwork(self._store.root, node)
         self._shell = Shell(
@@ -260,15 +282,24 @@ class Agent:
     def _question(self, node: str, question: Question) -> None:
         """From a reader's thread."""
         if isinstance(question, EchoTogether):
-            self._loop.call_soon_threadsafe(self._echo_together, node, question)
+            self._loop.call_soon_threadsafe(self._answer, lambda: self._answer_together(node, question))
+        elif isinstance(question, Record | WantSpans):
+            self._loop.call_soon_threadsafe(self._answer, lambda: self._answer_tracing(node, question))
         else:
             self._serving.asked(node, question)
 
-    def _echo_together(self, node: str, question: EchoTogether) -> None:
-        task = asyncio.create_task(self._answer_together(node, question), name="echoing together")
-        self._echoing.add(task)  # The loop itself keeps no hold on it.
-        task.add_done_callback(self._echoing.discard)
+    def _answer(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.create_task(work(), name="answering a member")
+        self._answering.add(task)  # The loop itself keeps no hold on it.
+        task.add_done_callback(self._answering.discard)
         task.add_done_callback(_failed)
+
+    async def _answer_tracing(self, node: str, question: Record | WantSpans) -> None:
+        answer, payload = await self._tracing.asked(node, question)
+        try:
+            self._post.data(node, answer, payload)
+        except Unavailable as error:
+            log.info("cannot hand a trace to %s: %s", node, error)
 
     async def _answer_together(self, node: str, question: EchoTogether) -> None:
         found = await self._measuring.asked(question)

@@ -26,6 +26,8 @@ class Stream:
 
     def __init__(self, connection: ssl.SSLSocket) -> None:
         self.connection = connection
+        self.began_s = 0.0
+        """When the frame that `read` gave last began to come, by time.monotonic()."""
 
     def read(self, limits: Limits, deadline: float | None = None) -> Frame:
         """The next frame; its payload is received in place.
@@ -35,6 +37,7 @@ class Stream:
         """
         prefix = bytearray(PREFIX.size)
         self._fill(memoryview(prefix), deadline)
+        self.began_s = time.monotonic()
         sizes = parse_prefix(prefix, limits)
         header = bytearray(sizes.header_bytes)
         self._fill(memoryview(header), deadline)

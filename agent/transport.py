@@ -32,7 +32,9 @@ from edgepart.agent.links import (
     LinkRefused,
 )
 from edgepart.agent.options import Address, format_address
+from edgepart.agent.recorder import Recorder
 from edgepart.agent.records import frame_to_message, message_to_frame
+from edgepart.agent.spans import RECEIVE, receiving_from
 from edgepart.agent.stream import Stream, dial
 from edgepart.agent.writer import Writer
 from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Unavailable, UsageError
@@ -73,7 +75,9 @@ class Transport:
         on_link: OnLink,
         on_join: OnJoin | None = None,
         options: TransportOptions | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
+        """`recorder` is told of frames on data channels."""
         self.boot = secrets.token_hex(8)
         """Tells this start of the agent from others."""
         self._identity = identity
@@ -81,6 +85,7 @@ class Transport:
         self._on_link = on_link
         self._on_join = on_join
         self._options = options or TransportOptions()
+        self._recorder = recorder or Recorder()
         self._context = identity.client_context()
         self._acceptor = Acceptor(identity, self._serve, self._options.accept)
         self._lock = threading.Condition()
@@ -283,7 +288,8 @@ class Transport:
                 self._writers.discard(writer)
             self._drop(link, why)
 
-        writer = Writer(stream, capacity, f"{channel} to {link.node_id}", ended)
+        recorder = self._recorder if channel == DATA else None
+        writer = Writer(stream, capacity, f"{channel} to {link.node_id}", ended, recorder, link.node_id)
         self._writers.add(writer)
         writer.start()
         return writer
@@ -381,9 +387,12 @@ class Transport:
             if not link.announced.wait(4 * self._options.connect_s):
                 raise Unavailable("the link was not completed")
             while link.over is None:
+                before_s = time.thread_time() if self._recorder.on else None
                 frame = stream.read(self._options.limits)
                 if link.over is None:
                     self._on_frame(link.node_id, channel, frame)
+                    if self._recorder.on and channel == DATA:
+                        self._record(link.node_id, stream.began_s, frame, before_s)
         except EdgepartError as error:
             why = str(error)
             if not isinstance(error, Unavailable):
@@ -394,6 +403,11 @@ class Transport:
             why = f"a frame could not be handled: {error!r}"
         finally:
             self._drop(link, why)
+
+    def _record(self, node_id: str, began_s: float, frame: Frame, before_s: float | None) -> None:
+        cpu_s = 0.0 if before_s is None else time.thread_time() - before_s
+        lane = receiving_from(node_id)
+        self._recorder.add_frame(lane, RECEIVE, began_s, node_id, frame, frame.payload_bytes, cpu_s)
 
     # The table of links; each of these is called with the lock held, or takes it
 

@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable
 
 from edgepart.agent.frames import Buffer, Frame, encode
+from edgepart.agent.recorder import Recorder
+from edgepart.agent.spans import WRITE, sending_to
 from edgepart.agent.stream import Stream
 from edgepart.planner.errors import Unavailable
 
@@ -35,13 +37,24 @@ _ROOM = 4
 class Writer:
     """Frames go out in the order of `put`. What is queued when the connection ends is lost."""
 
-    def __init__(self, stream: Stream, capacity_bytes: int, name: str, ended: Callable[[str], None]) -> None:
-        """`ended` is called once, by the writer's thread, with the reason (also after `close`)."""
+    def __init__(
+        self,
+        stream: Stream,
+        capacity_bytes: int,
+        name: str,
+        ended: Callable[[str], None],
+        recorder: Recorder | None = None,
+        node: str = "",
+    ) -> None:
+        """`ended` is called once, by the writer's thread, with the reason (also after `close`). `recorder` is told of what
+        is written to `node`."""
         self._stream = stream
         self._capacity_bytes = capacity_bytes
         self._ended = ended
+        self._recorder = recorder or Recorder()
+        self._node = node
         self._changed = threading.Condition()
-        self._queue: deque[list[Buffer]] = deque()
+        self._queue: deque[tuple[list[Buffer], Frame]] = deque()
         self._queued_bytes = 0
         """What waits and what is being written."""
         self._writing = threading.Lock()
@@ -71,11 +84,11 @@ class Writer:
             if at_once:
                 self._writing.acquire()  # Before anybody can queue behind it.
             else:
-                self._queue.append(buffers)
+                self._queue.append((buffers, frame))
                 if len(self._queue) == 1:
                     os.eventfd_write(self._wake, 1)
         if at_once:
-            self._write_at_once(buffers, size)
+            self._write_at_once(buffers, size, frame)
 
     def _takes_at_once(self, size: int) -> bool:
         """Whether the kernel has room, so that writing is sure not to wait for the other side."""
@@ -85,16 +98,24 @@ class Writer:
         (unsent,) = _INT.unpack(fcntl.ioctl(self._stream.connection, termios.TIOCOUTQ, bytes(_INT.size)))
         return bool(unsent + size <= capacity // _ROOM)
 
-    def _write_at_once(self, buffers: list[Buffer], size: int) -> None:
+    def _write_at_once(self, buffers: list[Buffer], size: int, frame: Frame) -> None:
         """`_writing` is held. Unavailable where the connection ends."""
         try:
-            self._stream.write_buffers(buffers)
+            self._write(buffers, size, frame)
         except Unavailable as error:
             self.close(str(error))
             raise
         finally:
             self._writing.release()
             self._written(size)
+
+    def _write(self, buffers: list[Buffer], size: int, frame: Frame) -> None:
+        """`frame` is the first of them; the only one while what is written is recorded."""
+        if not self._recorder.on:
+            self._stream.write_buffers(buffers)
+            return
+        with self._recorder.framing(sending_to(self._node), WRITE, self._node, frame, size):
+            self._stream.write_buffers(buffers)
 
     def _written(self, size: int) -> None:
         with self._changed:
@@ -152,10 +173,10 @@ class Writer:
         poll.register(self._wake, select.POLLIN)
         poll.register(self._stream.connection.fileno(), select.POLLIN | select.POLLRDHUP)
         while self._over is None:
-            batch, size = self._take()
-            if batch:
+            batch, size, first = self._take()
+            if first is not None:
                 with self._writing:
-                    self._stream.write_buffers(batch)
+                    self._write(batch, size, first)
                 self._written(size)
                 continue
             for descriptor, _ in poll.poll():
@@ -164,12 +185,14 @@ class Writer:
                     raise Unavailable("connection closed by the other side")
                 os.eventfd_read(self._wake)
 
-    def _take(self) -> tuple[list[Buffer], int]:
+    def _take(self) -> tuple[list[Buffer], int, Frame | None]:
+        """Buffers, their bytes, and the first frame in them. Frames that are recorded go one by one."""
         with self._changed:
             batch: list[Buffer] = []
             size = 0
-            while self._queue and size < _BATCH_BYTES:
-                frame = self._queue.popleft()
-                batch += frame
-                size += sum(map(len, frame))
-            return batch, size
+            first = self._queue[0][1] if self._queue else None
+            while self._queue and size < (1 if self._recorder.on else _BATCH_BYTES):
+                buffers, _ = self._queue.popleft()
+                batch += buffers
+                size += sum(map(len, buffers))
+            return batch, size, first

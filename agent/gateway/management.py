@@ -31,6 +31,8 @@ from edgepart.agent.messages import DeployOptions
 from edgepart.planner.errors import NotAuthorised, RequestError, Unavailable
 
 HEARTBEAT_S = 5.0
+TRACE_S = 60.0
+"""A trace takes at most, where nothing is said."""
 PAGE = Path(__file__).with_name("dashboard.html")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
@@ -60,6 +62,8 @@ class Management:
             web.get("/api/devices", self.devices),
             web.get("/api/models", self.models),
             web.get("/api/models/{name}/plan", self.plan),
+            web.post("/api/models/{name}/trace", self.trace),
+            web.delete("/api/models/{name}/trace", self.traced),
             web.post("/api/deployments/{name}", self.deploy, expect_handler=self._expected),
             web.delete("/api/deployments/{name}", self.undeploy),
         ]
@@ -93,6 +97,25 @@ class Management:
     async def plan(self, request: web.Request) -> web.Response:
         self._allow(request)
         return document_response(self.node.plan(find_card(self.node, request.match_info["name"]).name))
+
+    async def trace(self, request: web.Request) -> web.Response:
+        """Begins one. `?seconds=` says when it ends by itself; there is no body."""
+        self._allow(request, write=True)
+        name = find_card(self.node, request.match_info["name"]).name
+        text = request.query.get("seconds", str(TRACE_S))
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise RequestError(f"seconds={text[:40]!r} is no number") from None
+        return document_response(await self.node.trace(name, seconds))
+
+    async def traced(self, request: web.Request) -> web.Response:
+        """Ends it, and answers with it."""
+        self._allow(request, write=True)
+        document = await self.node.traced(find_card(self.node, request.match_info["name"]).name)
+        body = await asyncio.to_thread(json_line, document)  # it may be large
+        headers = {"Cache-Control": "no-store"}
+        return web.Response(body=body, content_type="application/json", headers=headers)
 
     async def undeploy(self, request: web.Request) -> web.Response:
         self._allow(request, write=True)

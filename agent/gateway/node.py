@@ -70,6 +70,8 @@ class InferResult:
     """From the request's arrival at the node to its outputs, waiting for a plan included."""
     replays: int = 0
     """How often it was run again because a device or an epoch was lost."""
+    request: str = ""
+    """What agents called it among themselves."""
     queue_s: float = 0.0
     """The part of `seconds` before the (last) run began."""
 
@@ -131,3 +133,11 @@ class Node(Protocol):
     def plan(self, name: str) -> dict[str, Any]:
         """The report of the deployment's active plan; under "measured" what requests through this agent took that ran
         alone, and what each device computed for one. UnknownDeployment, or Unavailable where there is no plan."""
+
+    async def trace(self, name: str, seconds: float) -> dict[str, Any]:
+        """Has members record what they do, for that long at most; who takes part, and who does not and why.
+
+        UnknownDeployment; RequestError: for too long; Unavailable: there is no plan, or a trace is being taken."""
+
+    async def traced(self, name: str) -> dict[str, Any]:
+        """Ends that, and gives what was recorded (agent/tracing.py). RequestError where nothing is being recorded."""

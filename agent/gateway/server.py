@@ -20,6 +20,7 @@ from edgepart.agent.gateway.node import Node
 from edgepart.agent.gateway.silence import Silence
 from edgepart.agent.gateway.v2 import V2
 from edgepart.agent.options import format_address
+from edgepart.agent.recorder import Recorder
 from edgepart.planner.errors import EdgepartError, UsageError
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class HttpServer:
         listener: socket.socket | None = None,
         limits: Limits | None = None,
         spool: Path | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         if listener is not None:
             host, port = listener.getsockname()[:2]
@@ -50,7 +52,7 @@ class HttpServer:
         self._limits = limits or Limits()
         self._bodies = Bodies(self._limits)
         metrics = Metrics(node, self._bodies)
-        self._v2 = V2(node, admin_credential, self._bodies, metrics)
+        self._v2 = V2(node, admin_credential, self._bodies, metrics, recorder)
         self._management = Management(node, admin_credential, metrics, self._limits, spool)
         self._runner: web.AppRunner | None = None
         self._watch: asyncio.Task[None] | None = None

@@ -14,6 +14,8 @@ from edgepart.agent.gateway.bodies import Bodies
 from edgepart.agent.gateway.datatypes import datatype_of_element
 from edgepart.agent.gateway.metrics import Metrics
 from edgepart.agent.gateway.node import InferResult, ModelCard, Node
+from edgepart.agent.recorder import Recorder
+from edgepart.agent.spans import BODY, DECODE, ENCODE, HTTP, Subject
 from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment
 from edgepart.planner.plan import ValueInfo
 
@@ -24,11 +26,14 @@ PARSE_ASIDE_FROM_BYTES = 64 << 10
 class V2:
     """The protocol, served from one node."""
 
-    def __init__(self, node: Node, credential: str, bodies: Bodies, metrics: Metrics) -> None:
+    def __init__(
+        self, node: Node, credential: str, bodies: Bodies, metrics: Metrics, recorder: Recorder | None = None
+    ) -> None:
         self.node = node
         self._credential = credential
         self._bodies = bodies
         self._metrics = metrics
+        self._recorder = recorder or Recorder()
 
     def routes(self) -> list[web.RouteDef]:
         one = "/v2/models/{model}"
@@ -103,9 +108,10 @@ class V2:
     async def infer(self, request: web.Request) -> web.Response:
         self._allow(request)
         card = self._card(request)
+        began_s = self._recorder.now()
         try:
             async with self._bodies.read(request) as body:
-                response, result = await self._run(request, card, body)
+                response, result = await self._run(request, card, body, began_s)
         except EdgepartError as error:
             self._metrics.failed(card.name, type(error).__name__)
             raise
@@ -116,8 +122,10 @@ class V2:
         return response
 
     async def _run(
-        self, request: web.Request, card: ModelCard, body: bytearray
+        self, request: web.Request, card: ModelCard, body: bytearray, began_s: float
     ) -> tuple[web.Response, InferResult]:
+        now = self._recorder.now
+        read_s = now()
         length = _header_length(request)
         big = len(body) >= PARSE_ASIDE_FROM_BYTES
         if big:
@@ -127,10 +135,18 @@ class V2:
         if card.epoch is not None:
             oip.check_fit(card, asked)
         limits = self._bodies.limits
+        decoded_s = now()
         deadline_s = min(asked.timeout_s or limits.deadline_s, limits.longest_deadline_s)
         wanted = None if asked.outputs is None else list(asked.outputs)
         result = await self.node.infer(card.name, asked.inputs, wanted, deadline_s)
-        return await asyncio.to_thread(_answer, card.name, asked, result, request), result
+        answered_s = now()
+        response = await asyncio.to_thread(_answer, card.name, asked, result, request)
+        if self._recorder.on:
+            about, add = Subject(card.name, request=result.request), self._recorder.add
+            add(HTTP, BODY, began_s, about, nbytes=len(body), ended_s=read_s)
+            add(HTTP, DECODE, read_s, about, nbytes=len(body), ended_s=decoded_s)
+            add(HTTP, ENCODE, answered_s, about)
+        return response, result
 
     def _allow(self, request: web.Request) -> None:
         authorise(request.remote, request.headers, self._credential, write=False)

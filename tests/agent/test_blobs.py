@@ -14,7 +14,7 @@ import pytest
 from edgepart.agent import blobs
 from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Serving
-from edgepart.agent.exchange import EchoTogether, Files, Part, Question, WantFiles, WantPart
+from edgepart.agent.exchange import Files, Part, Question, WantFiles, WantPart
 from edgepart.agent.frames import Buffer
 from edgepart.agent.store import Store
 from edgepart.planner.blobs import digest_of
@@ -51,7 +51,7 @@ class Wire:
         self.servings[node] = Serving(store, reply)
 
     def send(self, node: str, question: Question, _: Sequence[Buffer]) -> None:
-        assert not isinstance(question, EchoTogether)
+        assert isinstance(question, WantFiles | WantPart)
         if node in self.gone or node not in self.servings:
             raise Unavailable(f"there is no link to {node} now")
         self.asked.append((node, question))

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from edgepart.agent.gateway.node import InferResult, ModelCard, Progress
 from edgepart.agent.messages import DeployOptions, Epoch
-from edgepart.planner.errors import Infeasible, Unavailable
+from edgepart.planner.errors import Infeasible, RequestError, Unavailable
 from edgepart.planner.plan import ValueInfo
 
 ELEMENTS = ("float", "double", "float16", "int8", "int64", "uint16", "bool", "string")
@@ -71,6 +71,8 @@ class FakeNode:
         self.gate: asyncio.Event | None = None
         """Requests wait for it, where there is one."""
         self.cancelled = 0
+        self.traced_s = 0.0
+        self.trace_document: dict[str, Any] | None = None
 
     def live(self) -> bool:
         return True
@@ -174,6 +176,17 @@ class FakeNode:
             "why": "one device only",
             "measured": {"latency_s": 0.01, "requests": 3, "devices": computed},
         }
+
+    async def trace(self, name: str, seconds: float) -> dict[str, Any]:
+        if self.failure is not None:
+            raise self.failure
+        self.traced_s = seconds
+        return {"model": name, "devices": [self.name], "missing": {}}
+
+    async def traced(self, name: str) -> dict[str, Any]:
+        if self.trace_document is None:
+            raise RequestError(f"no trace of {name!r} is being taken through this agent (any more)")
+        return self.trace_document
 
 
 NO_ROOM = Infeasible("pi-a lacks 12 bytes", {"pi-a": 12})
