@@ -27,6 +27,8 @@ from edgepart.planner.errors import EdgepartError, Unavailable
 CONNECT_S = 5.0
 SILENT_S = 30.0
 """Agents send a sign of life every few seconds while a deployment goes on."""
+TRACE_S = 120.0
+"""How long an agent may take to collect a trace."""
 AGAIN_S = 0.1
 """Between two tries, growing to ten times that."""
 LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
@@ -44,6 +46,18 @@ class Answer:
     replays: int
     retries: int
     """How often this client sent it again."""
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """A trace that is being taken."""
+
+    url: str
+    """Where it is ended."""
+    devices: tuple[str, ...]
+    """That record."""
+    missing: Mapping[str, str]
+    """By device, why it does not."""
 
 
 class Client:
@@ -136,6 +150,27 @@ class Client:
                 await _raise_for(response)
         except LOST as error:
             raise Unavailable(_gone(self._urls[0], error)) from error
+
+    async def trace(self, name: str, seconds: float) -> Tracing:
+        """Has the cluster record what it does, for that long at most."""
+        url = f"{self._urls[0]}/api/models/{name}/trace"
+        document = await self._manage("POST", url, {"seconds": str(seconds)}, 30.0)
+        return Tracing(url, tuple(document["devices"]), dict(document["missing"]))
+
+    async def traced(self, tracing: Tracing) -> Any:
+        """Ends that, and gives what was recorded: by the agent that began it, which alone has it."""
+        return await self._manage("DELETE", tracing.url, {}, TRACE_S)
+
+    async def _manage(self, method: str, url: str, query: Mapping[str, str], silent_s: float) -> Any:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silent_s)
+        try:
+            async with self._open().request(
+                method, url, params=query, headers=self._admin(), timeout=timeout
+            ) as response:
+                await _raise_for(response)
+                return await response.json()
+        except LOST as error:
+            raise Unavailable(_gone(url.partition("/api/")[0], error)) from error
 
     async def _start_deploy(
         self, name: str, files: Mapping[str, Path], options: DeployOptions, wait: bool, sent: _Sent

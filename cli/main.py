@@ -18,6 +18,7 @@ from edgepart.cli.checking import check
 from edgepart.cli.demo import demo
 from edgepart.cli.ending import FAILED, exit_status, report
 from edgepart.cli.plan import plan
+from edgepart.cli.tracing import trace
 from edgepart.planner.errors import EdgepartError
 
 app = typer.Typer(
@@ -62,6 +63,7 @@ app.command(rich_help_panel=_SEE)(asking.status)
 app.command(rich_help_panel=_SEE)(asking.devices)
 app.command(rich_help_panel=_SEE)(asking.models)
 app.command(rich_help_panel=_SEE)(plan)
+app.command(rich_help_panel=_SEE)(trace)
 app.command(rich_help_panel=_SEE)(check)
 app.command(rich_help_panel=_START)(demo)
 

@@ -1,0 +1,163 @@
+"""Attribution: where a request's time went, device by device, and what the plan had foretold. Rules: no door.
+
+Every instant of the request counts once for each device: for the first thing in `ORDER` that goes on there. Waiting is
+therefore only the time in which nothing was even on its way in or out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from edgepart.agent.spans import COMPUTE, COMPUTING, COPY, GATEWAY_LANE, RECEIVE, SEND, WAIT, WRITE
+from edgepart.cli.traced import Bar, PlanShape, Trace
+from edgepart.planner.cluster import Cluster
+from edgepart.planner.plan import GATEWAY, Receive, Send
+from edgepart.planner.simulate import run_schedule
+from edgepart.planner.timeline import Compute, Message, Schedule
+
+OTHERS = "others"
+"""Working on other requests."""
+IDLE = "idle"
+"""Its part of the request is done."""
+REST = "rest"
+"""Between two steps: threads that hand over, and Python."""
+ORDER = (COMPUTE, COPY, SEND, RECEIVE, WAIT, OTHERS, IDLE, REST)
+
+Stretch = tuple[str, float, float]
+"""What, from, to."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One device, during one request."""
+
+    device: str
+    """GATEWAY: the request's gateway, in the device that it is on."""
+    seconds: Mapping[str, float]
+    """By what is in `ORDER`; they add up to the request's."""
+    predicted: Mapping[str, float] | None
+    """The same of the simulated plan, where receiving is waiting; None where it cannot be simulated."""
+
+
+def shares(start_s: float, stop_s: float, stretches: Iterable[Stretch]) -> dict[str, float]:
+    """Seconds by what is in `ORDER`; together they are `stop_s - start_s`.
+
+    >>> shares(0.0, 4.0, [("compute", 0.0, 2.0), ("wait", 1.0, 3.0)]) | {}
+    {'compute': 2.0, 'copy': 0.0, 'send': 0.0, 'receive': 0.0, 'wait': 1.0, 'others': 0.0, 'idle': 0.0, 'rest': 1.0}
+    """
+    marks: list[tuple[float, int, str]] = []
+    for what, begin, end in stretches:
+        begin, end = max(begin, start_s), min(end, stop_s)
+        if end > begin:
+            marks += [(begin, 1, what), (end, -1, what)]
+    found = dict.fromkeys(ORDER, 0.0)
+    going: Counter[str] = Counter()
+    now = start_s
+    for at, change, what in sorted(marks):
+        found[_first(going)] += at - now
+        going[what] += change
+        now = at
+    found[REST] += stop_s - now
+    return found
+
+
+def _first(going: Counter[str]) -> str:
+    return next((what for what in ORDER if going[what] > 0), REST)
+
+
+def rows(trace: Trace, request: Bar, cluster: Cluster | None) -> list[Row]:
+    """The devices that did something for this request, and its gateway at last. Without `cluster` nothing is
+    predicted."""
+    plan = trace.plans.get((request.deployment, request.epoch))
+    mine = trace.of_request(request.request)
+    worked = stretches_of(trace, request)
+    foretold = predicted(plan, cluster, request.device, worked) if plan and cluster else {}
+    found = [
+        Row(name, shares(request.start_s, request.stop_s, own), foretold.get(name))
+        for name, own in worked.items()
+    ]
+    own = [bar for bar in mine if bar.device == request.device and _is_gateways(bar, plan)]
+    stretches = [(_category(bar), bar.start_s, bar.stop_s) for bar in own]
+    stretches.append((WAIT, request.start_s, request.stop_s))
+    return [*found, Row(GATEWAY, shares(request.start_s, request.stop_s, stretches), None)]
+
+
+def stretches_of(trace: Trace, request: Bar) -> dict[str, list[Stretch]]:
+    """By device that did a step of the request, what went on there meanwhile."""
+    plan = trace.plans.get((request.deployment, request.epoch))
+    worked = {bar.device for bar in trace.of_request(request.request) if bar.lane == COMPUTING}
+    return {
+        part.device: _stretches(trace, request, part.device, plan)
+        for part in trace.parts
+        if part.device in worked
+    }
+
+
+def _category(bar: Bar) -> str:
+    return SEND if bar.kind == WRITE else bar.kind
+
+
+def _is_gateways(bar: Bar, plan: PlanShape | None) -> bool:
+    """Whether the gateway did it, and not the device that it is on."""
+    if bar.lane == GATEWAY_LANE:
+        return True
+    if plan is None or not 0 <= bar.transfer < len(plan.messages) or bar.kind not in (WRITE, RECEIVE):
+        return False
+    source, target, _ = plan.messages[bar.transfer]
+    return (source if bar.kind == WRITE else target) == GATEWAY
+
+
+def _stretches(trace: Trace, request: Bar, device: str, plan: PlanShape | None) -> list[Stretch]:
+    """What the device did meanwhile; before its first step it waits, after its last it is idle."""
+    found: list[Stretch] = []
+    begin, end = request.stop_s, request.start_s
+    for bar in trace.bars:
+        if bar.device != device or bar.stop_s < request.start_s or bar.start_s > request.stop_s:
+            continue
+        if bar.request != request.request:
+            if bar.lane == COMPUTING and bar.kind != WAIT:
+                found.append((OTHERS, bar.start_s, bar.stop_s))
+        elif bar.lane == COMPUTING or (bar.kind in (WRITE, RECEIVE) and not _is_gateways(bar, plan)):
+            found.append((_category(bar), bar.start_s, bar.stop_s))
+            if bar.lane == COMPUTING:
+                begin, end = min(begin, bar.start_s), max(end, bar.stop_s)
+    return [*found, (WAIT, request.start_s, begin), (IDLE, end, request.stop_s)]
+
+
+def predicted(
+    plan: PlanShape, cluster: Cluster, gateway: str, devices: Iterable[str]
+) -> dict[str, dict[str, float]]:
+    """The same of the simulated plan, for these devices; {} where the cluster lacks one of the plan's."""
+    known = {device.name for device in cluster.devices}
+    if not known.issuperset({*plan.steps, gateway}):
+        return {}
+    simulation = run_schedule(schedule_of(plan), cluster, gateway)
+    chosen = list(devices)
+    last_s = max(
+        (
+            simulation.arrivals_s[number]
+            for number, (source, target, _) in enumerate(plan.messages)
+            if target == GATEWAY and source in chosen
+        ),
+        default=simulation.latency_s,
+    )
+    found = {}
+    for device in chosen:
+        bars = simulation.timeline.get(device, ())
+        end = max((bar.stop_s for bar in bars), default=0.0)
+        stretches = [(bar.kind, bar.start_s, bar.stop_s) for bar in bars]
+        found[device] = shares(0.0, last_s, [*stretches, (IDLE, end, last_s)])
+    return found
+
+
+def schedule_of(plan: PlanShape) -> Schedule:
+    steps = {device: [_step(kind, value) for kind, value in own] for device, own in plan.steps.items()}
+    return Schedule(steps, [Message(*message) for message in plan.messages], plan.replicas)
+
+
+def _step(kind: str, value: float) -> Compute | Send | Receive:
+    if kind == "run":
+        return Compute(value, "")
+    return Send(int(value)) if kind == "send" else Receive(int(value))

@@ -1,0 +1,116 @@
+"""Critical path: what came one after another, from a request's arrival to its answer, as it was traced. Rules: no door.
+
+As planner/timeline.py finds it in a simulation: backwards from the last output, and from each wait to whoever sent what was
+waited for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from edgepart.agent.spans import COMPUTING, RECEIVE, SEND, WAIT
+from edgepart.cli.traced import Bar, PlanShape, Trace
+from edgepart.planner.plan import GATEWAY
+
+MESSAGE = "message"
+BETWEEN = "between"
+"""Steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One part of it."""
+
+    kind: str
+    """A span's kind, MESSAGE or BETWEEN."""
+    source: str
+    """The device; of a message who sends it."""
+    target: str
+    """Who receives it; else the device."""
+    seconds: float
+    """Of a message from its sending until whoever waits goes on."""
+
+
+def critical_path(trace: Trace, request: Bar) -> list[Leg]:
+    """From first to last; the seconds add up to the request's, unless parts of the trace are missing. Empty where its plan
+    is not known or its answer's way cannot be seen."""
+    plan = trace.plans.get((request.deployment, request.epoch))
+    return _Walk(plan, trace.of_request(request.request), request).legs() if plan else []
+
+
+class _Walk:
+    def __init__(self, plan: PlanShape, bars: Sequence[Bar], request: Bar) -> None:
+        self._messages = plan.messages
+        self._request = request
+        self._sent = {bar.transfer: bar for bar in bars if bar.kind == SEND}
+        self._arrived = {number: bar.stop_s for number, bar in self._sent.items()}
+        self._arrived |= {bar.transfer: bar.stop_s for bar in bars if bar.kind == RECEIVE}
+        self._came = {number: bar.start_s for number, bar in self._sent.items()}
+        self._came |= {bar.transfer: bar.start_s for bar in bars if bar.kind == RECEIVE}
+        self._done: dict[str, list[Bar]] = defaultdict(list)
+        for bar in bars:
+            if bar.lane == COMPUTING:
+                self._done[bar.device].append(bar)
+        self._legs: list[Leg] = []
+
+    def legs(self) -> list[Leg]:
+        ends = [
+            n for n, (_, target, _) in enumerate(self._messages) if target == GATEWAY and n in self._arrived
+        ]
+        if not ends:
+            return []
+        number: int | None = max(ends, key=lambda n: self._arrived[n])
+        # Clocks are not quite one, and whoever is woken may be ahead of the thread that says when it woke it.
+        at = min(self._request.stop_s, self._arrived[number])
+        self._add(BETWEEN, GATEWAY, GATEWAY, self._request.stop_s - at)
+        seen: set[int] = set()
+        while number is not None and number in self._sent and number not in seen:
+            seen.add(number)
+            source, target, _ = self._messages[number]
+            left = min(at, self._sent[number].start_s)
+            self._add(MESSAGE, source, target, at - left)
+            if source == GATEWAY:
+                self._add(BETWEEN, GATEWAY, GATEWAY, left - self._request.start_s)
+                break
+            number, at = self._back(source, left)
+        return self._legs[::-1]
+
+    def _add(self, kind: str, source: str, target: str, seconds: float) -> None:
+        if seconds > 0:
+            self._legs.append(Leg(kind, source, target, seconds))
+
+    def _back(self, device: str, at: float) -> tuple[int | None, float]:
+        """From there on that device to what it had to wait for, and until when."""
+        for bar in reversed([bar for bar in self._done[device] if bar.start_s < at]):
+            self._add(BETWEEN, device, device, at - bar.stop_s)
+            if bar.kind == WAIT:
+                return bar.transfer, bar.stop_s
+            self._add(bar.kind, device, device, min(at, bar.stop_s) - bar.start_s)
+            at = bar.start_s
+        came = [
+            number
+            for number, when in self._came.items()
+            if 0 <= number < len(self._messages) and self._messages[number][1] == device and when <= at
+        ]
+        return max(came, key=lambda n: self._arrived[n], default=None), at
+
+
+def totals(legs: Sequence[Leg]) -> dict[tuple[str, str, str], tuple[float, int]]:
+    """By kind, source and target, how long in all and in how many parts; the longest first."""
+    found: dict[tuple[str, str, str], tuple[float, int]] = {}
+    for leg in legs:
+        seconds, count = found.get((leg.kind, leg.source, leg.target), (0.0, 0))
+        found[leg.kind, leg.source, leg.target] = seconds + leg.seconds, count + 1
+    return dict(sorted(found.items(), key=lambda item: -item[1][0]))
+
+
+def waits(trace: Trace, request: Bar) -> Mapping[tuple[str, str], tuple[float, int, float]]:
+    """By who waits and for whom (GATEWAY: for the request itself): seconds in all, how often, the longest; worst first."""
+    found: dict[tuple[str, str], tuple[float, int, float]] = {}
+    for bar in trace.of_request(request.request):
+        if bar.kind == WAIT:
+            seconds, count, longest = found.get((bar.device, bar.peer), (0.0, 0, 0.0))
+            found[bar.device, bar.peer] = seconds + bar.took_s, count + 1, max(longest, bar.took_s)
+    return dict(sorted(found.items(), key=lambda item: -item[1][0]))

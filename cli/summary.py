@@ -1,0 +1,184 @@
+"""Summary: what a trace says, for people and as a document. Rules over rich's tables; no door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from edgepart.agent.spans import BODY, DECODE, ENCODE, QUEUE
+from edgepart.cli.attribution import ORDER, OTHERS, Row, rows, shares, stretches_of
+from edgepart.cli.critical import BETWEEN, MESSAGE, critical_path, totals, waits
+from edgepart.cli.output import console, say, seconds, table
+from edgepart.cli.traced import Bar, Trace, typical
+from edgepart.cli.verifying import off, percent
+from edgepart.planner.cluster import from_json
+from edgepart.planner.plan import GATEWAY
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SHOWN = 5
+"""Parts of the critical path, and waits, that people see."""
+WIDE = 100
+MARKS = {"compute": "#", "copy": "c", "send": ">", "receive": "<", "wait": ".", "others": "o", "rest": "-"}
+"""For drawing; idle is blank."""
+
+
+def summary(trace: Trace, cluster: Mapping[str, Any]) -> dict[str, Any]:
+    """The document. `cluster` as `edgepart devices --json` has it."""
+    request = typical(trace.requests())
+    return {
+        "model": trace.model,
+        "gateway": trace.gateway,
+        "seconds": trace.seconds,
+        "devices": [
+            {"name": part.device, "clock_error_s": part.clock_error_s, "forgotten": part.forgotten}
+            for part in trace.parts
+        ],
+        "missing": dict(trace.missing),
+        "request": None if request is None else _request(trace, request, cluster),
+    }
+
+
+def _request(trace: Trace, request: Bar, cluster: Mapping[str, Any]) -> dict[str, Any]:
+    plan = trace.plans.get((request.deployment, request.epoch))
+    known = from_json(cluster) if cluster.get("devices") else None
+    own = trace.of_request(request.request)
+    return {
+        "name": request.request,
+        "deployment": request.deployment,
+        "epoch": list(request.epoch),
+        "seconds": request.took_s,
+        "predicted_latency_s": plan.predicted_latency_s if plan else None,
+        "devices": [_row(row) for row in rows(trace, request, known)],
+        "gateway_s": {
+            kind: sum(bar.took_s for bar in own if bar.kind == kind) for kind in (BODY, DECODE, QUEUE, ENCODE)
+        },
+        "critical_path": [
+            {"kind": kind, "source": source, "target": target, "seconds": took_s, "parts": count}
+            for (kind, source, target), (took_s, count) in totals(critical_path(trace, request)).items()
+        ],
+        "waits": [
+            {"device": device, "for": peer, "seconds": took_s, "times": times, "longest_s": longest_s}
+            for (device, peer), (took_s, times, longest_s) in waits(trace, request).items()
+        ],
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    predicted = dict(row.predicted) if row.predicted is not None else None
+    return {"device": row.device or None, "seconds": dict(row.seconds), "predicted_s": predicted}
+
+
+def show(document: Mapping[str, Any]) -> None:
+    """For people."""
+    request = document["request"]
+    if request is None:
+        say(f"No request of {document['model']} was answered while it was recorded.")
+    else:
+        _show_request(request)
+    for device in document["devices"]:
+        if device["forgotten"]:
+            text = f"{device['name']}: the first {device['forgotten']} spans are missing, for there was no room for them"
+            say(text, prose=True)
+    for name, why in document["missing"].items():
+        say(f"{name} is missing: {why}", prose=True)
+    worst_s = max((device["clock_error_s"] for device in document["devices"]), default=0.0)
+    say(f"clocks agree within {seconds(worst_s)}")
+
+
+def _show_request(request: Mapping[str, Any]) -> None:
+    predicted_s = request["predicted_latency_s"]
+    against = f", predicted {seconds(predicted_s)}, off {percent(off(predicted_s, request['seconds']))}"
+    say(f"The median request took {seconds(request['seconds'])}{against if predicted_s else ''}:\n")
+    console().print(_table(request))
+    say("")
+    for sentence in sentences(request):
+        say(sentence, prose=True)
+
+
+def _table(request: Mapping[str, Any]) -> Table:
+    kinds = [kind for kind in ORDER if kind != OTHERS or any(d["seconds"][kind] for d in request["devices"])]
+    total_s = request["seconds"]
+    lines = [
+        (
+            device["device"] or "(gateway)",
+            *(_cell(device["seconds"][kind], total_s) for kind in kinds),
+            *_foretold(device["predicted_s"]),
+        )
+        for device in request["devices"]
+    ]
+    columns = ("device", *kinds, "compute predicted", "waiting predicted")
+    return table(columns, lines, right=columns[1:])
+
+
+def _cell(part_s: float, total_s: float) -> str:
+    """
+    >>> _cell(0.0123, 0.03), _cell(0.0, 0.03)
+    ('12.3 ms 41%', '-')
+    """
+    return f"{seconds(part_s)} {part_s / total_s:.0%}" if part_s > 0 and total_s > 0 else "-"
+
+
+def _foretold(predicted: Mapping[str, float] | None) -> tuple[str, str]:
+    if predicted is None:
+        return "-", "-"
+    total_s = sum(predicted.values())
+    return _cell(predicted["compute"], total_s), _cell(predicted["wait"], total_s)
+
+
+def sentences(request: Mapping[str, Any]) -> list[str]:
+    """What it waited for, in words."""
+    found = []
+    if path := request["critical_path"]:
+        legs = "; ".join(_leg(leg) for leg in path[:SHOWN])
+        rest_s = sum(leg["seconds"] for leg in path[SHOWN:])
+        more = f"; all else {seconds(rest_s)}" if rest_s else ""
+        found.append(f"Critical path, {seconds(sum(leg['seconds'] for leg in path))}: {legs}{more}.")
+    if request["waits"]:
+        found.append("Waits: " + "; ".join(_wait(one) for one in request["waits"][:SHOWN]) + ".")
+    beside = request["gateway_s"]
+    found.append(
+        f"At the gateway, besides: reading the body {seconds(beside[BODY])}, decoding it {seconds(beside[DECODE])}, "
+        f"queueing {seconds(beside[QUEUE])}, encoding the answer {seconds(beside[ENCODE])}."
+    )
+    return found
+
+
+def _leg(leg: Mapping[str, Any]) -> str:
+    source, target, took = _called(leg["source"]), _called(leg["target"]), seconds(leg["seconds"])
+    if leg["kind"] == MESSAGE:
+        return f"{leg['parts']} messages from {source} to {target} {took}"
+    if leg["kind"] == BETWEEN:
+        return f"{source} between its steps {took}"
+    verb = {"compute": "computes", "copy": "copies", "send": "sends"}.get(leg["kind"], leg["kind"])
+    return f"{source} {verb} {took}"
+
+
+def _wait(one: Mapping[str, Any]) -> str:
+    times = f"in {one['times']} places, {seconds(one['longest_s'])} at most" if one["times"] > 1 else "once"
+    return f"{one['device']} for {_called(one['for'])} {seconds(one['seconds'])} ({times})"
+
+
+def _called(device: str) -> str:
+    return device if device != GATEWAY else "the gateway"
+
+
+def drawing(trace: Trace) -> str:
+    """The median request as text: a line for each device, and in each place what took most of that time."""
+    request = typical(trace.requests())
+    if request is None or request.took_s <= 0:
+        return ""
+    lines = [f"{seconds(0.0):>12} {' ' * (WIDE - 12)}{seconds(request.took_s):>12}"]
+    for device, stretches in stretches_of(trace, request).items():
+        places = [_mark(request, stretches, n) for n in range(WIDE)]
+        lines.append(f"{device[:12]:>12} {''.join(places)}")
+    legend = "  ".join(f"{mark} {kind}" for kind, mark in MARKS.items())
+    return "\n".join([*lines, f"{'':12} {legend}"])
+
+
+def _mark(request: Bar, stretches: Sequence[tuple[str, float, float]], place: int) -> str:
+    step_s = request.took_s / WIDE
+    start_s = request.start_s + place * step_s
+    found = shares(start_s, start_s + step_s, stretches)
+    return MARKS.get(max(found, key=lambda what: found[what]), " ")

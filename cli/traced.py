@@ -1,0 +1,180 @@
+"""Traced: what an agent hands over of a trace, as bars on one clock. Rules: no door.
+
+A bar is a span with its device's name; what belongs together is joined, and requests are picked out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from edgepart.agent.bindings import parent_of
+from edgepart.agent.spans import COMPUTING, REQUEST, WAIT
+from edgepart.planner.errors import ClusterError
+from edgepart.planner.plan import GATEWAY
+
+JOINED_S = 100e-6
+"""Two waits for the same message that are no further apart are one: the thread looked up in between."""
+
+Epoch = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A span on the clock of the trace's gateway, in seconds from the trace's begin."""
+
+    device: str
+    lane: str
+    kind: str
+    start_s: float
+    stop_s: float
+    deployment: str
+    epoch: Epoch
+    request: str
+    what: str
+    peer: str
+    """A device's name; GATEWAY where it is the request's gateway."""
+    transfer: int
+    nbytes: int
+    cpu_s: float
+
+    @property
+    def took_s(self) -> float:
+        return self.stop_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One device's."""
+
+    device: str
+    clock_error_s: float
+    """By no more are its bars at the wrong place."""
+    forgotten: int
+    """Spans that there was no room for: what it did first is missing."""
+
+
+@dataclass(frozen=True)
+class PlanShape:
+    """A plan, as far as time is concerned; devices as members are called."""
+
+    predicted_latency_s: float
+    steps: Mapping[str, tuple[tuple[str, float], ...]]
+    """By device: ("run", predicted seconds), ("send", transfer), ("receive", transfer)."""
+    messages: tuple[tuple[str, str, int], ...]
+    """By transfer: source, target, bytes."""
+    replicas: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """All of it."""
+
+    model: str
+    gateway: str
+    """The device whose clock it is by."""
+    seconds: float
+    parts: tuple[Part, ...]
+    bars: tuple[Bar, ...]
+    """By when they start."""
+    plans: Mapping[tuple[str, Epoch], PlanShape]
+    missing: Mapping[str, str]
+    """By device, why it is not there."""
+
+    def requests(self) -> list[Bar]:
+        """Of the model that is traced, those that are there from begin to end; by when they start."""
+        whole_from = max((self._first(part) for part in self.parts if part.forgotten), default=0.0)
+        return [
+            bar
+            for bar in self.bars
+            if bar.kind == REQUEST and parent_of(bar.deployment) == self.model and bar.start_s >= whole_from
+        ]
+
+    def _first(self, part: Part) -> float:
+        return min((bar.start_s for bar in self.bars if bar.device == part.device), default=0.0)
+
+    def of_request(self, request: str) -> list[Bar]:
+        return [bar for bar in self.bars if bar.request == request]
+
+
+def typical(requests: Iterable[Bar]) -> Bar | None:
+    """The one whose duration is the median, of two the shorter one."""
+    ordered = sorted(requests, key=lambda bar: bar.took_s)
+    return ordered[(len(ordered) - 1) // 2] if ordered else None
+
+
+def read(document: Mapping[str, Any]) -> Trace:
+    """ClusterError where it is not what agents of this version hand over."""
+    try:
+        return _read(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ClusterError(
+            f"the trace that the agent hands over cannot be read ({error!r}): is it of another version?"
+        ) from error
+
+
+def _read(document: Mapping[str, Any]) -> Trace:
+    names = {part["node"]: part["name"] for part in document["devices"]}
+    for plan in document["plans"]:
+        names |= {node: names.get(node, device) for device, node in plan["nodes"].items()}
+    origin_s = document["began_s"]
+    bars = [_bar(part["name"], row, names, origin_s) for part in document["devices"] for row in part["spans"]]
+    return Trace(
+        model=document["model"],
+        gateway=document["gateway"],
+        seconds=document["ended_s"] - origin_s,
+        parts=tuple(
+            Part(part["name"], part["clock_error_s"], part["forgotten"]) for part in document["devices"]
+        ),
+        bars=tuple(joined(bars)),
+        plans={_key(plan): _shape(plan, names) for plan in document["plans"]},
+        missing=dict(document["missing"]),
+    )
+
+
+def _bar(device: str, row: list[Any], names: Mapping[str, str], origin_s: float) -> Bar:
+    lane, kind, began_s, took_s, deployment, term, number, request, what, peer, *rest = row
+    direction, _, node = lane.partition(" ")
+    lane = f"{direction} {names.get(node, node)}" if node else lane
+    start_s = began_s - origin_s
+    about = (deployment, (term, number), request, what, names.get(peer, peer))
+    return Bar(device, lane, kind, start_s, start_s + max(0.0, took_s), *about, *rest)
+
+
+def _key(plan: Mapping[str, Any]) -> tuple[str, Epoch]:
+    term, number = plan["epoch"]
+    return plan["deployment"], (term, number)
+
+
+def _shape(plan: Mapping[str, Any], names: Mapping[str, str]) -> PlanShape:
+    called = {device: names[node] for device, node in plan["nodes"].items()} | {GATEWAY: GATEWAY}
+    return PlanShape(
+        predicted_latency_s=plan["predicted_latency_s"],
+        steps={called[device]: tuple((k, v) for k, v in steps) for device, steps in plan["steps"].items()},
+        messages=tuple(
+            (called[source], called[target], nbytes) for source, target, nbytes in plan["messages"]
+        ),
+        replicas=tuple(tuple(called[device] for device in one) for one in plan["replicas"]),
+    )
+
+
+def joined(bars: Iterable[Bar]) -> list[Bar]:
+    """By start; waits for the same message that follow each other as one."""
+    found: list[Bar] = []
+    last: dict[str, int] = {}
+    """By device, where its last bar of computing is."""
+    for bar in sorted(bars, key=lambda bar: (bar.start_s, bar.stop_s)):
+        if bar.lane == COMPUTING:
+            before = found[last[bar.device]] if bar.device in last else None
+            if before is not None and _one_wait(before, bar):
+                found[last[bar.device]] = replace(before, stop_s=max(before.stop_s, bar.stop_s))
+                continue
+            last[bar.device] = len(found)
+        found.append(bar)
+    return found
+
+
+def _one_wait(before: Bar, after: Bar) -> bool:
+    same = (before.request, before.transfer) == (after.request, after.transfer)
+    return before.kind == after.kind == WAIT and same and after.start_s - before.stop_s < JOINED_S
