@@ -22,7 +22,7 @@ from edgepart.agent.executor import START, Send
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.recorder import Recorder
 from edgepart.agent.schedule import Recipe, Value, check_pieces, recipe, value_bytes
-from edgepart.agent.spans import ATTEMPT, COPY, GATEWAY_LANE, QUEUE, REQUEST, REQUESTS, SEND, Subject
+from edgepart.agent.spans import ATTEMPT, COPY, GATEWAY_LANE, QUEUE, QUEUES, REQUEST, REQUESTS, SEND, Subject
 from edgepart.planner.errors import (
     ClusterError,
     EdgepartError,
@@ -326,7 +326,7 @@ class Requester:
         about = self._subject(effect.deployment, effect.epoch, effect.attempt)
         began_s = self._loop.time()
         if self._recorder.on:
-            self._recorder.add(REQUESTS, QUEUE, held.idle_s, about)
+            self._recorder.add(QUEUES, QUEUE, held.idle_s, about)
         try:
             check_inputs(active.plan.inputs, held.inputs)  # the model may be another one by now
             parcels = cut(active, held.inputs, effect.side)
@@ -367,7 +367,7 @@ class Requester:
             held.idle_s = self._loop.time()
         if self._recorder.on:
             about = self._subject(effect.deployment, effect.epoch, effect.attempt)
-            self._recorder.add(REQUESTS, ATTEMPT, flight.began_s, about, "lost")
+            self._recorder.add(QUEUES, ATTEMPT, flight.began_s, about, "lost")
 
     def _answer(self, effect: rules.Answer) -> None:
         active = self._plans[effect.deployment, effect.epoch]

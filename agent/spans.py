@@ -35,7 +35,7 @@ BODY = "body"
 DECODE = "decode"
 ENCODE = "encode"
 
-COMPUTING, GATEWAY_LANE, REQUESTS, HTTP = "compute", "gateway", "requests", "http"
+COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP = "compute", "gateway", "requests", "queue", "http"
 """Lanes; with `sending_to` and `receiving_from` all that there are."""
 
 

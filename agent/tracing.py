@@ -29,6 +29,7 @@ MOST_S = 600.0
 """A trace may take. Meanwhile members keep spans in memory."""
 GRACE_S = 30.0
 """For so long after its time a member keeps what it recorded."""
+ELSE = "it answers something else than it was asked"
 ENLIST_S, COLLECT_S = 5.0, 30.0
 """How long a member may take to begin, and to hand over its spans."""
 
@@ -122,8 +123,8 @@ class Tracing:
         try:
             offset = await self._clocks.offset(member.node)
             answer, _ = await self._asks.ask(member.node, Record(0, seconds), timeout_s=ENLIST_S)
-            if not isinstance(answer, Recording) or answer.error:
-                raise Unavailable(getattr(answer, "error", "it answers something else than it was asked"))
+            if error := answer.error if isinstance(answer, Recording) else ELSE:
+                raise Unavailable(error)
         except Unavailable as error:
             trace.missing[member.name] = str(error)
         else:
@@ -155,8 +156,8 @@ class Tracing:
         first = trace.firsts[node]
         try:
             answer, payload = await self._asks.ask(node, WantSpans(0), timeout_s=COLLECT_S)
-            if not isinstance(answer, Spans) or answer.error:
-                raise Unavailable(getattr(answer, "error", "it answers something else than it was asked"))
+            if error := answer.error if isinstance(answer, Spans) else ELSE:
+                raise Unavailable(error)
             recorded = Recorded(await asyncio.to_thread(unpack, payload), answer.forgotten)
         except (Unavailable, FrameError) as error:
             trace.missing[trace.names[node]] = str(error)

@@ -146,7 +146,7 @@ def predicted(
     found = {}
     for device in chosen:
         bars = simulation.timeline.get(device, ())
-        end = max((bar.stop_s for bar in bars), default=0.0)
+        end = max((bar.stop_s for bar in bars if bar.kind != SEND), default=0.0)
         stretches = [(bar.kind, bar.start_s, bar.stop_s) for bar in bars]
         found[device] = shares(0.0, last_s, [*stretches, (IDLE, end, last_s)])
     return found

@@ -61,10 +61,11 @@ class _Walk:
         ]
         if not ends:
             return []
-        number: int | None = max(ends, key=lambda n: self._arrived[n])
+        last = max(ends, key=lambda n: self._arrived[n])
         # Clocks are not quite one, and whoever is woken may be ahead of the thread that says when it woke it.
-        at = min(self._request.stop_s, self._arrived[number])
+        at = min(self._request.stop_s, self._arrived[last])
         self._add(BETWEEN, GATEWAY, GATEWAY, self._request.stop_s - at)
+        number: int | None = last
         seen: set[int] = set()
         while number is not None and number in self._sent and number not in seen:
             seen.add(number)
@@ -75,6 +76,8 @@ class _Walk:
                 self._add(BETWEEN, GATEWAY, GATEWAY, left - self._request.start_s)
                 break
             number, at = self._back(source, left)
+            if number is None:  # It is told to start, and receives nothing.
+                self._add(BETWEEN, GATEWAY, GATEWAY, at - self._request.start_s)
         return self._legs[::-1]
 
     def _add(self, kind: str, source: str, target: str, seconds: float) -> None:
@@ -86,7 +89,7 @@ class _Walk:
         for bar in reversed([bar for bar in self._done[device] if bar.start_s < at]):
             self._add(BETWEEN, device, device, at - bar.stop_s)
             if bar.kind == WAIT:
-                return bar.transfer, bar.stop_s
+                return bar.transfer, min(at, bar.stop_s)
             self._add(bar.kind, device, device, min(at, bar.stop_s) - bar.start_s)
             at = bar.start_s
         came = [

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from edgepart.agent.spans import COMPUTING, GATEWAY_LANE, HTTP, RECEIVE, REQUESTS, SEND
+from edgepart.agent.spans import COMPUTING, GATEWAY_LANE, HTTP, QUEUES, RECEIVE, REQUESTS, SEND
 from edgepart.cli.traced import Bar, Trace
 
-ORDER = (COMPUTING, GATEWAY_LANE, REQUESTS, HTTP)
-TITLES = {COMPUTING: "compute", GATEWAY_LANE: "gateway", REQUESTS: "requests", HTTP: "HTTP"}
+ORDER = (COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP)
+TITLES = {COMPUTING: "compute", GATEWAY_LANE: "gateway", REQUESTS: "requests", QUEUES: "queue", HTTP: "HTTP"}
 
 Event = dict[str, Any]
 
@@ -35,7 +35,8 @@ def trace_events(trace: Trace) -> dict[str, Any]:
         places[id(bar)] = pid, tid = pids[bar.device], tids[bar.device, lane]
         events.append(_slice(bar, pid, tid, origin_s))
     events += _arrows(trace.bars, places, origin_s)
-    events.sort(key=lambda event: (event["ts"], -event["dur"]))
+    # An arrow belongs to the bar that is there by then.
+    events.sort(key=lambda event: (event["ts"], event["ph"] != "X", event["dur"]))
     return {"traceEvents": named + events, "displayTimeUnit": "ms", "otherData": _about(trace)}
 
 
