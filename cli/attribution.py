@@ -23,7 +23,7 @@ IDLE = "idle"
 """Its part of the request is done."""
 REST = "rest"
 """Between two steps: threads that hand over, and Python."""
-ORDER = (COMPUTE, COPY, SEND, RECEIVE, WAIT, OTHERS, IDLE, REST)
+ORDER = (COMPUTE, COPY, SEND, RECEIVE, OTHERS, WAIT, IDLE, REST)
 
 Stretch = tuple[str, float, float]
 """What, from, to."""
@@ -45,7 +45,7 @@ def shares(start_s: float, stop_s: float, stretches: Iterable[Stretch]) -> dict[
     """Seconds by what is in `ORDER`; together they are `stop_s - start_s`.
 
     >>> shares(0.0, 4.0, [("compute", 0.0, 2.0), ("wait", 1.0, 3.0)]) | {}
-    {'compute': 2.0, 'copy': 0.0, 'send': 0.0, 'receive': 0.0, 'wait': 1.0, 'others': 0.0, 'idle': 0.0, 'rest': 1.0}
+    {'compute': 2.0, 'copy': 0.0, 'send': 0.0, 'receive': 0.0, 'others': 0.0, 'wait': 1.0, 'idle': 0.0, 'rest': 1.0}
     """
     marks: list[tuple[float, int, str]] = []
     for what, begin, end in stretches:

@@ -16,7 +16,7 @@ from edgepart.planner.plan import GATEWAY
 
 MESSAGE = "message"
 BETWEEN = "between"
-"""Steps."""
+"""Steps of the request: other requests, and handing over from thread to thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,12 @@ class _Walk:
             for number, when in self._came.items()
             if 0 <= number < len(self._messages) and self._messages[number][1] == device and when <= at
         ]
-        return max(came, key=lambda n: self._arrived[n], default=None), at
+        if not came:
+            return None, at
+        number = max(came, key=lambda n: self._arrived[n])
+        there = min(at, self._arrived[number])
+        self._add(BETWEEN, device, device, at - there)
+        return number, there
 
 
 def totals(legs: Sequence[Leg]) -> dict[tuple[str, str, str], tuple[float, int]]:

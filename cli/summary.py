@@ -76,7 +76,7 @@ def show(document: Mapping[str, Any]) -> None:
     if request is None:
         say(f"No request of {document['model']} was answered while it was recorded.")
     else:
-        _show_request(request)
+        _show_request(request, "" if request["deployment"] == document["model"] else ", of other shapes,")
     for device in document["devices"]:
         if device["forgotten"]:
             text = f"{device['name']}: the first {device['forgotten']} spans are missing, for there was no room for them"
@@ -87,10 +87,10 @@ def show(document: Mapping[str, Any]) -> None:
     say(f"clocks agree within {seconds(worst_s)}")
 
 
-def _show_request(request: Mapping[str, Any]) -> None:
+def _show_request(request: Mapping[str, Any], which: str) -> None:
     predicted_s = request["predicted_latency_s"]
-    against = f", predicted {seconds(predicted_s)}, off {percent(off(predicted_s, request['seconds']))}"
-    say(f"The median request took {seconds(request['seconds'])}{against if predicted_s else ''}:\n")
+    against = f", predicted {seconds(predicted_s)} ({percent(off(predicted_s, request['seconds']))})"
+    say(f"The median request{which} took {seconds(request['seconds'])}{against if predicted_s else ''}:\n")
     console().print(_table(request))
     say("")
     for sentence in sentences(request):
@@ -148,9 +148,10 @@ def sentences(request: Mapping[str, Any]) -> list[str]:
 def _leg(leg: Mapping[str, Any]) -> str:
     source, target, took = _called(leg["source"]), _called(leg["target"]), seconds(leg["seconds"])
     if leg["kind"] == MESSAGE:
-        return f"{leg['parts']} messages from {source} to {target} {took}"
+        count = leg["parts"]
+        return f"{count} message{'s' if count > 1 else ''} from {source} to {target} {took}"
     if leg["kind"] == BETWEEN:
-        return f"{source} between its steps {took}"
+        return f"{source} between steps {took}"
     verb = {"compute": "computes", "copy": "copies", "send": "sends"}.get(leg["kind"], leg["kind"])
     return f"{source} {verb} {took}"
 

@@ -34,7 +34,7 @@ from edgepart.planner.cluster import Cluster, to_json
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.plan import GATEWAY, Receive, Send
 from edgepart.planner.simulate import Simulation, run_schedule
-from edgepart.planner.timeline import Compute, Schedule, step_times
+from edgepart.planner.timeline import Compute, Message, Schedule, step_times
 from edgepart.planner.timeline import critical_path as simulated_path
 from tests.planner.random_schedules import a_cluster, a_schedule
 
@@ -197,6 +197,7 @@ def test_of_a_trace_with_holes_whatever_is_there_is_told(seed: int, count: int, 
 
 # Shares
 
+MESSAGES = [Message(GATEWAY, "d0", 10), Message("d0", GATEWAY, 10)]
 
 GRID = st.integers(0, 12)
 STRETCHES = st.lists(st.tuples(st.sampled_from(ORDER[:-1]), GRID, GRID), max_size=12)
@@ -213,6 +214,24 @@ def test_each_instant_counts_once_for_the_first_in_order(
         plain[next((what for what in ORDER if what in there), REST)] += 1.0
     found = shares(float(begin), float(begin + length), [(w, float(a), float(b)) for w, a, b in stretches])
     assert found == plain
+
+
+def test_what_comes_while_others_are_computed_waits_for_them() -> None:
+    other = row(COMPUTING, COMPUTE, 0.5, 3.0)
+    other[7] = "g/boot/2"
+    schedule = Schedule({"d0": [Receive(0), Compute(1.0, ""), Send(1)]}, MESSAGES)
+    spans = [
+        row(REQUESTS, REQUEST, 0.0, 4.0),
+        row("gateway", SEND, 0.0, 0.25, peer="n-d0", transfer=0),
+        other,
+        row(COMPUTING, COMPUTE, 3.0, 4.0),
+        row(COMPUTING, SEND, 4.0, 4.0, transfer=1),
+    ]
+    trace = read(document(schedule, {"d0": spans}, 4.0))
+    mine, _ = rows(trace, the_request(trace), None)
+    assert {k: v for k, v in mine.seconds.items() if v} == {WAIT: 0.5, OTHERS: 2.5, COMPUTE: 1.0}
+    path = [(leg.kind, leg.source, leg.seconds) for leg in critical_path(trace, the_request(trace))]
+    assert path == [("message", GATEWAY, 0.25), ("between", "d0", 2.75), ("compute", "d0", 1.0)]
 
 
 def test_other_requests_that_are_computed_meanwhile_are_told_apart() -> None:

@@ -23,7 +23,7 @@ REQUESTS = 4
 def test_where_the_time_of_a_divided_model_goes(tmp_path: Path) -> None:
     output = tmp_path / "trace.json"
     with LocalCluster(["a", "b"], options=("--threads", "1", "--no-mdns")) as cluster:
-        deploy(cluster, PATH, "squeezenet", "--axis", "height")
+        deploy(cluster, PATH, "squeezenet", "--strategy", "bbgrap", "--axis", "height")
         state = str(cluster.first.state)
         command = ["trace", "squeezenet", "-o", str(output), "-n", str(REQUESTS), "--state", state]
         found = edgepart(*command, timeout_s=120)
