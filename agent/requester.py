@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -323,16 +323,13 @@ class Requester:
             self._loop.time(),
             not self._flights,
         )
-        about = self._subject(effect.deployment, effect.epoch, effect.attempt)
-        began_s = self._loop.time()
+        about, began_s = self._subject(effect), self._loop.time()
         if self._recorder.on:
             self._recorder.add(QUEUES, QUEUE, held.idle_s, about)
         try:
             check_inputs(active.plan.inputs, held.inputs)  # the model may be another one by now
             parcels = cut(active, held.inputs, effect.side)
-            if self._recorder.on:
-                nbytes = sum(value_bytes(value) for _, _, values in parcels for value in values)
-                self._recorder.add(GATEWAY_LANE, COPY, began_s, about, nbytes=nbytes)
+            self._copied(about, began_s, (value for _, _, values in parcels for value in values))
             for target, transfer, values in parcels:
                 message = Tensors(effect.deployment, effect.epoch, about.request, transfer, ())
                 self._send_input(target, message, values, about)
@@ -340,8 +337,12 @@ class Requester:
             stale = isinstance(error, ClusterError)
             self._queue.append(rules.AttemptFailed(effect.attempt, stale, str(error)))
 
-    def _subject(self, deployment: str, epoch: Epoch, attempt: int) -> Subject:
-        return Subject(deployment, epoch, f"{self._name}/{attempt}")
+    def _subject(self, effect: rules.Start | rules.Abandon | rules.Answer) -> Subject:
+        return Subject(effect.deployment, effect.epoch, f"{self._name}/{effect.attempt}")
+
+    def _copied(self, about: Subject, began_s: float, values: Iterable[Value]) -> None:
+        if self._recorder.on:
+            self._recorder.add(GATEWAY_LANE, COPY, began_s, about, nbytes=sum(map(value_bytes, values)))
 
     def _send_input(self, node: str, message: Tensors, values: Sequence[Value], about: Subject) -> None:
         if not self._recorder.on:
@@ -353,21 +354,16 @@ class Requester:
 
     def _abandon(self, effect: rules.Abandon) -> None:
         flight = self._flights.pop(effect.attempt, None)
-        if flight is not None:
-            self._gave_up(flight, effect)
+        if flight is not None and flight.request in self._held:
+            self._held[flight.request].idle_s = self._loop.time()
+            if self._recorder.on:
+                self._recorder.add(QUEUES, ATTEMPT, flight.began_s, self._subject(effect), "lost")
         told = Cancel(effect.deployment, effect.epoch, f"{self._name}/{effect.attempt}")
         for node in sorted(self._plans[effect.deployment, effect.epoch].sides[effect.side].nodes):
             try:
                 self._send(node, told, ())
             except ClusterError as error:
                 log.debug("node %s is not told that attempt %d is abandoned: %s", node, effect.attempt, error)
-
-    def _gave_up(self, flight: _Flight, effect: rules.Abandon) -> None:
-        if (held := self._held.get(flight.request)) is not None:
-            held.idle_s = self._loop.time()
-        if self._recorder.on:
-            about = self._subject(effect.deployment, effect.epoch, effect.attempt)
-            self._recorder.add(QUEUES, ATTEMPT, flight.began_s, about, "lost")
 
     def _answer(self, effect: rules.Answer) -> None:
         active = self._plans[effect.deployment, effect.epoch]
@@ -378,8 +374,7 @@ class Requester:
         held = self._held.pop(effect.request)
         if held.answer.done():
             return
-        about = self._subject(effect.deployment, effect.epoch, effect.attempt)
-        began_s = self._loop.time()
+        about, began_s = self._subject(effect), self._loop.time()
         try:
             outputs = {
                 name: put_together(active, name, flight.got, held.inputs, flight.side)
@@ -390,11 +385,9 @@ class Requester:
         else:
             info = Info(effect.epoch, effect.replays, active.plan.strategy, about.request)
             held.answer.set_result((outputs, info))
+        self._copied(about, began_s, flight.got.values())
         if self._recorder.on:
-            nbytes = sum(map(value_bytes, flight.got.values()))
-            self._recorder.add(GATEWAY_LANE, COPY, began_s, about, nbytes=nbytes)
-            what = f"{effect.replays} attempts lost before" if effect.replays else ""
-            self._recorder.add(REQUESTS, REQUEST, held.began_s, about, what)
+            self._recorder.add(REQUESTS, REQUEST, held.began_s, about, f"{effect.replays} attempts before")
 
     def _settle(self, request: int, error: EdgepartError) -> None:
         held = self._held.pop(request)

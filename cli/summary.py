@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 SHOWN = 5
 """Parts of the critical path, and waits, that people see."""
+SEEN = 0.97
+"""A critical path that is so much of its request is there."""
 WIDE = 100
-MARKS = {"compute": "#", "copy": "c", "send": ">", "receive": "<", "wait": ".", "others": "o", "rest": "-"}
+MARKS = {"compute": "#", "copy": "c", "send": ">", "receive": "<", "others": "o", "wait": ".", "rest": "-"}
 """For drawing; idle is blank."""
 
 
@@ -134,7 +136,13 @@ def sentences(request: Mapping[str, Any]) -> list[str]:
         legs = "; ".join(_leg(leg) for leg in path[:SHOWN])
         rest_s = sum(leg["seconds"] for leg in path[SHOWN:])
         more = f"; all else {seconds(rest_s)}" if rest_s else ""
-        found.append(f"Critical path, {seconds(sum(leg['seconds'] for leg in path))}: {legs}{more}.")
+        seen_s = sum(leg["seconds"] for leg in path)
+        what = (
+            "Critical path"
+            if seen_s > SEEN * request["seconds"]
+            else "Critical path, as far back as it is seen"
+        )
+        found.append(f"{what}, {seconds(seen_s)}: {legs}{more}.")
     if request["waits"]:
         found.append("Waits: " + "; ".join(_wait(one) for one in request["waits"][:SHOWN]) + ".")
     beside = request["gateway_s"]
