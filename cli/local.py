@@ -1,5 +1,7 @@
 """A small cluster on this machine: real agents as processes, each with its own state directory. Used by the
 demo, the tests and the benchmarks; it only types the commands that a person would. Door: processes and files.
+
+Agents share this machine's loopback, unless each is told a place of its own (an emulated host, as in tests/lab).
 """
 
 from __future__ import annotations
@@ -13,18 +15,32 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from edgepart.cli.options import Target
 from edgepart.planner.errors import ClusterError, InternalError
 
 
-def edgepart(*arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> Any:
+@dataclass(frozen=True)
+class Place:
+    """Where an agent runs and is reached."""
+
+    prefix: tuple[str, ...] = ()
+    """Words before each of its commands: they take it there, and the process that they become is the command's."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    listen: str = "0.0.0.0:0"
+    http: str = "127.0.0.1:0"
+
+
+def edgepart(
+    *arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 60, prefix: Sequence[str] = ()
+) -> Any:
     """Runs one `edgepart ... --json` command and gives its document; ClusterError with what it printed
     otherwise."""
-    command = [sys.executable, "-m", "edgepart", *arguments, "--json"]
+    command = [*prefix, sys.executable, "-m", "edgepart", *arguments, "--json"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(env or {})}
     )
@@ -42,7 +58,7 @@ class LocalAgent:
     name: str
     state: Path
     options: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    place: Place = Place()
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -54,13 +70,14 @@ class LocalAgent:
         if self.alive:
             raise InternalError(f"agent {self.name} runs already")
         command = [sys.executable, "-m", "edgepart", "agent", "--state", str(self.state), "--name", self.name]
+        addresses = ("--listen", self.place.listen, "--http", self.place.http)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, *self.options],
+                [*self.place.prefix, *command, *addresses, *self.options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self.env},
+                env={**os.environ, **self.place.env},
                 start_new_session=True,
             )
 
@@ -80,6 +97,11 @@ class LocalAgent:
     @property
     def url(self) -> str:
         return str(self.addresses["http"])
+
+    def type(self, *arguments: str, timeout_s: float = 60) -> Any:
+        """What a person would type where the agent runs, with its state."""
+        state = ("--state", str(self.state))
+        return edgepart(*arguments, *state, timeout_s=timeout_s, prefix=self.place.prefix)
 
     def signal(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -115,11 +137,13 @@ class LocalCluster:
         env: Mapping[str, Mapping[str, str]] | None = None,
         folder: Path | None = None,
         listen: str = "0.0.0.0:0",
+        places: Callable[[str], Place] | None = None,
     ) -> None:
+        """`places` says by name where an agent is to run; `env` and `listen` are for those on this machine's loopback."""
         self._temporary = tempfile.TemporaryDirectory(prefix="edgepart-") if folder is None else None
         self.folder = folder or Path(self._temporary.name if self._temporary else "")
-        self._options = ("--listen", listen, "--http", "127.0.0.1:0", *options)
-        self._env = env or {}
+        self._options = tuple(options)
+        self._place = places or (lambda name: Place(env=(env or {}).get(name, {}), listen=listen))
         self._names = tuple(names)
         self.agents: dict[str, LocalAgent] = {}
         self.notes: list[str] = []
@@ -141,13 +165,11 @@ class LocalCluster:
     def add(self, name: str) -> LocalAgent:
         """Makes a cluster with the first agent, lets the others join it with a one-time token, and starts
         each."""
-        state = self.folder / name
-        agent = LocalAgent(name, state, self._options, self._env.get(name, {}))
+        agent = LocalAgent(name, self.folder / name, self._options, self._place(name))
         if self.agents:
-            token = edgepart("token", "create", "--state", str(self.first.state))["token"]
-            self._join(token, agent)
+            self._join(self.first.type("token", "create")["token"], agent)
         else:
-            edgepart("init", "--state", str(state), "--name", name)
+            agent.type("init", "--name", name)
         self.agents[name] = agent
         agent.start()
         self.wait(lambda: agent.addresses, f"agent {name} to come up", agent)
@@ -155,15 +177,15 @@ class LocalCluster:
 
     def _join(self, token: str, agent: LocalAgent) -> None:
         """By mDNS; by address, with a note of why, where multicast does not reach."""
-        command = ["join", token, "--state", str(agent.state), "--name", agent.name]
+        command = ["join", token, "--name", agent.name]
         by_address = [*command, "--peer", self.first.addresses["listen"]]
         if "--no-mdns" in self._options:
-            edgepart(*by_address)
+            agent.type(*by_address)
             return
         try:
-            edgepart(*command)
+            agent.type(*command)
         except ClusterError as error:
-            edgepart(*by_address)
+            agent.type(*by_address)
             self.notes.append(
                 f"{agent.name} was told the address of {self.first.name}, for mDNS failed: {error}"
             )
@@ -179,11 +201,14 @@ class LocalCluster:
 
     def status(self, agent: LocalAgent | None = None) -> dict[str, Any]:
         """As `edgepart status --json`, asked of the agent itself: it is asked often."""
-        url = (agent or self.living[0]).addresses.get("http")
+        agent = agent or self.living[0]
+        url = agent.addresses.get("http")
         if url is None:
             raise ClusterError("the agent is not up")
         try:
-            with urllib.request.urlopen(f"{url}/api/status", timeout=10) as answer:
+            with urllib.request.urlopen(
+                _asking(Target(url, agent.state), "/api/status"), timeout=10
+            ) as answer:
                 document: dict[str, Any] = json.load(answer)
                 return document
         except OSError as error:
@@ -224,3 +249,9 @@ class LocalCluster:
             agent.stop()
         if self._temporary is not None:
             self._temporary.cleanup()
+
+
+def _asking(target: Target, path: str) -> urllib.request.Request:
+    """With the credential, where the agent's address is not this machine's own."""
+    headers = {} if target.is_local else {"Authorization": f"Bearer {target.credential()}"}
+    return urllib.request.Request(target.url + path, headers=headers)

@@ -1,0 +1,1 @@
+"""A laboratory: a cluster's worth of hosts on one Linux machine (docs/laboratory.md)."""

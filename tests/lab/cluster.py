@@ -1,0 +1,33 @@
+"""Real agents on a lab's hosts, to be driven as those on loopback are: the same LocalCluster, other places. A door."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from edgepart.agent.options import HTTP_PORT, LISTEN_PORT
+from edgepart.cli.local import LocalCluster, Place
+from tests.lab.lab import Lab
+
+OPTIONS = ("--threads", "1")
+"""What makes a device slow takes the time of one thread."""
+
+
+def place(lab: Lab, host: str) -> Place:
+    """The host, with the ports that a person's devices have. HTTP is open to the whole lab: clients send the credential."""
+    address = lab.address(host)
+    return Place(
+        lab.prefix(host), lab.environment(host), f"{address}:{LISTEN_PORT}", f"{address}:{HTTP_PORT}"
+    )
+
+
+def cluster(lab: Lab, names: Sequence[str] | None = None, *, options: Sequence[str] = ()) -> LocalCluster:
+    """Agents on these hosts, or all; `cluster.add(name)` starts one on a host that was added later.
+
+    `with Lab([...]) as lab, cluster(lab) as running:`
+    """
+    return LocalCluster(
+        tuple(lab.hosts) if names is None else names,
+        options=(*OPTIONS, *options),
+        folder=lab.folder,
+        places=lambda name: place(lab, name),
+    )

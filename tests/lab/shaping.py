@@ -1,0 +1,115 @@
+"""How a rate is told to the kernel. Rules: lines for `tc` and `ip`, no door.
+
+A host's own egress is a token bucket (tbf). On the switch's port to a host, what comes from a station that is slowed or
+cut has a class of its own (htb), found by the sender's hardware address, so that broadcasts and multicasts are
+slowed and cut too; what nobody asked about passes by.
+
+The kernel hands a queue up to 64 kB as one packet. A bucket that takes these whole lets 64 kB pass at once after a pause,
+which no cable does; one that does not cuts them up, which takes half of a core at 1 gbit. So packets are made as
+large as what the rate sends in about 0.1 ms, and the bucket a little larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+CUT = 0.0
+"""The rate, in bytes a second, of a link that carries nothing."""
+
+PACKET_S = 112e-6
+LATE_S = 24e-6
+"""As late as the kernel's timer may be without the link losing time."""
+SMALLEST_PACKET, LARGEST_PACKET = 3000, 60_000
+QUEUE_S = 0.05
+SMALLEST_QUEUE, LARGEST_QUEUE = 1 << 17, 4 << 20
+QUANTUM = 3000
+"""Bytes a class may send before the next one has its turn; said so that the kernel does not warn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A token bucket of one rate; in bytes."""
+
+    rate: float
+    """Bytes a second."""
+    packet: int
+    """The largest that the sender hands over as one, headers of its first segment included."""
+    burst: int
+    queue: int
+    """What waits at most before packets are dropped."""
+
+
+def bucket(rate: float) -> Bucket:
+    """For a rate in bytes a second."""
+    packet = round(min(max(rate * PACKET_S, SMALLEST_PACKET), LARGEST_PACKET))
+    # A packet is counted with the headers of all its segments, 66 bytes for each 1448.
+    burst = round(packet * 1.05 + rate * LATE_S + 50)
+    queue = round(min(max(rate * QUEUE_S, SMALLEST_QUEUE), LARGEST_QUEUE))
+    return Bucket(rate, packet, burst, queue)
+
+
+def egress(device: str, rate: float | None) -> str:
+    """The `tc` line by which a host sends at `rate`, or freely; replaces what was, and loses nothing of it."""
+    if rate is None:
+        return f"qdisc replace dev {device} root pfifo limit 1000"
+    one = bucket(rate)
+    return f"qdisc replace dev {device} root handle 1: tbf rate {rate * 8:.0f}bit burst {one.burst} limit {one.queue}"
+
+
+def largest_packet(device: str, slowest: float | None) -> str:
+    """The `ip` line by which a station hands over packets that suit the slowest of its links."""
+    size = 65536 if slowest is None else bucket(slowest).packet
+    return f"link set dev {device} gso_max_size {size}"
+
+
+def hardware_address(number: int) -> str:
+    """Of the station with this number in its lab.
+
+    >>> hardware_address(258)
+    '02:ed:9e:00:01:02'
+    """
+    return f"02:ed:9e:00:{number >> 8:02x}:{number & 255:02x}"
+
+
+def port_opened(port: str) -> str:
+    """The `tc` line after which senders can have classes on this port."""
+    return f"qdisc add dev {port} root handle 1: htb"
+
+
+def port_changes(port: str, now: Mapping[int, float], wanted: Mapping[int, float]) -> Iterator[str]:
+    """The `tc` lines from what `port` has to what is wanted: bytes a second by the sender's number, CUT among them.
+
+    A sender that is not named passes by. Others are not disturbed, and none is let through in between.
+    """
+    for number in sorted(now.keys() | wanted.keys()):
+        if number not in wanted:
+            yield f"filter del dev {port} parent 1: protocol all prio {number}"
+            yield f"class del dev {port} classid 1:{number:x}"
+        elif now.get(number) != wanted[number]:
+            yield from _class(port, number, wanted[number])
+            if number not in now:
+                yield _filter(port, number)
+
+
+def _class(port: str, number: int, rate: float) -> Iterator[str]:
+    one = bucket(rate)
+    # A class needs some rate; what a cut one queues is thrown away.
+    bits = max(rate * 8, 8000)
+    yield (
+        f"class replace dev {port} parent 1: classid 1:{number:x} htb rate {bits:.0f}bit burst {one.burst} "
+        f"cburst {one.burst} quantum {QUANTUM}"
+    )
+    # A queue of another kind under the same handle would be refused.
+    if rate == CUT:
+        yield f"qdisc replace dev {port} parent 1:{number:x} handle {0x2000 + number:x}: blackhole"
+    else:
+        yield f"qdisc replace dev {port} parent 1:{number:x} handle {0x1000 + number:x}: bfifo limit {one.queue}"
+
+
+def _filter(port: str, number: int) -> str:
+    address = hardware_address(number).replace(":", "")
+    return (
+        f"filter add dev {port} parent 1: protocol all prio {number} u32 match u32 0x{address[:8]} 0xffffffff at -8 "
+        f"match u16 0x{address[8:]} 0xffff at -4 flowid 1:{number:x}"
+    )
