@@ -1,42 +1,30 @@
 """Lab: emulated hosts on this machine, each with its network, speed, memory and disk, that can be cut, slowed, frozen and
-killed while they run. A door: the network, control groups, mounts and processes.
-
-Hosts hang on one switch, which is in a network namespace too, so that this machine's packet filters do not see it. The
-lab's own end of it, OUTSIDE, is an interface of the namespace that its owner is in, and has the first address.
+killed while they run. A door: control groups, mounts and processes; the network is network.py's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 from edgepart.agent.options import parse_bytes
 from edgepart.agent.store import write_atomic
-from tests.lab import claims, residents, shaping
+from tests.lab import claims, residents
 from tests.lab.cgroups import Groups
-from tests.lab.hosts import MOST_HOSTS, OUTSIDE, Host, LabError, parse_rate
-from tests.lab.links import Links, ways
-from tests.lab.system import NAMESPACES, call, ip, missing, tc
+from tests.lab.hosts import OUTSIDE, Host, LabError, parse_rate
+from tests.lab.links import Way, ways
+from tests.lab.network import Network, Traffic
+from tests.lab.shaping import CUT
+from tests.lab.system import NAMESPACES, call, missing
 
 SLOW = Path(__file__).parent / "slow"
-BRIDGE, CABLE = "br0", "eth0"
-"""Interfaces: the switch's, and each host's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What went through a host's cable since it was made. Packets that the kernel joined count one header."""
-
-    sent_bytes: int
-    received_bytes: int
+Part = TypeVar("Part")
 
 
 class Lab:
@@ -44,20 +32,13 @@ class Lab:
     at once."""
 
     def __init__(self, hosts: Sequence[Host] = (), *, folder: Path | None = None) -> None:
-        """`folder` is where hosts' state folders come to be, and stays; without it, one that goes with the lab.
-        LabError where two hosts have one name."""
-        if len({host.name for host in hosts}) < len(hosts):
-            raise LabError("two hosts have the same name")
+        """`folder` is where hosts' state folders come to be, and stays; without it, one that goes with the lab."""
         self._first = tuple(hosts)
         self._folder = folder
         self._claim: claims.Claim | None = None
+        self._network: Network | None = None
         self._groups: Groups | None = None
-        self._numbers: dict[str, int] = {}
-        """Of stations; the last part of their addresses."""
         self._hosts: dict[str, Host] = {}
-        self._links = Links()
-        self._ports: dict[str, dict[int, float]] = {}
-        """What the switch's ports have now."""
         self._children: list[subprocess.Popen[Any]] = []
 
     def __enter__(self) -> Lab:
@@ -69,7 +50,7 @@ class Lab:
         self._claim = claims.claim(folder.resolve(), temporary=self._folder is None)
         self._groups = Groups(self._claim.name)
         try:
-            self._make_switch()
+            self._network = Network(self._claim)
             for host in self._first:
                 self.add(host)
         except BaseException:
@@ -97,20 +78,17 @@ class Lab:
 
     def add(self, host: Host) -> None:
         """One more host, while the others run. LabError where the name is taken, or it cannot be as it is asked for."""
-        if host.name in self._numbers:
+        if host.name in self._hosts:
             raise LabError(f"there is a host {host.name} already")
-        number = max(self._numbers.values()) + 1
-        if number > MOST_HOSTS + 1:
-            raise LabError(f"a lab has at most {MOST_HOSTS} hosts")
-        self._hosts[host.name], self._numbers[host.name] = host, number
-        self._plug_in(host.name, number)
-        if host.rate is not None:
-            self._links = self._links.with_rate(host.name, parse_rate(host.rate))
-            self._shape(cables=[host.name])
+        # What a system may not be able to do comes first, so that there is no host then.
         if host.memory is not None:
             self._limits.limit_memory(host.name, parse_bytes(host.memory))
         if host.cpus is not None:
             self._limits.limit_cpu(host.name, host.cpus)
+        self._net.plug_in(host.name)
+        self._hosts[host.name] = host
+        if host.rate is not None:
+            self.set_rate(host.name, host.rate)
         if host.slow is not None:
             self.pace(host.name, host.slow)
         self._make_disk(host)
@@ -119,7 +97,7 @@ class Lab:
 
     def address(self, station: str) -> str:
         """Its IPv4 address; a host's, or OUTSIDE."""
-        return str(self._made.subnet[self._number(station)])
+        return self._net.address(self._station(station))
 
     def prefix(self, host: str) -> tuple[str, ...]:
         """Words before a command, by which it runs on the host; its process id is that of the command itself."""
@@ -130,17 +108,18 @@ class Lab:
 
     def environment(self, host: str) -> dict[str, str]:
         """What a process needs besides its owner's environment to be as slow as the host."""
-        self._number(host)
-        if self._hosts[host].slow is None:
+        if self._hosts[self._host(host)].slow is None:
             return {}
         path = os.pathsep.join(filter(None, (str(SLOW), os.environ.get("PYTHONPATH", ""))))
         return {"PYTHONPATH": path, "EDGEPART_LAB_SLOW": f"@{self._pace_file(host)}"}
 
     def start(self, host: str, *command: str, **options: Any) -> subprocess.Popen[Any]:
-        """A process on the host, in a session of its own. `options` are Popen's."""
+        """A process on the host, in a session of its own, once it is there. `options` are Popen's."""
         options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
         process = subprocess.Popen([*self.prefix(host), *command], env=self._env(host), **options)
         self._children.append(process)
+        # Whoever freezes or kills the host next means this one too.
+        residents.wait_for(self._namespace(host), process)
         return process
 
     def run(self, host: str, *command: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
@@ -159,31 +138,25 @@ class Lab:
         """Nothing gets through between the two, or between `one` and everybody. One way: nothing from `one`.
 
         Nobody is told, as when a cable is pulled out of a switch further away."""
-        self._change(self._links.with_fault(self._ways(one, other, one_way), shaping.CUT))
+        self._net.change(self._net.links.with_fault(self._ways(one, other, one_way), CUT))
 
     def slow(self, one: str, other: str | None = None, *, rate: str, one_way: bool = False) -> None:
         """What goes between the two, or between `one` and each of the others, goes at `rate` at most."""
-        self._change(self._links.with_fault(self._ways(one, other, one_way), parse_rate(rate)))
+        self._net.change(self._net.links.with_fault(self._ways(one, other, one_way), parse_rate(rate)))
 
     def heal(self, one: str | None = None, other: str | None = None) -> None:
         """Takes back what was cut and slowed between the two; all of it that `one` has to do with; all of it."""
         for station in filter(None, (one, other)):
-            self._number(station)
-        self._change(self._links.healed(one, other))
+            self._station(station)
+        self._net.change(self._net.links.healed(one, other))
 
     def set_rate(self, host: str, rate: str | None) -> None:
         """What the host sends at from now on; None is as fast as this machine is."""
-        self._links = self._links.with_rate(self._host(host), None if rate is None else parse_rate(rate))
-        self._shape(cables=[host])
+        self._net.set_rate(self._host(host), None if rate is None else parse_rate(rate))
 
     def traffic(self) -> dict[str, Traffic]:
         """By host, and OUTSIDE."""
-        found = json.loads(call("ip", "-n", self._switch, "-json", "-statistics", "link", "show"))
-        counters = {link["ifname"]: link["stats64"] for link in found}
-        return {
-            name: Traffic(counters[_port(number)]["rx"]["bytes"], counters[_port(number)]["tx"]["bytes"])
-            for name, number in self._numbers.items()
-        }
+        return self._net.traffic()
 
     # To do something to a host
 
@@ -231,25 +204,21 @@ class Lab:
                     with contextlib.suppress(BrokenPipeError):  # what was not yet written is for nobody
                         stream.close()
         claims.remove(self._claim)
-        self._claim = None
+        self._claim = self._network = self._groups = None
 
-    # How it is made
+    # What it is made of
 
     @property
     def _made(self) -> claims.Claim:
-        if self._claim is None:
-            raise LabError("the lab is used outside its `with`")
-        return self._claim
+        return _there(self._claim)
+
+    @property
+    def _net(self) -> Network:
+        return _there(self._network)
 
     @property
     def _limits(self) -> Groups:
-        if self._groups is None:
-            raise LabError("the lab is used outside its `with`")
-        return self._groups
-
-    @property
-    def _switch(self) -> str:
-        return self._made.namespace("_switch")
+        return _there(self._groups)
 
     def _namespace(self, host: str) -> str:
         return self._made.namespace(self._host(host))
@@ -259,45 +228,8 @@ class Lab:
             raise LabError(f"there is no host {name!r}, but {', '.join(self._hosts) or 'none at all'}")
         return name
 
-    def _number(self, station: str) -> int:
-        return self._numbers[station if station == OUTSIDE else self._host(station)]
-
-    def _cable(self, station: str) -> tuple[str, str | None]:
-        """Its interface, and the namespace that it is in."""
-        return (self.name, None) if station == OUTSIDE else (CABLE, self._namespace(station))
-
-    def _make_switch(self) -> None:
-        ip([f"netns add {self._switch}"])
-        ip(
-            [f"link add {BRIDGE} type bridge mcast_snooping 0", f"link set {BRIDGE} addrgenmode none up"],
-            self._switch,
-        )
-        self._numbers[OUTSIDE] = 1
-        self._plug_in(OUTSIDE, 1)
-
-    def _plug_in(self, station: str, number: int) -> None:
-        cable, namespace = self._cable(station)
-        port, where = _port(number), ""
-        if namespace is not None:
-            ip([f"netns add {namespace}"])
-            ip(["link set lo up"], namespace)
-            where = f"netns {namespace} "
-        peer = f"peer name {cable} {where}address {shaping.hardware_address(number)}"
-        ip([f"link add {port} netns {self._switch} type veth {peer}"])
-        ip([f"link set {port} addrgenmode none master {BRIDGE} up"], self._switch)
-        tc([shaping.port_opened(port)], self._switch)
-        self._ports[station] = {}
-        address, subnet = self.address(station), self._made.subnet
-        ip(
-            [
-                f"link set {cable} addrgenmode none up",
-                f"address add {address}/{subnet.prefixlen} dev {cable} noprefixroute",
-                # What boards do about losses, whatever this machine does about them.
-                f"route add {subnet} dev {cable} src {address} congctl cubic",
-            ],
-            namespace,
-        )
-        self._shape()
+    def _station(self, name: str) -> str:
+        return name if name == OUTSIDE else self._host(name)
 
     def _make_disk(self, host: Host) -> None:
         folder = self.folder / host.name
@@ -312,39 +244,15 @@ class Lab:
     def _env(self, host: str) -> dict[str, str]:
         return {**os.environ, **self.environment(host)}
 
-    def _ways(self, one: str, other: str | None, one_way: bool) -> list[tuple[str, str]]:
+    def _ways(self, one: str, other: str | None, one_way: bool) -> list[Way]:
         for station in filter(None, (one, other)):
-            self._number(station)
+            self._station(station)
         if one == other:
             raise LabError(f"{one} has no link to itself")
         return list(ways(one, other, one_way))
 
-    def _change(self, links: Links) -> None:
-        self._links = links
-        self._shape()
 
-    def _shape(self, cables: Sequence[str] = ()) -> None:
-        """Brings the switch's ports to what `_links` says, all at once, and then the cables of those named; and packet
-        sizes to what that asks for."""
-        lines: list[str] = []
-        for station, now in self._ports.items():
-            wanted = self._links.into(station, self._numbers)
-            lines += shaping.port_changes(_port(self._numbers[station]), now, wanted)
-            self._ports[station] = wanted
-        if lines:
-            tc(lines, self._switch)
-        for host in cables:
-            cable, namespace = self._cable(host)
-            tc([shaping.egress(cable, self._links.rates.get(host))], namespace)
-        if lines or cables:
-            self._fit_packets()
-
-    def _fit_packets(self) -> None:
-        for station in self._numbers:
-            cable, namespace = self._cable(station)
-            slowest = self._links.slowest_from(station, self._numbers)
-            ip([shaping.largest_packet(cable, slowest)], namespace)
-
-
-def _port(number: int) -> str:
-    return f"p{number}"
+def _there(part: Part | None) -> Part:
+    if part is None:
+        raise LabError("the lab is used outside its `with`")
+    return part

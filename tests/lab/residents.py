@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.lab.hosts import LabError
 from tests.lab.system import NAMESPACES
@@ -37,6 +39,13 @@ def _is_in(process: Path, namespace: int) -> bool:
 def state(process: Path) -> str:
     """The letter of /proc/PID/stat. OSError where there is none."""
     return (process / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_for(namespace: str, process: subprocess.Popen[Any]) -> None:
+    """Until the process has come into the namespace, or has ended. LabError where it does neither."""
+    wanted = (NAMESPACES / namespace).stat().st_ino
+    entry = Path(f"/proc/{process.pid}")
+    _until(lambda: process.poll() is not None or _is_in(entry, wanted), f"enter {namespace}")
 
 
 def freeze(namespace: str) -> None:
@@ -79,4 +88,4 @@ def _until(done: Callable[[], bool], what: str) -> None:
     while not done():
         if time.monotonic() > until:
             raise LabError(f"could not {what} within {OBEYED_S:.0f} s")
-        time.sleep(0.005)
+        time.sleep(0.002)

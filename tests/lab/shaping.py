@@ -1,8 +1,9 @@
 """How a rate is told to the kernel. Rules: lines for `tc` and `ip`, no door.
 
 A host's own egress is a token bucket (tbf). On the switch's port to a host, what comes from a station that is slowed or
-cut has a class of its own (htb), found by the sender's hardware address, so that broadcasts and multicasts are
-slowed and cut too; what nobody asked about passes by.
+cut has a class of its own (htb), found by the sender's hardware address, so that multicasts are slowed and cut too;
+what nobody asked about passes by. So does who has which address (ARP): without it, whoever can still send would soon not
+know where to, and no link would be cut one way for long.
 
 The kernel hands a queue up to 64 kB as one packet. A bucket that takes these whole lets 64 kB pass at once after a pause,
 which no cable does; one that does not cuts them up, which takes half of a core at 1 gbit. So packets are made as
@@ -23,6 +24,8 @@ LATE_S = 24e-6
 SMALLEST_PACKET, LARGEST_PACKET = 3000, 60_000
 QUEUE_S = 0.05
 SMALLEST_QUEUE, LARGEST_QUEUE = 1 << 17, 4 << 20
+ARP = 1
+"""The priority of the filter that is asked first; those for senders follow."""
 QUANTUM = 3000
 """Bytes a class may send before the next one has its turn; said so that the kernel does not warn."""
 
@@ -72,9 +75,12 @@ def hardware_address(number: int) -> str:
     return f"02:ed:9e:00:{number >> 8:02x}:{number & 255:02x}"
 
 
-def port_opened(port: str) -> str:
-    """The `tc` line after which senders can have classes on this port."""
-    return f"qdisc add dev {port} root handle 1: htb"
+def port_opened(port: str) -> list[str]:
+    """The `tc` lines after which senders can have classes on this port."""
+    return [
+        f"qdisc add dev {port} root handle 1: htb",
+        f"filter add dev {port} parent 1: protocol arp prio {ARP} u32 match u32 0 0 flowid 1:0",
+    ]
 
 
 def port_changes(port: str, now: Mapping[int, float], wanted: Mapping[int, float]) -> Iterator[str]:
@@ -84,7 +90,7 @@ def port_changes(port: str, now: Mapping[int, float], wanted: Mapping[int, float
     """
     for number in sorted(now.keys() | wanted.keys()):
         if number not in wanted:
-            yield f"filter del dev {port} parent 1: protocol all prio {number}"
+            yield f"filter del dev {port} parent 1: protocol all prio {ARP + number}"
             yield f"class del dev {port} classid 1:{number:x}"
         elif now.get(number) != wanted[number]:
             yield from _class(port, number, wanted[number])
@@ -110,6 +116,6 @@ def _class(port: str, number: int, rate: float) -> Iterator[str]:
 def _filter(port: str, number: int) -> str:
     address = hardware_address(number).replace(":", "")
     return (
-        f"filter add dev {port} parent 1: protocol all prio {number} u32 match u32 0x{address[:8]} 0xffffffff at -8 "
+        f"filter add dev {port} parent 1: protocol all prio {ARP + number} u32 match u32 0x{address[:8]} 0xffffffff at -8 "
         f"match u16 0x{address[8:]} 0xffff at -4 flowid 1:{number:x}"
     )
