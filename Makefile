@@ -5,7 +5,10 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 # RapidOCR asks for opencv-python, which wants a desktop's libGL; its headless twin runs anywhere.
 HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --force-reinstall opencv-python-headless
 
-.PHONY: demo test lint types tests bench truth dominance search answers docs cases clean
+# What `make lab` makes, as `python -m tests.lab --help` has it.
+LAB ?= --hosts 4 --slow 8 --rate 1gbit
+
+.PHONY: demo test lint types tests lab lab-commands bench truth dominance search answers docs cases clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -36,6 +39,16 @@ types: .venv/.dev
 
 tests: .venv/.dev
 	$(BIN)/pytest --cov --cov-report=term:skip-covered -n 2 --dist loadfile
+
+lab: .venv/.dev lab-commands  ## as root: a cluster of emulated hosts to play with, until Ctrl-C (docs/laboratory.md)
+	$(BIN)/python -m tests.lab $(LAB)
+
+lab-commands:  ## what the laboratory is made of, where it is missing and apt can bring it; else its tests say why they are skipped
+	@for pair in ip:iproute2 tc:iproute2 nsenter:util-linux; do \
+	  command -v $${pair%%:*} > /dev/null || missing="$$missing $${pair##*:}"; done; \
+	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $$missing; } \
+	    || echo "the laboratory's tests will be skipped: apt-get could not install$$missing" >&2; fi
 
 bench: .venv/.dev  ## the README's numbers; takes about six minutes on a machine that does nothing else
 	$(BIN)/python -m benchmarks.overhead --markdown

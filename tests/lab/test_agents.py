@@ -40,6 +40,9 @@ def test_they_find_each_other_answer_and_miss_who_is_cut_off(possible: None, den
         lab.add(Host("pi-c", slow=2))
         running.add("pi-c")
         running.wait_for_members(3)
+        running.wait(
+            lambda: all(one["measured"] for one in running.status()["members"]), "pi-c to be measured"
+        )
         before = lab.traffic()
         assert len(deploy(running, dense, "dense", "--strategy", "bbgrap")["devices"]) == 3
         inputs = {"x": np.random.default_rng(0).standard_normal((1, WIDTH), np.float32)}
