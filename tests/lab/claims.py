@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 
+from edgepart.agent.store import write_atomic
 from tests.lab import residents
 from tests.lab.cgroups import Groups
 from tests.lab.hosts import LabError
@@ -81,7 +82,7 @@ def claim(folder: Path, *, temporary: bool) -> Claim:
         if number is None:
             raise LabError(f"there are {len(NUMBERS)} labs on this machine already")
         made = Claim(pid, began, number, str(folder), temporary)
-        made.file.write_text(json.dumps(asdict(made)))
+        write_atomic(made.file, json.dumps(asdict(made)).encode())
     return made
 
 
