@@ -3,9 +3,7 @@ Runtime.
 
 A `Schedule` is computed once per program: which piece each step reads, from where, and after which step each
 piece is let go. A `Progress` is one request's way through it: pieces arrive in any order, steps are done in
-the program's order.
-
-Pieces of one tensor may overlap; where they do, they hold the same numbers, so any of them will do.
+the program's order. What arrives and what is sent is plain; what stays here may be blocked (blocked.py).
 """
 
 from __future__ import annotations
@@ -16,75 +14,22 @@ from typing import Any
 
 import numpy as np
 
+from edgepart.agent.blocked import PLAIN, Kept
+from edgepart.agent.recipes import Recipe, Scratch, Value, recipe
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plan import Piece, Program, Receive, Run, Send, Transfer
-from edgepart.planner.region import Array, Region
 
-Value = Any
-"""A numpy array, or for what is no tensor a list, a dict or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """A box of a held piece and where it goes in the piece that is put together."""
-
-    slot: int
-    source: tuple[slice, ...]
-    target: tuple[slice, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How one piece is had from the pieces held: as it is, cropped from one, or put together from several."""
-
-    piece: Piece
-    slots: tuple[int, ...]
-    """The pieces read."""
-    crop: Region | None = None
-    """With one slot: the part of its packed array; None is all of it."""
-    copies: tuple[Copy, ...] = ()
-    """With several slots: what is copied into a new array."""
-
-    def make(self, held: Mapping[int, Value]) -> Value:
-        """The piece: as it is held where it is held just so, else contiguous and mostly new."""
-        if self.copies:
-            first: Array = held[self.slots[0]]
-            whole = np.empty(self.piece.region.shape, first.dtype)
-            for copy in self.copies:
-                whole[copy.target] = held[copy.slot][copy.source]
-            return whole
-        value = held[self.slots[0]]
-        return value if self.crop is None else np.ascontiguousarray(self.crop.crop(value))
-
-
-def recipe(want: Piece, slots: Mapping[int, Piece]) -> Recipe | None:
-    """How to have `want` from pieces held by slot; None if some of it is missing.
-
-    The same piece is taken as it is; else the smallest that contains it is cropped; else several are copied,
-    those first that give most."""
-    same = {slot: piece.region for slot, piece in slots.items() if piece.tensor == want.tensor}
-    for slot, region in same.items():
-        if region == want.region:
-            return Recipe(want, (slot,))
-    same = {slot: region for slot, region in same.items() if region.rank == want.region.rank}
-    around = [(region.size, slot) for slot, region in same.items() if region.contains(want.region)]
-    if around:
-        slot = min(around)[1]
-        return Recipe(want, (slot,), want.region.within(same[slot]))
-    by_share = sorted(same, key=lambda slot: (-same[slot].intersect(want.region).size, slot))
-    missing: tuple[Region, ...] = (want.region,)
-    copies: list[Copy] = []
-    for slot in by_share:
-        taken = [part for hole in missing if not (part := hole.intersect(same[slot])).is_empty]
-        copies += [_copy(slot, box, same[slot], want.region) for part in taken for box in part.boxes()]
-        missing = tuple(left for hole in missing for left in hole.subtract(same[slot]))
-    if missing:
-        return None
-    return Recipe(want, tuple(dict.fromkeys(c.slot for c in copies)), copies=tuple(copies))
-
-
-def _copy(slot: int, box: Region, source: Region, target: Region) -> Copy:
-    return Copy(slot, box.within(source).slices(), box.within(target).slices())
+__all__ = [
+    "Progress",
+    "Recipe",
+    "Schedule",
+    "Value",
+    "Work",
+    "check_pieces",
+    "make_schedule",
+    "recipe",
+    "value_bytes",
+]
 
 
 @dataclass(frozen=True)
@@ -110,18 +55,23 @@ class Schedule:
 
 
 def make_schedule(
-    program: Program, transfers: Iterable[Transfer], dtypes: Mapping[str, np.dtype[Any]] | None = None
+    program: Program,
+    transfers: Iterable[Transfer],
+    dtypes: Mapping[str, np.dtype[Any]] | None = None,
+    kept: Kept = PLAIN,
 ) -> Schedule:
-    """Work out `program`; `transfers` are all of the plan's. InternalError if a step names what is not there,
-    reads a piece that nothing before it gives, or a transfer never happens."""
+    """Work out `program`, whose segments keep `kept` blocked; `transfers` are all of the plan's. InternalError if a step
+    names what is not there, reads a piece that nothing before it gives, or a transfer never happens."""
     by_number = {t.number: t for t in transfers if program.device in (t.source, t.target)}
     slots: list[Piece] = []
+    blocks: dict[int, int] = {}
     received: dict[int, tuple[int, ...]] = {}
     computed: dict[int, tuple[int, ...]] = {}
     recipes: list[tuple[Recipe, ...]] = []
     sent: dict[int, Transfer] = {}
     for index, step in enumerate(program.steps):
         wanted: tuple[Piece, ...] = ()
+        inside = kept if isinstance(step, Run) else PLAIN
         where = f"step {index} of {program.device}'s program"
         if isinstance(step, Run):
             if not 0 <= step.segment < len(program.segments):
@@ -132,11 +82,17 @@ def make_schedule(
         elif isinstance(step, Send):
             sent[step.transfer] = by_number[step.transfer]
             wanted = by_number[step.transfer].pieces
-        recipes.append(tuple(_must_have(piece, slots, where) for piece in wanted))
+        held = dict(enumerate(slots))
+        recipes.append(
+            tuple(_must_have(one, held, blocks, inside.block_of(one.tensor), where) for one in wanted)
+        )
         given: tuple[Piece, ...] = ()
         if isinstance(step, Run):
             given = tuple(port.piece for port in program.segments[step.segment].outputs)
             computed[index] = tuple(range(len(slots), len(slots) + len(given)))
+            blocks.update(
+                (slot, kept.block_of(one.tensor)) for slot, one in zip(computed[index], given, strict=True)
+            )
         elif isinstance(step, Receive):
             given = by_number[step.transfer].pieces
             received[step.transfer] = tuple(range(len(slots), len(slots) + len(given)))
@@ -150,8 +106,10 @@ def make_schedule(
     )
 
 
-def _must_have(want: Piece, slots: Sequence[Piece], where: str) -> Recipe:
-    found = recipe(want, dict(enumerate(slots)))
+def _must_have(
+    want: Piece, slots: Mapping[int, Piece], blocks: Mapping[int, int], block: int, where: str
+) -> Recipe:
+    found = recipe(want, slots, blocks, block)
     if found is None:
         raise InternalError(
             f"{where} needs {want.tensor}[{want.region}]; nothing before it gives all of that"
@@ -185,10 +143,15 @@ class Work:
     recipes: tuple[Recipe, ...]
     held: Mapping[int, Value]
     """The slots that the recipes read."""
+    passing: bool = False
+    """Whether the values are gone with the step: a Run's inputs, where its outputs are arrays of their own."""
 
-    def values(self) -> list[Value]:
-        """A Run's inputs, or a Send's pieces, in order."""
-        return [one.make(self.held) for one in self.recipes]
+    def values(self, scratch: Scratch | None = None) -> list[Value]:
+        """A Run's inputs, or a Send's pieces, in order. Given `scratch`, a Run's may lie there until the next step."""
+        if scratch is None or not self.passing:
+            return [one.make(self.held) for one in self.recipes]
+        scratch.clear()
+        return [one.make(self.held, scratch) for one in self.recipes]
 
 
 class Progress:
@@ -237,7 +200,8 @@ class Progress:
             if not isinstance(step, Receive):
                 self._working = True
                 recipes = self.schedule.recipes[self._next]
-                return Work(step, recipes, {s: self._held[s] for one in recipes for s in one.slots})
+                held = {s: self._held[s] for one in recipes for s in one.slots}
+                return Work(step, recipes, held, self._passing(step))
             if step.transfer not in self._arrived:
                 return None
             self._advance()
@@ -257,6 +221,13 @@ class Progress:
                 self._keep(slot, value)
         self._working = False
         self._advance()
+
+    def _passing(self, step: Run | Send) -> bool:
+        """What is no array (a sequence, an optional) may hold on to what it was made from."""
+        if not isinstance(step, Run):
+            return False
+        ports = self.schedule.program.segments[step.segment].outputs
+        return all(port.piece.region.rank > 0 for port in ports)
 
     def _keep(self, slot: int, value: Value) -> None:
         self._held[slot] = value
