@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from threading import Condition, Thread
 
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.recipes import Scratch
 from edgepart.agent.recorder import Recorder
 from edgepart.agent.schedule import Progress, Schedule, Value, Work, make_schedule, value_bytes
 from edgepart.agent.sessions import PreparedProgram, describe
@@ -92,6 +93,8 @@ class _Installed:
     nodes: Mapping[str, str]
     peers: frozenset[str]
     """Node ids that its transfers come from or go to."""
+    scratch: Scratch = field(default_factory=Scratch)
+    """The compute thread's."""
 
 
 @dataclass(eq=False)
@@ -180,7 +183,7 @@ class Executor:
     ) -> None:
         """Take requests of that epoch from now on. `transfers` are the plan's; `nodes` gives the node id for
         each device's name. InternalError if the program cannot be followed, or is installed already."""
-        schedule = make_schedule(prepared.program, transfers, prepared.dtypes)
+        schedule = make_schedule(prepared.program, transfers, prepared.dtypes, prepared.kept)
         ends = {t.source for t in schedule.incoming.values()} | {t.target for t in schedule.outgoing.values()}
         if unknown := ends - set(nodes) - {GATEWAY}:
             raise InternalError(f"plan of {deployment}: no node id given for devices {sorted(unknown)}")
@@ -399,12 +402,12 @@ class Executor:
     def _step(self, task: _Task, work: Work) -> list[Value]:
         if self._recorder.on:
             return self._recorded(task, work)
-        return self._act(task, work.step, work.values())
+        return self._act(task, work.step, work.values(task.installed.scratch))
 
     def _recorded(self, task: _Task, work: Work) -> list[Value]:
         """The step, and how long its parts took."""
         began_s = self._recorder.now()
-        values = work.values()
+        values = work.values(task.installed.scratch)
         made_s = self._recorder.now()
         if any(one.copies or one.crop is not None for one in work.recipes):
             nbytes = sum(map(value_bytes, values))

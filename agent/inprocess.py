@@ -10,9 +10,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from edgepart.agent.recipes import Scratch
 from edgepart.agent.requester import activate_plan, check_inputs, cut, put_together
 from edgepart.agent.schedule import Progress, make_schedule
-from edgepart.agent.sessions import Sessions, Value
+from edgepart.agent.sessions import Compiler, Sessions, Value
 from edgepart.planner import blobs
 from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph
@@ -25,24 +26,37 @@ DEVICE_THREADS = 1
 class InProcess:
     """The devices of one plan."""
 
-    def __init__(self, plan: Plan, graph: Graph, *, level: Any = None, threads: int = DEVICE_THREADS) -> None:
-        """Makes all sessions; the weights come from `graph`, which the plan was made for. `level` is an
-        ort.GraphOptimizationLevel, None ONNX Runtime's default. InternalError where ONNX Runtime refuses a segment."""
+    def __init__(
+        self,
+        plan: Plan,
+        graph: Graph,
+        *,
+        level: Any = None,
+        threads: int = DEVICE_THREADS,
+        compiler: Compiler | None = None,
+    ) -> None:
+        """Makes all sessions, with a compiler as agents do; the weights come from `graph`, which the plan was made for.
+        `level` is an ort.GraphOptimizationLevel, None ONNX Runtime's default. InternalError where ONNX Runtime refuses a
+        segment."""
         sessions = Sessions(
             threads,
             lambda ref: blobs.cut(graph.constants[ref.source], ref.region),
             level=level,
             warmed=False,
+            compiler=compiler,
         )
         self.plan = plan
         self.computed_s: dict[str, float] = {}
         """By device, what its segments took in the last run."""
-        self._prepared = {name: sessions.prepare(program) for name, program in plan.programs.items()}
+        self._prepared = {
+            name: sessions.prepare(program, plan.transfers) for name, program in plan.programs.items()
+        }
         self._schedules = {
-            name: make_schedule(one.program, plan.transfers, one.dtypes)
+            name: make_schedule(one.program, plan.transfers, one.dtypes, one.kept)
             for name, one in self._prepared.items()
         }
         constants = {n: graph.constants[n].load() for n in plan.constant_outputs if n in graph.constants}
+        self._scratch = Scratch()
         self._gateway = activate_plan(plan, {name: name for name in plan.programs}, constants)
 
     def run(self, inputs: Mapping[str, Value], replica: int = 0) -> dict[str, Value]:
@@ -80,7 +94,7 @@ class InProcess:
         work = progress.next_work()
         if work is None:
             return False
-        values = work.values()
+        values = work.values(self._scratch)
         if isinstance(work.step, Run):
             began = time.perf_counter()
             outputs = self._prepared[name].run(work.step.segment, values)

@@ -19,7 +19,7 @@ from edgepart.agent.requester import Requester
 from edgepart.agent.schedule import Value
 from edgepart.agent.sessions import PreparedProgram, Sessions
 from edgepart.planner.errors import EdgepartError, InternalError
-from edgepart.planner.plan import GATEWAY, Plan, Program, WeightRef, from_bytes
+from edgepart.planner.plan import GATEWAY, Plan, Program, Transfer, WeightRef, from_bytes
 from edgepart.planner.plan_rules import check
 from edgepart.planner.region import Array
 
@@ -139,7 +139,7 @@ class Plans:
         if program is not None:
             weights = [ref for segment in program.segments for ref in segment.weights]
             await self._fetch(plan, weights, order.sources)
-            prepared = await self._prepare(program)
+            prepared = await self._prepare(program, plan.transfers)
             if order.weighed:
                 for found in await asyncio.to_thread(self._timed, order.deployment, prepared):
                     self._loaded(found)
@@ -160,9 +160,9 @@ class Plans:
             log.info("a plan is not timed: %s", error)
             return ()
 
-    async def _prepare(self, program: Program) -> PreparedProgram:
+    async def _prepare(self, program: Program, transfers: Sequence[Transfer]) -> PreparedProgram:
         """Sessions made in a thread; released again when nobody waits for them any more."""
-        making = asyncio.ensure_future(asyncio.to_thread(self._sessions.prepare, program))
+        making = asyncio.ensure_future(asyncio.to_thread(self._sessions.prepare, program, transfers))
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:

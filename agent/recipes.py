@@ -39,10 +39,8 @@ class Copy:
     target: Index
     source_block: int = 0
     target_block: int = 0
-
-    @property
-    def converts(self) -> bool:
-        return self.source_block != self.target_block
+    size: int = 0
+    """Elements."""
 
     def into(self, whole: Array, held: Array) -> None:
         source = (by_block(held, self.source_block) if self.source_block else held)[self.source]
@@ -96,6 +94,11 @@ class Recipe:
     """With one slot: the part of its packed array; None is all of it."""
     copies: tuple[Copy, ...] = ()
     """With several slots, or where something is blocked: what is copied into a new array."""
+
+    @property
+    def converted(self) -> int:
+        """Elements that are copied from blocks into the plain order, or back."""
+        return sum(copy.size for copy in self.copies if copy.source_block != copy.target_block)
 
     def make(self, held: Mapping[int, Value], scratch: Scratch | None = None) -> Value:
         """The piece: as it is held where it is held just so, else contiguous and mostly new. Given `scratch`, it may lie
@@ -157,6 +160,7 @@ def _copies(
     if not block:
         yield Copy(slot, source, target)
         return
+    places = prod(one.stop - one.start for n, one in enumerate(source) if n != 1)
     at, to, count = source[1].start, target[1].start, source[1].stop - source[1].start
     whole = count % block == 0 and not (source_block and at % block) and not (target_block and to % block)
     done = 0
@@ -169,7 +173,7 @@ def _copies(
             _index(source, at + done, run, source_block, whole),
             _index(target, to + done, run, target_block, whole),
         )
-        yield Copy(slot, *ends, source_block, target_block)
+        yield Copy(slot, *ends, source_block, target_block, run * places)
         done += run
 
 

@@ -1,6 +1,10 @@
 """Sessions: the ONNX Runtime sessions of the programs that this device holds. A door: the only module of the
 product that creates or runs ONNX Runtime sessions.
 
+Where it is given a Compiler (compiling.py), segments are optimised once and kept on disk, and what goes from segment to
+segment stays in the order that convolutions compute in. Else, and where that fails, a session is made of the segment as
+it is in the plan, as described here:
+
 Weights are not in a segment's model. Those that the store has as files are given to ONNX Runtime as such: it maps
 them, packs what it computes with into memory of its own, and lets the file go again, so that a session takes its weights
 once. (OrtValues it copies, and keeps the mapped file beside the copy.) Equal segments share one session, which is let go
@@ -12,22 +16,25 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import TensorProto, numpy_helper
+from onnx import ModelProto, TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from edgepart.agent.blocked import PLAIN, Kept
 from edgepart.agent.elements import element_dtype, is_native, is_sub_byte, onnx_number
+from edgepart.agent.keeping import ports_of
 from edgepart.agent.memory import give_back
-from edgepart.planner.errors import InternalError, ModelError, RequestError
-from edgepart.planner.plan import Program, Segment, WeightRef
+from edgepart.planner.errors import EdgepartError, InternalError, ModelError, RequestError
+from edgepart.planner.plan import Program, Segment, Transfer, WeightRef
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
@@ -111,11 +118,21 @@ class LoadedModel:
         ]
 
 
+AS_PLANNED = "as planned"
+"""The form of a session that ONNX Runtime has made of the segment as it is in the plan."""
+
+
 @dataclass(eq=False)
 class LoadedSegment(LoadedModel):
     """Shared by all programs that hold an equal segment."""
 
     segment: Segment
+    form: str = AS_PLANNED
+    """How it was made, for people."""
+    ports: frozenset[str] = frozenset()
+    """Names of those that take and give blocked arrays."""
+    holds_weights: bool = False
+    """Whether `Sessions` holds its weights for it."""
     programs: int = 0
     """How many prepared programs use it."""
 
@@ -128,11 +145,34 @@ class PreparedProgram:
     loaded: tuple[LoadedSegment, ...]
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
     """By tensor of the plan, for those that go in or out of a segment here and are tensors."""
+    kept: Kept = PLAIN
+    """What its segments give and take blocked."""
 
     def run(self, segment: int, inputs: Sequence[Value]) -> list[Value]:
         """Run segment number `segment`: values per input port in, values per output port out.
         RequestError."""
         return self.loaded[segment].run(inputs)
+
+
+class Uncompiled(EdgepartError):
+    """A segment has no compiled form here. Nobody is at fault: it is loaded as it is in the plan."""
+
+
+class Compiler(Protocol):
+    """What compiling.py does for sessions; `weights` are only asked for where something was not compiled before."""
+
+    def keep(
+        self,
+        program: Program,
+        transfers: Sequence[Transfer],
+        weights: Callable[[Segment], Mapping[str, Weight]],
+    ) -> Kept: ...
+
+    def load(
+        self, segment: Segment, ports: frozenset[str], weights: Callable[[Segment], Mapping[str, Weight]]
+    ) -> LoadedSegment: ...
+
+    def make_room(self) -> None: ...
 
 
 _Key = tuple[str, str, tuple[int, ...]]
@@ -143,35 +183,49 @@ class Sessions:
     """Makes, shares and lets go of sessions. Thread-safe; preparations happen one after the other."""
 
     def __init__(
-        self, threads: int, weights: WeightSource, *, level: Any = None, warmed: bool = True
+        self,
+        threads: int,
+        weights: WeightSource,
+        *,
+        level: Any = None,
+        warmed: bool = True,
+        compiler: Compiler | None = None,
     ) -> None:
-        """`level` is an ort.GraphOptimizationLevel, None ONNX Runtime's default. Sessions that are not `warmed` are
-        ready sooner, and slower the first time."""
+        """`level` is an ort.GraphOptimizationLevel, None ONNX Runtime's default, which a compiler goes by. Sessions that
+        are not `warmed` are ready sooner, and slower the first time."""
+        self._compiler = compiler
         self._threads = threads
         self._level = level
         self._warmed = warmed
         self._read_weight = weights
-        self._loaded: dict[str, LoadedSegment] = {}
+        self._loaded: dict[tuple[str, frozenset[str]], LoadedSegment] = {}
         self._weights: dict[_Key, tuple[Any, int]] = {}
         self._lock = Lock()
 
-    def prepare(self, program: Program) -> PreparedProgram:
-        """Sessions for all segments, warmed up. InternalError names the segment that ONNX Runtime refuses;
-        then nothing is held."""
+    def prepare(self, program: Program, transfers: Sequence[Transfer] = ()) -> PreparedProgram:
+        """Sessions for all segments, warmed up; `transfers` are the plan's, without which nothing is kept blocked.
+        InternalError names the segment that ONNX Runtime refuses; then nothing is held."""
         with self._lock:
-            held: list[LoadedSegment] = []
             try:
-                for segment in program.segments:
-                    held.append(self._hold(segment))
-            except BaseException:
-                self._drop(held)
-                raise
+                kept = PLAIN
+                if self._compiler is not None and transfers:
+                    kept = self._compiler.keep(program, transfers, self._weights_of)
+                try:
+                    held = self._hold_all(program, kept)
+                except Uncompiled as error:
+                    log.warning("%s; nothing is kept in blocks between this program's segments", error)
+                    kept = PLAIN
+                    held = self._hold_all(program, kept)
+                if self._compiler is not None:
+                    self._compiler.make_room()
             finally:
                 give_back()
         ports = [(p, one) for one in held for p in (*one.segment.inputs, *one.segment.outputs)]
         found = {port.piece.tensor: one.dtypes[port.name] for port, one in ports}
         dtypes = {tensor: dtype for tensor, dtype in found.items() if dtype is not None}
-        return PreparedProgram(program, tuple(held), dtypes)
+        if self._compiler is not None:
+            log.info("a program of %d segments: %s", len(held), _forms(held, kept))
+        return PreparedProgram(program, tuple(held), dtypes, kept)
 
     def release(self, prepared: PreparedProgram) -> None:
         """Forget a program: what no other program uses is freed as soon as a run in progress lets go of
@@ -185,28 +239,64 @@ class Sessions:
         """How many distinct sessions and weights are held now."""
         return len(self._loaded), len(self._weights)
 
-    def _hold(self, segment: Segment) -> LoadedSegment:
-        loaded = self._loaded.get(segment.digest)
+    def _hold_all(self, program: Program, kept: Kept) -> list[LoadedSegment]:
+        held: list[LoadedSegment] = []
+        try:
+            for segment in program.segments:
+                held.append(self._hold(segment, ports_of(segment, kept)))
+        except BaseException:
+            self._drop(held)
+            raise
+        return held
+
+    def _hold(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment:
+        loaded = self._loaded.get((segment.digest, ports))
         if loaded is None:
-            values = self._hold_weights(segment)
-            try:
-                loaded = load_segment(segment, values, self._threads, self._level)
-                if self._warmed:
-                    warm_up(loaded)
-                give_back()  # Making a session takes twice its weights for a moment, and the next one is to have that.
-            except BaseException:
-                self._drop_weights(segment)
-                raise
-            self._loaded[segment.digest] = loaded
+            loaded = self._compiled(segment, ports) or self._as_planned(segment)
+            give_back()  # Making a session takes twice its weights for a moment, and the next one is to have that.
+            loaded.ports = ports
+            self._loaded[segment.digest, ports] = loaded
         loaded.programs += 1
         return loaded
+
+    def _compiled(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment | None:
+        """None where there is no compiled form; Uncompiled where ports should be blocked, too."""
+        if self._compiler is None:
+            return None
+        try:
+            loaded = self._compiler.load(segment, ports, self._weights_of)
+            if self._warmed:
+                warm_up(loaded)
+            return loaded
+        except Uncompiled as error:
+            if ports:
+                raise
+            log.warning("%s; it is loaded as it is in the plan", error)
+            return None
+
+    def _as_planned(self, segment: Segment) -> LoadedSegment:
+        values = self._hold_weights(segment)
+        try:
+            loaded = load_segment(segment, values, self._threads, self._level)
+            loaded.holds_weights = True
+            if self._warmed:
+                warm_up(loaded)
+            return loaded
+        except BaseException:
+            self._drop_weights(segment)
+            raise
+
+    def _weights_of(self, segment: Segment) -> dict[str, Weight]:
+        """By initializer name, to compile with."""
+        return {ref.name: _weight_value(ref, self._read_weight(ref)) for ref in segment.weights}
 
     def _drop(self, held: Sequence[LoadedSegment]) -> None:
         for loaded in held:
             loaded.programs -= 1
             if loaded.programs == 0:
-                del self._loaded[loaded.segment.digest]
-                self._drop_weights(loaded.segment)
+                del self._loaded[loaded.segment.digest, loaded.ports]
+                if loaded.holds_weights:
+                    self._drop_weights(loaded.segment)
 
     def _hold_weights(self, segment: Segment) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -253,13 +343,20 @@ def load_segment(
     values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
     files = {name: value for name, value in weights.items() if isinstance(value, Path)}
     options = session_options(threads, values, level)
-    model = _with_files(segment.model, files, options) if files else segment.model
+    model = external(onnx.load_model_from_string(segment.model), files, options) if files else segment.model
     try:
         session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except ORT_ERRORS as error:
         raise InternalError(
             f"ONNX Runtime {ort.__version__} cannot load {describe(segment)}: {error}"
         ) from error
+    return loaded_segment(segment, session, tuple(values.values()))
+
+
+def loaded_segment(
+    segment: Segment, session: Any, weights: tuple[Any, ...], form: str = AS_PLANNED
+) -> LoadedSegment:
+    """InternalError where the session lacks a port."""
     types, plain = _types(session)
     names = tuple(p.name for p in segment.inputs), tuple(p.name for p in segment.outputs)
     if absent := {*names[0], *names[1]} - set(types):
@@ -267,22 +364,28 @@ def load_segment(
             f"{describe(segment)} has no input or output {sorted(absent)}, which its ports name"
         )
     return LoadedSegment(
-        describe(segment), session, *names, types, tuple(values.values()), plain, segment=segment
+        describe(segment), session, *names, types, weights, plain, segment=segment, form=form
     )
 
 
-def _with_files(model: bytes, files: Mapping[str, Path], options: Any) -> bytes:
-    """The model with its external initializers in these files. ONNX Runtime takes them from one folder and what is
-    below it, links followed."""
+def _forms(held: Sequence[LoadedSegment], kept: Kept) -> str:
+    """How many sessions are of which form, and what is kept."""
+    counted = Counter("compiled" if one.form.startswith("compiled") else one.form for one in held)
+    forms = ", ".join(f"{count} {form}" for form, count in counted.items())
+    return f"{forms}; {len(kept.tensors)} tensors stay in blocks of {kept.block} channels between them"
+
+
+def external(model: ModelProto, files: Mapping[str, Path], options: Any) -> bytes:
+    """The model, changed to have its external initializers in these files. ONNX Runtime takes them from one folder and
+    what is below it, links followed."""
     found = {name: path.resolve() for name, path in files.items()}
     folder = os.path.commonpath([path.parent for path in found.values()])
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-    proto = onnx.load_model_from_string(model)
-    for tensor in proto.graph.initializer:
+    for tensor in model.graph.initializer:
         for entry in tensor.external_data if tensor.name in found else ():
             if entry.key == "location":
                 entry.value = os.path.relpath(found[tensor.name], folder)
-    return bytes(proto.SerializeToString())
+    return bytes(model.SerializeToString())
 
 
 def _types(session: Any) -> tuple[dict[str, np.dtype[Any] | None], bool]:

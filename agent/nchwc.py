@@ -1,0 +1,148 @@
+"""NCHWc: segments' models that take and give blocked arrays (blocked.py). Rules: ONNX protos only.
+
+ONNX Runtime's optimiser lets convolutions, pools and sums pass blocked values to each other and puts operators that
+reorder them at a model's ends. To have a port blocked, an operator that can be blocked and does nothing (a maximum
+over one place) is put at it (`wrapped`), the model is optimised, and the operator is cut away again together with the
+reordering (`opened`): the optimiser treats what lies behind the port as if more of the model came there.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+DOMAIN = "com.microsoft.nchwc"
+_INNER = "/edgepart-inner"
+"""Behind a port's name, in the model that is optimised: the value on the inner side of what is put there."""
+
+
+def wrapped(model: ModelProto, ports: Collection[str]) -> ModelProto:
+    """The model with an operator that does nothing at each of these inputs and outputs."""
+    made = ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    for node in graph.node:
+        _rename(node.input, ports)
+    inputs = [value.name for value in graph.input if value.name in ports]
+    outputs = [value.name for value in graph.output if value.name in ports]
+    for node in graph.node:
+        _rename(node.output, outputs)
+    nodes = [
+        *(_nothing(name, name + _INNER) for name in inputs),
+        *graph.node,
+        *(_nothing(name + _INNER, name) for name in outputs),
+    ]
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    return made
+
+
+def _nothing(read: str, written: str) -> NodeProto:
+    return helper.make_node("MaxPool", [read], [written], kernel_shape=[1, 1], name=f"{written}/edgepart")
+
+
+def _rename(names: list[str], ports: Collection[str]) -> None:
+    for n, name in enumerate(names):
+        if name in ports:
+            names[n] = name + _INNER
+
+
+def can_wrap(model: ModelProto) -> frozenset[str]:
+    """Inputs and outputs that may be blocked as far as the model says: pictures of float32. None where an operator has a
+    graph inside, which names values of the one around it."""
+    if any(a.HasField("g") or a.graphs for node in model.graph.node for a in node.attribute):
+        return frozenset()
+    made = {name for node in model.graph.node for name in node.output}
+    outputs = [value for value in model.graph.output if value.name in made]
+    return frozenset(value.name for value in (*model.graph.input, *outputs) if _is_picture(value))
+
+
+def _is_picture(value: ValueInfoProto) -> bool:
+    kind = value.type.tensor_type
+    return kind.elem_type == TensorProto.FLOAT and len(kind.shape.dim) == 4
+
+
+def native(optimised: ModelProto, ports: Iterable[str]) -> frozenset[str]:
+    """Those of the wrapped ports behind which (or before which, for an output) something computes in blocks."""
+    uses = _Uses(optimised.graph)
+    return frozenset(
+        name
+        for name in ports
+        if (
+            (found := uses.at_input(name))
+            and any(_computes(node) for node in uses.readers[found[1].output[0]])
+        )
+        or ((found := uses.at_output(name)) and _computes(uses.writer.get(found[1].input[0])))
+    )
+
+
+def opened(optimised: ModelProto, ports: Iterable[str]) -> ModelProto:
+    """The optimised model with these wrapped ports, which are native, taking and giving blocked arrays."""
+    made = ModelProto()
+    made.CopyFrom(optimised)
+    uses = _Uses(made.graph)
+    gone: list[NodeProto] = []
+    new: dict[str, str] = {}
+    same: list[tuple[str, str]] = []
+    for name in ports:
+        if found := uses.at_input(name):
+            new[found[1].output[0]] = name
+        elif found := uses.at_output(name):
+            inner = found[1].input[0]
+            if inner in new:  # What comes in, or one value under two names.
+                same.append((new[inner], name))
+            else:
+                new[inner] = name
+        else:
+            raise ValueError(f"{name!r} is no blocked port of this model")
+        gone += found
+    nodes = [node for node in made.graph.node if not any(node is one for one in gone)]
+    for node in nodes:
+        for names in (node.input, node.output):
+            names[:] = [new.get(name, name) for name in names]
+    nodes += [helper.make_node("Identity", [read], [written]) for read, written in same]
+    kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del made.graph.node[:], made.graph.value_info[:]
+    made.graph.node.extend(kept)
+    return made
+
+
+def _computes(node: NodeProto | None) -> bool:
+    """Whether it reads and writes blocks, and does not only reorder."""
+    return node is not None and node.domain == DOMAIN and not node.op_type.startswith("Reorder")
+
+
+class _Uses:
+    """Who reads and writes each value of a graph."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self.readers: Mapping[str, list[NodeProto]] = defaultdict(list)
+        self.writer: dict[str, NodeProto] = {}
+        for node in graph.node:
+            for name in node.input:
+                self.readers[name].append(node)
+            for name in node.output:
+                self.writer[name] = node
+        self._inputs = {value.name for value in graph.input}
+
+    def at_input(self, name: str) -> tuple[NodeProto, NodeProto] | None:
+        """What reorders an input and the operator put there, if that is blocked."""
+        first = self._only_reader(name) if name in self._inputs else None
+        second = self._only_reader(first.output[0]) if _is(first, "ReorderInput") and first else None
+        return (first, second) if first and second and _is(second, "MaxPool") else None
+
+    def at_output(self, name: str) -> tuple[NodeProto, NodeProto] | None:
+        """What reorders an output and the operator put there, if that is blocked."""
+        last = self.writer.get(name)
+        before = self.writer.get(last.input[0]) if last and _is(last, "ReorderOutput") else None
+        return (last, before) if last and before and _is(before, "MaxPool") else None
+
+    def _only_reader(self, name: str) -> NodeProto | None:
+        found = self.readers[name]
+        return found[0] if len(found) == 1 else None
+
+
+def _is(node: NodeProto | None, op_type: str) -> bool:
+    return node is not None and node.domain == DOMAIN and node.op_type == op_type
