@@ -37,10 +37,9 @@ class Entry:
     """What it was made with: processor, ONNX Runtime, options."""
     native: frozenset[str]
     """Those of these ports that are native."""
-    model: bytes = b""
-    """Optimised, and opened at these ports; b"" where not all of them are native. Its big initializers are external, in
-    `weights/`."""
-    weights: Mapping[str, int] | None = None
+    model: bytes
+    """Optimised, with what is put at these ports. Its big initializers are external, in `weights/`."""
+    weights: Mapping[str, int]
     """Bytes by digest."""
 
 
@@ -68,7 +67,7 @@ class Compiled:
             entry = _read(path.read_bytes())
             if entry.environment != environment:
                 raise ValueError(f"it was made with {entry.environment}")
-            for digest, nbytes in (entry.weights or {}).items():
+            for digest, nbytes in entry.weights.items():
                 self._check(digest, nbytes)
             os.utime(path)
             return entry
@@ -150,7 +149,7 @@ def _together(used: Mapping[Path, Mapping[str, int]]) -> dict[str, int]:
 def _weights(path: Path) -> Mapping[str, int] | None:
     """Of an entry; None where it is damaged."""
     try:
-        return _read(path.read_bytes()).weights or {}
+        return _read(path.read_bytes()).weights
     except ValueError:
         return None
 
@@ -168,7 +167,7 @@ def _link(source: Path, path: Path, digest: str) -> bool:
 
 
 def _written(entry: Entry) -> bytes:
-    fields = [entry.environment, sorted(entry.native), entry.model, dict(entry.weights or {})]
+    fields = [entry.environment, sorted(entry.native), entry.model, dict(entry.weights)]
     packed: bytes = msgpack.packb(fields, use_bin_type=True)
     return hashlib.sha256(packed).digest() + packed
 

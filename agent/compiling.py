@@ -23,7 +23,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from edgepart.agent import nchwc
 from edgepart.agent.blocked import Kept, to_blocked, to_plain
 from edgepart.agent.compiled import Compiled, Entry, entry_key
-from edgepart.agent.keeping import keep
+from edgepart.agent.keeping import in_blocks, keep
 from edgepart.agent.sessions import (
     ORT_ERRORS,
     LoadedSegment,
@@ -64,14 +64,14 @@ class Compiler:
 
     def load(self, segment: Segment, ports: frozenset[str], weights: Weights) -> LoadedSegment:
         """A session whose `ports` are blocked. Uncompiled says why there is none."""
-        entry = self._entry(segment, ports, weights)
-        if not entry.model:
-            raise Uncompiled(f"{describe(segment)} does not compute {sorted(ports - entry.native)} in blocks")
+        model = self._model(segment, ports, weights)
         options = session_options(self._threads, {}, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
         root = str(self._compiled.root.resolve())
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", root)
         try:
-            session = ort.InferenceSession(entry.model, options, providers=["CPUExecutionProvider"])
+            session = ort.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
         except ORT_ERRORS as error:
             raise Uncompiled(
                 f"ONNX Runtime cannot load what it optimised of {describe(segment)}: {error}"
@@ -79,20 +79,35 @@ class Compiler:
         form = f"compiled, {len(ports)} ports in blocks of {block()}" if ports else "compiled"
         return loaded_segment(segment, session, (), form)
 
+    def _model(self, segment: Segment, ports: frozenset[str], weights: Weights) -> ModelProto:
+        """What is loaded. Other ports than those that are blocked may be computed with in blocks, too, if the runtime then
+        has fewer operators to run: a sum becomes a part of the convolution before it, and other values are reordered
+        for it."""
+        found = []
+        for wrapped in dict.fromkeys((ports, self._wrappable(segment))):
+            entry = self._entry(segment, wrapped, weights)
+            if ports <= entry.native:
+                optimised = onnx.load_model_from_string(entry.model)
+                found.append(nchwc.opened(optimised, wrapped, ports))
+        if not found:
+            raise Uncompiled(f"{describe(segment)} does not compute {sorted(ports)} in blocks")
+        return min(found, key=lambda model: len(model.graph.node))
+
     def make_room(self) -> None:
         """After a program is loaded: what is over the limit is deleted."""
         if gone := self._compiled.make_room():
             log.info("%d compiled segments made room for others", gone)
 
-    def _native(self, weights: Weights, segment: Segment, ports: frozenset[str]) -> frozenset[str]:
-        model = onnx.load_model_from_string(segment.model)
-        if not ports <= nchwc.can_wrap(model):
-            return ports & nchwc.can_wrap(model)
+    def _native(self, weights: Weights, segment: Segment) -> frozenset[str]:
         try:
-            return self._entry(segment, ports, weights).native
+            return self._entry(segment, self._wrappable(segment), weights).native
         except Uncompiled as error:
             log.warning("%s: its values are not kept in blocks", error)
             return frozenset()
+
+    def _wrappable(self, segment: Segment) -> frozenset[str]:
+        found = in_blocks(segment, block())
+        return found & nchwc.can_wrap(onnx.load_model_from_string(segment.model)) if found else found
 
     def _entry(self, segment: Segment, ports: frozenset[str], weights: Weights) -> Entry:
         """As it is on disk, or made now."""
@@ -112,12 +127,9 @@ class Compiler:
         with tempfile.TemporaryDirectory(dir=self._compiled.root, prefix=".making-") as making:
             model = nchwc.wrapped(onnx.load_model_from_string(segment.model), ports)
             optimised = _optimised(model, weights, self._threads, Path(making))
-            native = nchwc.native(optimised, ports)
-            if native != ports:
-                return Entry(environment(), native)
-            made = nchwc.opened(optimised, ports)
-            held = self._take_weights(made, Path(making), weights)
-        return Entry(environment(), native, made.SerializeToString(), held)
+            held = self._take_weights(optimised, Path(making), weights)
+        native = nchwc.native(optimised, ports)
+        return Entry(environment(), native, optimised.SerializeToString(), held)
 
     def _take_weights(
         self, model: ModelProto, making: Path, weights: Mapping[str, Weight]
@@ -185,7 +197,7 @@ def block() -> int:
         if nchwc.native(optimised, ports) != ports:
             return 0
         onnx.load_external_data_for_model(optimised, making)
-    opened = nchwc.opened(optimised, ports)
+    opened = nchwc.opened(optimised, ports, ports)
     options = session_options(1, {}, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
     session = ort.InferenceSession(opened.SerializeToString(), options, providers=["CPUExecutionProvider"])
     expected = np.einsum("oc,nchw->nohw", weight[:, :, 0, 0], x)

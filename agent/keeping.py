@@ -12,34 +12,32 @@ from edgepart.agent.blocked import PLAIN, Kept
 from edgepart.agent.schedule import make_schedule
 from edgepart.planner.plan import Port, Program, Run, Segment, Transfer
 
-BY_HAND = 2
+BY_HAND = 3
 """What it costs to convert an element here, where one costs ONNX Runtime 1."""
 
-Native = Callable[[Segment, frozenset[str]], frozenset[str]]
-"""Those of these ports of a segment that are native where all of them are blocked."""
+Native = Callable[[Segment], frozenset[str]]
+"""The ports of a segment that are native where all that can be are blocked."""
 
 
 def keep(program: Program, transfers: Sequence[Transfer], block: int, native: Native) -> Kept:
-    """What `program` keeps in blocks of `block`; nothing where that is 0. What is not native in one segment is plain in all
-    of them, which may leave others that are no longer native: asked again, until all are."""
+    """What `program` keeps in blocks of `block`; nothing where that is 0."""
     tensors = _candidates(program, block) if block else frozenset()
-    while tensors:
+    if tensors:
         tensors = _worth(program, transfers, Kept(block, tensors))
-        refused = {
-            tensor
-            for segment in program.segments
-            if (ports := ports_of(segment, Kept(block, tensors)))
-            for tensor in _tensors(segment, ports - native(segment, ports))
-        }
-        if not refused:
-            break
-        tensors -= refused
+    for segment in program.segments:
+        if ports := ports_of(segment, Kept(block, tensors)):
+            tensors -= set(_tensors(segment, ports - native(segment)))
     return Kept(block, tensors) if tensors else PLAIN
 
 
 def ports_of(segment: Segment, kept: Kept) -> frozenset[str]:
     """Names of a segment's ports that are blocked."""
     return frozenset(port.name for port in _ports(segment) if port.piece.tensor in kept.tensors)
+
+
+def in_blocks(segment: Segment, block: int) -> frozenset[str]:
+    """Names of a segment's ports that have whole blocks of channels."""
+    return frozenset(port.name for port in _ports(segment) if block and _has_blocks(port, block))
 
 
 def _ports(segment: Segment) -> tuple[Port, ...]:

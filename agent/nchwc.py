@@ -1,9 +1,9 @@
 """NCHWc: segments' models that take and give blocked arrays (blocked.py). Rules: ONNX protos only.
 
 ONNX Runtime's optimiser lets convolutions, pools and sums pass blocked values to each other and puts operators that
-reorder them at a model's ends. To have a port blocked, an operator that can be blocked and does nothing (a maximum
-over one place) is put at it (`wrapped`), the model is optimised, and the operator is cut away again together with the
-reordering (`opened`): the optimiser treats what lies behind the port as if more of the model came there.
+reorder them at a model's ends. So that it treats what lies behind a port as if more of the model came there, an
+operator that can be blocked and does nothing (a maximum over one place) is put at the port (`wrapped`), the model is
+optimised, and the operator is cut away again (`opened`): together with the reordering where the port is to be blocked.
 """
 
 from __future__ import annotations
@@ -78,35 +78,111 @@ def native(optimised: ModelProto, ports: Iterable[str]) -> frozenset[str]:
     )
 
 
-def opened(optimised: ModelProto, ports: Iterable[str]) -> ModelProto:
-    """The optimised model with these wrapped ports, which are native, taking and giving blocked arrays."""
+def opened(optimised: ModelProto, ports: Collection[str], blocked: Collection[str]) -> ModelProto:
+    """The optimised model without what was put at its `ports`; those of them that are `blocked`, which are native, take
+    and give blocked arrays. At the others the runtime reorders where that is needed."""
     made = ModelProto()
     made.CopyFrom(optimised)
-    uses = _Uses(made.graph)
-    gone: list[NodeProto] = []
-    new: dict[str, str] = {}
-    same: list[tuple[str, str]] = []
-    for name in ports:
-        if found := uses.at_input(name):
-            new[found[1].output[0]] = name
-        elif found := uses.at_output(name):
-            inner = found[1].input[0]
-            if inner in new:  # What comes in, or one value under two names.
-                same.append((new[inner], name))
-            else:
-                new[inner] = name
-        else:
-            raise ValueError(f"{name!r} is no blocked port of this model")
-        gone += found
-    nodes = [node for node in made.graph.node if not any(node is one for one in gone)]
-    for node in nodes:
-        for names in (node.input, node.output):
-            names[:] = [new.get(name, name) for name in names]
-    nodes += [helper.make_node("Identity", [read], [written]) for read, written in same]
-    kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    cuts = _Cuts(made.graph)
+    for name in [value.name for value in made.graph.input if value.name in ports]:
+        cuts.open_input(name, name in blocked)
+    for name in [value.name for value in made.graph.output if value.name in ports]:
+        cuts.open_output(name, name in blocked)
+    nodes = [NodeProto.FromString(node.SerializeToString()) for node in cuts.nodes()]
     del made.graph.node[:], made.graph.value_info[:]
-    made.graph.node.extend(kept)
+    made.graph.node.extend(nodes)
     return made
+
+
+class _Cuts:
+    """What is taken out of a graph, and who then reads what."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        self._graph = graph
+        self._uses = _Uses(graph)
+        self._ends = {value.name for value in (*graph.input, *graph.output)}
+        self._gone: list[NodeProto] = []
+        self._instead: dict[str, str] = {}
+        """What is read in place of a value."""
+        self._given: dict[str, str] = {}
+        """By output, the value that it is."""
+
+    def open_input(self, name: str, blocked: bool) -> None:
+        found = self._uses.at_input(name)
+        if found is None:
+            _must_be_plain(name, blocked)
+            self._skip(self._uses.readers[name][0], name)
+            return
+        reorder, nothing = found
+        self._skip(nothing, name if blocked else reorder.output[0])
+        if blocked:
+            self._gone.append(reorder)
+            return
+        readers = self._uses.readers[nothing.output[0]]
+        back = [node for node in readers if _is(node, "ReorderOutput") and node.output[0] not in self._ends]
+        for node in back:
+            self._skip(node, name)
+        if len(back) == len(readers):
+            self._gone.append(reorder)
+
+    def open_output(self, name: str, blocked: bool) -> None:
+        found = self._uses.at_output(name)
+        if found is None:
+            _must_be_plain(name, blocked)
+            self._give(name, self._uses.writer[name].input[0], self._uses.writer[name])
+            return
+        reorder, nothing = found
+        inner = nothing.input[0]
+        if blocked:
+            self._give(name, inner, reorder, nothing)
+            return
+        before = self._uses.writer.get(inner)
+        readers = [node for node in self._uses.readers[inner] if node is not nothing]
+        back = [node for node in readers if _is(node, "ReorderOutput") and node.output[0] not in self._ends]
+        if before is not None and _is(before, "ReorderInput"):
+            self._give(name, before.input[0], reorder, nothing, *(() if readers else (before,)))
+        elif back:
+            self._give(name, back[0].output[0], reorder, nothing)
+        else:
+            self._skip(nothing, inner)
+
+    def _skip(self, node: NodeProto, instead: str) -> None:
+        self._instead[node.output[0]] = instead
+        self._gone.append(node)
+
+    def _give(self, output: str, value: str, *gone: NodeProto) -> None:
+        self._given[output] = value
+        self._gone += gone
+
+    def _read(self, name: str) -> str:
+        while name in self._instead:
+            name = self._instead[name]
+        return name
+
+    def nodes(self) -> list[NodeProto]:
+        """What is left, in order."""
+        new: dict[str, str] = {}
+        copies = []
+        for output, value in self._given.items():
+            source = self._read(value)
+            if source in self._ends or source in new:  # What comes in, or one value under two names.
+                copies.append((source, output))
+            else:
+                new[source] = output
+        left = [node for node in self._graph.node if not any(node is one for one in self._gone)]
+        for node in left:
+            read = [self._read(name) for name in node.input]
+            node.input[:] = [new.get(name, name) for name in read]
+            node.output[:] = [new.get(name, name) for name in node.output]
+        return [
+            *left,
+            *(helper.make_node("Identity", [new.get(source, source)], [output]) for source, output in copies),
+        ]
+
+
+def _must_be_plain(name: str, blocked: bool) -> None:
+    if blocked:
+        raise ValueError(f"{name!r} is no blocked port of this model")
 
 
 def _computes(node: NodeProto | None) -> bool:

@@ -12,6 +12,7 @@ from threading import Event
 import numpy as np
 import pytest
 
+from edgepart.agent.blocked import PLAIN
 from edgepart.agent.executor import START, Executor, Limits
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.schedule import Value
@@ -263,6 +264,7 @@ class Faulty:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.dtypes: dict[str, np.dtype[np.float32]] = {}
+        self.kept = PLAIN
         self.entered, self.go_on = Event(), Event()
         self.result: list[Array] | Exception = []
 

@@ -220,10 +220,10 @@ def test_sessions_that_are_made_too_late_are_released(monkeypatch: pytest.Monkey
         began, go_on = asyncio.Event(), asyncio.Event()
         loop, prepare = asyncio.get_running_loop(), bench.sessions.prepare
 
-        def slow(program: Any) -> Any:
+        def slow(program: Any, transfers: Any) -> Any:
             loop.call_soon_threadsafe(began.set)
             asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(20)
-            return prepare(program)
+            return prepare(program, transfers)
 
         monkeypatch.setattr(bench.sessions, "prepare", slow)
         bench.plans.load(order())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgepart.agent.blocked import PLAIN
 from edgepart.agent.executor import Executor
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.requester import Requester, activate_plan
@@ -254,7 +255,7 @@ def test_the_model_s_own_complaint_is_the_answer() -> None:
         cluster.at["node-a"].retire("m", E1)
 
         class Complains:
-            program, dtypes = plan.programs["a"], dict[str, Any]()
+            program, dtypes, kept = plan.programs["a"], dict[str, Any](), PLAIN
 
             def run(self, segment: int, inputs: Sequence[Value]) -> list[Value]:
                 raise RequestError("Reshape_7: the input tensor cannot be reshaped")
