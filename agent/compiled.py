@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 32
 _NEW = ".new-"
+MAKING = ".making-"
+"""How the names of folders begin in which segments are being compiled."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ class Compiled:
         """Deletes what was not used for longest until the rest keeps to the limit, and what belongs to nothing; how many
         entries. Sessions that have mapped a weight keep it."""
         entries = sorted((self.root / "entries").glob("*"), key=lambda path: path.stat().st_mtime_ns)
+        for left in self.root.glob(f"{MAKING}*"):  # by a process that was killed
+            shutil.rmtree(left)
         used = {path: weights for path in entries if (weights := _weights(path)) is not None}
         sizes = {path: path.stat().st_size for path in used}
         gone = len(entries) - len(used)

@@ -22,7 +22,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from edgepart.agent import nchwc
 from edgepart.agent.blocked import Kept, to_blocked, to_plain
-from edgepart.agent.compiled import Compiled, Entry, entry_key
+from edgepart.agent.compiled import MAKING, Compiled, Entry, entry_key
 from edgepart.agent.keeping import in_blocks, keep
 from edgepart.agent.sessions import (
     ORT_ERRORS,
@@ -124,7 +124,7 @@ class Compiler:
 
     def _made(self, segment: Segment, ports: frozenset[str], weights: Mapping[str, Weight]) -> Entry:
         self._compiled.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=self._compiled.root, prefix=".making-") as making:
+        with tempfile.TemporaryDirectory(dir=self._compiled.root, prefix=MAKING) as making:
             model = nchwc.wrapped(onnx.load_model_from_string(segment.model), ports)
             optimised = _optimised(model, weights, self._threads, Path(making))
             held = self._take_weights(optimised, Path(making), weights)

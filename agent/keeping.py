@@ -12,7 +12,7 @@ from edgepart.agent.blocked import PLAIN, Kept
 from edgepart.agent.schedule import make_schedule
 from edgepart.planner.plan import Port, Program, Run, Segment, Transfer
 
-BY_HAND = 3
+BY_HAND = 2
 """What it costs to convert an element here, where one costs ONNX Runtime 1."""
 
 Native = Callable[[Segment], frozenset[str]]

@@ -65,17 +65,18 @@ def _is_picture(value: ValueInfoProto) -> bool:
 
 
 def native(optimised: ModelProto, ports: Iterable[str]) -> frozenset[str]:
-    """Those of the wrapped ports behind which (or before which, for an output) something computes in blocks."""
+    """Those of the wrapped ports behind which (or before which, for an output) something computes in blocks: whatever reads
+    or writes blocked values and does not reorder them; sums and concatenations keep their names there."""
     uses = _Uses(optimised.graph)
-    return frozenset(
-        name
-        for name in ports
-        if (
-            (found := uses.at_input(name))
-            and any(_computes(node) for node in uses.readers[found[1].output[0]])
-        )
-        or ((found := uses.at_output(name)) and _computes(uses.writer.get(found[1].input[0])))
-    )
+
+    def is_native(name: str) -> bool:
+        if found := uses.at_input(name):
+            return not all(_is(node, "ReorderOutput") for node in uses.readers[found[1].output[0]])
+        if found := uses.at_output(name):
+            return not _is(uses.writer.get(found[1].input[0]), "ReorderInput")
+        return False
+
+    return frozenset(filter(is_native, ports))
 
 
 def opened(optimised: ModelProto, ports: Collection[str], blocked: Collection[str]) -> ModelProto:
@@ -183,11 +184,6 @@ class _Cuts:
 def _must_be_plain(name: str, blocked: bool) -> None:
     if blocked:
         raise ValueError(f"{name!r} is no blocked port of this model")
-
-
-def _computes(node: NodeProto | None) -> bool:
-    """Whether it reads and writes blocks, and does not only reorder."""
-    return node is not None and node.domain == DOMAIN and not node.op_type.startswith("Reorder")
 
 
 class _Uses:

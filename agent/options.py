@@ -46,6 +46,10 @@ class AgentOptions:
     profile_budget_s: float = 10.0
     """For how long the segments of a plan that may replace one are timed here before it does. More: slow segments are
     noticed before they serve; less: the device computes less that nobody asked for. 0 times none."""
+    compiled_bytes: int = 2 << 30
+    """Of the disk, for segments as ONNX Runtime has optimised them for this processor. More: plans that come back, also
+    after a restart, are loaded quicker; less: they are optimised again. 0 keeps none, and values are not kept in the
+    order that convolutions want."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", self.name):
@@ -56,6 +60,8 @@ class AgentOptions:
             raise UsageError(f"--threads {self.threads}: give 1 to 1024, or leave it out for every core")
         if self.memory_limit_bytes is not None and self.memory_limit_bytes <= 0:
             raise UsageError(f"--memory-limit {self.memory_limit_bytes}: give a positive number of bytes")
+        if self.compiled_bytes < 0:
+            raise UsageError(f"--compiled {self.compiled_bytes}: give a number of bytes, or 0 for none")
         if not 0 <= self.profile_budget_s <= MOST_PROFILE_BUDGET_S:
             raise UsageError(
                 f"--profile-budget {self.profile_budget_s:g}: give 0 to {MOST_PROFILE_BUDGET_S:g} seconds"

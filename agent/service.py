@@ -24,6 +24,8 @@ from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Serving
 from edgepart.agent.cards import Measured, read
 from edgepart.agent.clocks import Clocks
+from edgepart.agent.compiled import Compiled
+from edgepart.agent.compiling import Compiler
 from edgepart.agent.core import Core
 from edgepart.agent.discovery import Announcement, Discovery, Seen, local_addresses
 from edgepart.agent.drift import DriftBook
@@ -158,7 +160,13 @@ class Agent:
         self._fetching = Fetching(self._store, self._asks, cut)
         self._executor = Executor(self._post.values, recorder=self._recorder)
         self._requester = Requester(node, self._post.values, recorder=self._recorder)
-        self._sessions = Sessions(threads, lambda ref: self._store.file(ref.digest))
+        compiled = Compiled(self._store.root / "compiled", self._options.compiled_bytes)
+        compiled.make_room()  # which an earlier life may have left to us
+        self._sessions = Sessions(
+            threads,
+            lambda ref: self._store.file(ref.digest),
+            compiler=Compiler(compiled, threads) if self._options.compiled_bytes else None,
+        )
         self._plans = Plans(
             node,
             self._sessions,

@@ -48,6 +48,12 @@ def agent(
         float,
         typer.Option(metavar="SECONDS", help="For timing a plan on this device before it replaces one."),
     ] = 10.0,
+    compiled: Annotated[
+        str,
+        typer.Option(
+            metavar="BYTES", help="Of the disk, for what was optimised for this processor; 0: none."
+        ),
+    ] = "2G",
     log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")] = "info",
 ) -> None:
     """Run this device's agent until it is told to stop (SIGTERM, Ctrl-C)."""
@@ -64,6 +70,7 @@ def agent(
         if memory_limit is None
         else parse_bytes(memory_limit, option="--memory-limit"),
         profile_budget_s=profile_budget,
+        compiled_bytes=0 if compiled == "0" else parse_bytes(compiled, option="--compiled"),
     )
     if log_level not in LEVELS:
         raise UsageError(f"--log-level {log_level!r}: give one of {', '.join(LEVELS)}")
