@@ -58,29 +58,35 @@ class Scratch:
     thread-safe."""
 
     def __init__(self) -> None:
-        self._memory: Array = np.empty(0, np.uint8)
+        self._memory = _lines(0)
         self._used = 0
 
     def clear(self) -> None:
         """What was made in it is no longer needed; from now on there is room for as much at once."""
         if self._used > self._memory.nbytes:
-            self._memory = np.empty(self._used, np.uint8)
+            self._memory = _lines(self._used)
         self._used = 0
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         """As np.empty."""
         if dtype.hasobject:
             return np.empty(shape, dtype)
-        nbytes = prod(shape) * dtype.itemsize
-        start = self._used + -(self._memory.ctypes.data + self._used) % _LINE_BYTES
-        self._used = start + nbytes + _LINE_BYTES  # the memory that replaces it may begin elsewhere in a line
-        if start + nbytes > self._memory.nbytes:
+        start, nbytes = self._used, prod(shape) * dtype.itemsize
+        self._used += nbytes + -nbytes % _LINE_BYTES
+        if self._used > self._memory.nbytes:
             return np.empty(shape, dtype)
         return self._memory[start : start + nbytes].view(dtype).reshape(shape)
 
     @property
     def nbytes(self) -> int:
         return self._memory.nbytes
+
+
+def _lines(nbytes: int) -> Array:
+    """Memory that begins at a line."""
+    memory: Array = np.empty(nbytes + _LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % _LINE_BYTES
+    return memory[start : start + nbytes]
 
 
 @dataclass(frozen=True, slots=True)
