@@ -113,25 +113,33 @@ class Compiled:
 
     def make_room(self) -> int:
         """Deletes what was not used for longest until the rest keeps to the limit, and what belongs to nothing; how many
-        entries. Sessions that have mapped a weight keep it."""
-        entries = sorted((self.root / "entries").glob("*"), key=lambda path: path.stat().st_mtime_ns)
+        entries. Sessions that have mapped a weight keep it. What cannot be deleted is logged, and stays."""
+        try:
+            return self._make_room()
+        except OSError as error:
+            log.warning("no room can be made among compiled segments: %s", error)
+            return 0
+
+    def _make_room(self) -> int:
         for left in self.root.glob(f"{MAKING}*"):  # by a process that was killed
             shutil.rmtree(left)
+        entries = sorted((self.root / "entries").glob("*"), key=lambda path: path.stat().st_mtime_ns)
         used = {path: weights for path in entries if (weights := _weights(path)) is not None}
         sizes = {path: path.stat().st_size for path in used}
-        gone = len(entries) - len(used)
-        for path in entries:
-            if path in used and sum(sizes.values()) + sum(_together(used).values()) <= self._limit_bytes:
+        gone = [path for path in entries if path not in used]
+        for path in list(used):
+            if sum(sizes.values()) + sum(_together(used).values()) <= self._limit_bytes:
                 break
+            del used[path], sizes[path]
+            gone.append(path)
+        for path in gone:
             path.unlink()
-            gone += used.pop(path, None) is not None
-            sizes.pop(path, None)
         needed = _together(used)
         for path in (self.root / "weights").glob("*"):
             if path.name not in needed:
                 path.unlink()
                 self._sound.discard(path.name)
-        return gone
+        return len(gone)
 
 
 def _place(path: Path, data: bytes | memoryview) -> None:

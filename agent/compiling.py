@@ -80,17 +80,17 @@ class Compiler:
         return loaded_segment(segment, session, (), form)
 
     def _model(self, segment: Segment, ports: frozenset[str], weights: Weights) -> ModelProto:
-        """What is loaded. Other ports than those that are blocked may be computed with in blocks, too, if the runtime then
-        has fewer operators to run: a sum becomes a part of the convolution before it, and other values are reordered
-        for it."""
+        """What is loaded. Ports that stay plain are computed with in blocks, too, where others are blocked or the runtime
+        then has fewer operators to run: a sum becomes a part of the convolution before it, and what comes in plain is
+        reordered for it."""
+        whole = self._wrappable(segment)
         found = []
-        for wrapped in dict.fromkeys((ports, self._wrappable(segment))):
+        for wrapped in (whole,) if ports else dict.fromkeys((ports, whole)):
             entry = self._entry(segment, wrapped, weights)
-            if ports <= entry.native:
-                optimised = onnx.load_model_from_string(entry.model)
-                found.append(nchwc.opened(optimised, wrapped, ports))
-        if not found:
-            raise Uncompiled(f"{describe(segment)} does not compute {sorted(ports)} in blocks")
+            if not ports <= entry.native:
+                raise Uncompiled(f"{describe(segment)} does not compute {sorted(ports)} in blocks")
+            optimised = onnx.load_model_from_string(entry.model)
+            found.append(nchwc.opened(optimised, wrapped, ports))
         return min(found, key=lambda model: len(model.graph.node))
 
     def make_room(self) -> None:
@@ -113,14 +113,14 @@ class Compiler:
         """As it is on disk, or made now."""
         where = environment()
         key = entry_key(segment.digest, ports, where)
-        entry = self._compiled.get(key, where)
-        if entry is None:
-            try:
+        try:
+            entry = self._compiled.get(key, where)
+            if entry is None:
                 entry = self._made(segment, ports, weights(segment))
                 self._compiled.put(key, entry)
-            except FAULTS as error:
-                raise Uncompiled(f"{describe(segment)} cannot be compiled: {error}") from error
-        return entry
+            return entry
+        except FAULTS as error:
+            raise Uncompiled(f"{describe(segment)} cannot be compiled: {error}") from error
 
     def _made(self, segment: Segment, ports: frozenset[str], weights: Mapping[str, Weight]) -> Entry:
         self._compiled.root.mkdir(parents=True, exist_ok=True, mode=0o700)
