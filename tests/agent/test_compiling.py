@@ -52,17 +52,20 @@ def made(
     """A segment with its weights inside."""
     chance = np.random.default_rng(7)
     values = {n: (chance.standard_normal(s) / 8).astype(np.float32) for n, s in weights.items()}
-    sides = [
+    read, written = (
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in side.items()]
         for side in (inputs, outputs)
-    ]
-    graph = helper.make_graph(
-        list(nodes), "g", *sides, [numpy_helper.from_array(a, n) for n, a in values.items()]
     )
+    inside = [numpy_helper.from_array(array, name) for name, array in values.items()]
+    graph = helper.make_graph(list(nodes), "g", read, written, inside)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     data = model.SerializeToString()
-    ports = [tuple(Port(n, Piece(n, Region.full(s))) for n, s in side.items()) for side in (inputs, outputs)]
-    return Segment(hashlib.sha256(data).hexdigest(), data, *ports, (), ("op",), 0.0, 0.0, 0)
+    taken, given = (
+        tuple(Port(name, Piece(name, Region.full(shape))) for name, shape in side.items())
+        for side in (inputs, outputs)
+    )
+    digest = hashlib.sha256(data).hexdigest()
+    return Segment(digest, data, taken, given, (), ("op",), 0.0, 0.0, 0)
 
 
 X: Shape = (1, C, 6, 5)
