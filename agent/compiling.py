@@ -1,7 +1,8 @@
 """Compiling: optimises segments once, with the ports that a program keeps blocked, and loads what was optimised. Door:
 ONNX Runtime, /proc, the files of compiled.py.
 
-Whatever cannot be compiled is refused with the reason; sessions.py then makes an ordinary session of the segment.
+Running sessions is sessions.py's; the ones made here are those that optimise, and those that load what came of it. Whatever
+cannot be compiled is refused with the reason; sessions.py then makes an ordinary session of the segment.
 """
 
 from __future__ import annotations

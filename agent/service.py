@@ -129,7 +129,7 @@ class Agent:
         )
         self._keep_doing("deleting what nothing uses", self._collect_garbage())
         if (limit := self._options.memory_limit_bytes) is not None:
-            self._keep_doing("keeping to the memory limit", keep_within(limit, self._store.root))
+            self._keep_doing("keeping to the memory limit", keep_within(limit, self._options.state))
         self._keep_doing("feeding the watchdog", self._notify.feed(self._progressing))
         self._files.announce(self._name, reachable_text(listen), self._http.url)
         self._ending.callback(self._files.withdraw)
@@ -160,7 +160,7 @@ class Agent:
         self._fetching = Fetching(self._store, self._asks, cut)
         self._executor = Executor(self._post.values, recorder=self._recorder)
         self._requester = Requester(node, self._post.values, recorder=self._recorder)
-        compiled = Compiled(self._store.root / "compiled", self._options.compiled_bytes)
+        compiled = Compiled(self._options.state / "compiled", self._options.compiled_bytes)
         compiled.make_room()  # which an earlier life may have left to us
         self._sessions = Sessions(
             threads,

@@ -1,5 +1,5 @@
-"""Sessions: the ONNX Runtime sessions of the programs that this device holds. A door: the only module of the
-product that creates or runs ONNX Runtime sessions.
+"""Sessions: the ONNX Runtime sessions of the programs that this device holds. A door: the only module that runs them, and
+with compiling.py the only one that makes them.
 
 Where it is given a Compiler (compiling.py), segments are optimised once and kept on disk, and what goes from segment to
 segment stays in the order that convolutions compute in. Else, and where that fails, a session is made of the segment as
