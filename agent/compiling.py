@@ -22,6 +22,7 @@ import onnxruntime as ort
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from edgepart.agent import nchwc
+from edgepart.agent.block_crops import crop_in_blocks, shapes_of
 from edgepart.agent.blocked import Kept, to_blocked, to_plain
 from edgepart.agent.compiled import MAKING, Compiled, Entry, entry_key
 from edgepart.agent.keeping import in_blocks, keep
@@ -45,8 +46,8 @@ _BLOCKS = (4, 8, 16, 32, 64)
 """Channels of a block that processors may want."""
 _APART_BYTES = 1024
 """Initializers from this size are files of their own; smaller ones stay in the model."""
-FAULTS: tuple[type[Exception], ...] = (*ORT_ERRORS, OSError)
-"""What compiling may meet: what ONNX Runtime refuses, and a disk that is full."""
+FAULTS: tuple[type[Exception], ...] = (*ORT_ERRORS, OSError, LookupError)
+"""What compiling may meet: what ONNX Runtime refuses, a disk that is full, and models as nobody has thought of."""
 _WAYS = "1"
 """Of compiling: another number where entries that were made before are not to be used."""
 
@@ -92,7 +93,7 @@ class Compiler:
                 raise Uncompiled(f"{describe(segment)} does not compute {sorted(ports)} in blocks")
             optimised = onnx.load_model_from_string(entry.model)
             found.append(nchwc.opened(optimised, wrapped, ports))
-        return min(found, key=lambda model: len(model.graph.node))
+        return min(found, key=_operators)
 
     def make_room(self) -> None:
         """After a program is loaded: what is over the limit is deleted."""
@@ -127,7 +128,10 @@ class Compiler:
         self._compiled.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=self._compiled.root, prefix=MAKING) as making:
             model = nchwc.wrapped(onnx.load_model_from_string(segment.model), ports)
+            shapes = shapes_of(model) if block() else {}
             optimised = _optimised(model, weights, self._threads, Path(making))
+            if shapes:
+                crop_in_blocks(optimised, block(), shapes)
             held = self._take_weights(optimised, Path(making), weights)
         native = nchwc.native(optimised, ports)
         return Entry(environment(), native, optimised.SerializeToString(), held)
@@ -150,6 +154,11 @@ class Compiler:
             tensor.external_data.add(key="location", value=f"weights/{digest}")
             tensor.external_data.add(key="length", value=str(nbytes))
         return held
+
+
+def _operators(model: ModelProto) -> int:
+    """That do something with values."""
+    return sum(node.op_type != "Reshape" for node in model.graph.node)
 
 
 def _initializers(graph: GraphProto) -> Iterator[TensorProto]:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from benchmarks.models import light, sample_inputs
 from onnx import NodeProto, TensorProto, helper, numpy_helper
@@ -44,6 +46,16 @@ def node(op: str, reads: str, writes: str, **how: Any) -> NodeProto:
 
 def conv(reads: str, writes: str, weight: str = "w", **how: Any) -> NodeProto:
     return node("Conv", f"{reads} {weight}", writes, pads=[1] * 4, **how)
+
+
+def crop(reads: str, writes: str, *bounds: list[int]) -> list[NodeProto]:
+    """From starts, ends and axes."""
+    names = [f"{writes}-{what}" for what in ("starts", "ends", "axes")]
+    constants = [
+        helper.make_node("Constant", [], [name], value_ints=ints)
+        for name, ints in zip(names, bounds, strict=True)
+    ]
+    return [*constants, helper.make_node("Slice", [reads, *names], [writes])]
 
 
 def made(
@@ -93,6 +105,33 @@ CASES = {
         {"x": X},
         {"y": X, "t": (1, 6, 5, C), "u": X[::-1]},
         w=W,
+    ),
+    "crops between convolutions, batch of two": made(
+        [
+            conv("x", "a"),
+            *crop("a", "b", [1, 2], [6, 7], [2, 3]),
+            conv("b", "y"),
+            *crop("b", "c", [0], [-1], [2]),
+            *crop("c", "d", [1], [9], [-1]),
+            conv("d", "z"),
+        ],
+        {"x": BIG},
+        {"y": (2, C, 5, 5), "z": (2, C, 4, 4)},
+        w=W,
+    ),
+    "crops that are read plainly, and crops of channels": made(
+        [
+            conv("x", "a"),
+            *crop("a", "b", [1], [4], [2]),
+            conv("b", "y"),
+            node("Transpose", "b", "t", perm=[0, 2, 3, 1]),
+            *crop("a", "e", [0], [BLOCK or 8], [1]),
+            conv("e", "z", "v"),
+        ],
+        {"x": X},
+        {"y": (1, C, 3, 5), "t": (1, 3, 5, C), "z": X},
+        w=W,
+        v=(C, BLOCK or 8, 3, 3),
     ),
     "no convolution": made([node("Relu", "x", "y"), node("Neg", "x", "z")], {"x": X}, {"y": X, "z": X}),
     "one value under two names": made(
@@ -157,6 +196,37 @@ def test_whichever_ports_are_blocked_the_numbers_are_the_same(tmp_path: Path, na
     none = {"an operator with a graph inside"}
     ends = {"x", "y"} - ({"x", "y"} if name == "channels that are no blocks" else set())
     assert native >= (set() if name in none else ends)
+
+
+@in_blocks
+@pytest.mark.parametrize("opset", [9, 17])
+def test_what_is_only_cropped_between_convolutions_is_not_reordered(tmp_path: Path, opset: int) -> None:
+    """Also in models from before crops had their bounds as inputs."""
+    segment = CASES["crops between convolutions, batch of two"]
+    model = onnx.load_model_from_string(segment.model)
+    if opset < 10:
+        del model.opset_import[:]
+        model.opset_import.append(helper.make_opsetid("", opset))
+        bounds = {n.output[0]: list(n.attribute[0].ints) for n in model.graph.node if n.op_type == "Constant"}
+        nodes = [n for n in model.graph.node if n.op_type != "Constant"]
+        for one in (n for n in nodes if n.op_type == "Slice"):
+            for name, what in zip(list(one.input[1:]), ("starts", "ends", "axes"), strict=True):
+                ints = [axis % 4 for axis in bounds[name]] if what == "axes" else bounds[name]
+                one.attribute.append(helper.make_attribute(what, ints))
+            del one.input[1:]
+        kept = [NodeProto.FromString(n.SerializeToString()) for n in nodes]
+        del model.graph.node[:]
+        model.graph.node.extend(kept)
+    segment = replace(segment, model=model.SerializeToString(), digest=f"opset {opset}")
+    compiler = Compiler(Compiled(tmp_path, 1 << 30), 1)
+    ports = frozenset({"x", "y", "z"})
+    operators = [n.op_type for n in compiler._model(segment, ports, lambda _: {}).graph.node]
+    assert operators.count("Slice") == 3 and operators.count("Conv") == 3
+    assert not any(op.startswith("Reorder") for op in operators)
+    x = np.random.default_rng(1).standard_normal(BIG).astype(np.float32)
+    found = compiler.load(segment, ports, lambda _: {}).run([to_blocked(x, BLOCK)])
+    for got, want in zip(found, load_segment(segment, {}, 1).run([x]), strict=True):
+        np.testing.assert_allclose(to_plain(got, BLOCK), want, rtol=1e-5, atol=1e-5)
 
 
 def plan_of(graph: Graph, axis: str, devices: int) -> Plan:
