@@ -23,9 +23,9 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from edgepart.agent import nchwc
 from edgepart.agent.block_crops import crop_in_blocks, shapes_of
-from edgepart.agent.blocked import Kept, to_blocked, to_plain
+from edgepart.agent.blocked import PLAIN, Kept, to_blocked, to_plain
 from edgepart.agent.compiled import MAKING, Compiled, Entry, entry_key
-from edgepart.agent.keeping import in_blocks, keep
+from edgepart.agent.keeping import has_pictures, in_blocks, keep
 from edgepart.agent.sessions import (
     ORT_ERRORS,
     LoadedSegment,
@@ -62,6 +62,8 @@ class Compiler:
     def keep(self, program: Program, transfers: Sequence[Transfer], weights: Weights) -> Kept:
         """What the program keeps blocked. Its segments are compiled so where that was not done before; `weights` gives what
         a segment computes with, and is only asked then."""
+        if not has_pictures(program):
+            return PLAIN
         return keep(program, transfers, block(), partial(self._native, weights))
 
     def load(self, segment: Segment, ports: frozenset[str], weights: Weights) -> LoadedSegment:
@@ -108,8 +110,9 @@ class Compiler:
             return frozenset()
 
     def _wrappable(self, segment: Segment) -> frozenset[str]:
-        found = in_blocks(segment, block())
-        return found & nchwc.can_wrap(onnx.load_model_from_string(segment.model)) if found else found
+        model = onnx.load_model_from_string(segment.model)
+        found = nchwc.can_wrap(model)
+        return found & in_blocks(segment, block()) if found else found
 
     def _entry(self, segment: Segment, ports: frozenset[str], weights: Weights) -> Entry:
         """As it is on disk, or made now."""
@@ -128,9 +131,11 @@ class Compiler:
         self._compiled.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=self._compiled.root, prefix=MAKING) as making:
             model = nchwc.wrapped(onnx.load_model_from_string(segment.model), ports)
-            shapes = shapes_of(model) if block() else {}
+            # Shape inference takes the process megabytes for good: only where there is something to find.
+            crops = bool(ports) and any(node.op_type == "Slice" for node in model.graph.node)
+            shapes = shapes_of(model) if crops else {}
             optimised = _optimised(model, weights, self._threads, Path(making))
-            if shapes:
+            if crops:
                 crop_in_blocks(optimised, block(), shapes)
             held = self._take_weights(optimised, Path(making), weights)
         native = nchwc.native(optimised, ports)
@@ -222,7 +227,7 @@ def block() -> int:
 @cache
 def environment() -> str:
     """What a compiled segment depends on besides itself."""
-    return f"{_WAYS} onnxruntime {ort.__version__} block {block()} {platform.machine()} {_features()}"
+    return f"{_WAYS} onnxruntime {ort.__version__} {platform.machine()} {_features()}"
 
 
 def _features(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -35,6 +35,12 @@ def ports_of(segment: Segment, kept: Kept) -> frozenset[str]:
     return frozenset(port.name for port in _ports(segment) if port.piece.tensor in kept.tensors)
 
 
+def has_pictures(program: Program) -> bool:
+    """Whether anything goes from segment to segment that could be blocked at all."""
+    ports = (port for segment in program.segments for port in _ports(segment))
+    return any(port.piece.region.rank == 4 for port in ports)
+
+
 def in_blocks(segment: Segment, block: int) -> frozenset[str]:
     """Names of a segment's ports that have whole blocks of channels."""
     return frozenset(port.name for port in _ports(segment) if block and _has_blocks(port, block))
