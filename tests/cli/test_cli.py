@@ -134,6 +134,7 @@ def test_version(edgepart: Edgepart) -> None:
         ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "-1"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "nan"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "1e9"],
+        ["agent", "--compiled", "much"],
         ["agent", "--profile-budget", "-1"],
         ["agent", "--profile-budget", "nan"],
         ["agent", "--profile-budget", "601"],
