@@ -5,12 +5,12 @@ Rules only. Memory is counted here: what sessions keep (memory.py), and what is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
-from edgepart.planner.draft import Draft, Share, covers
+from edgepart.planner.draft import Draft, Share
 from edgepart.planner.graph import Graph
+from edgepart.planner.handing import given
 from edgepart.planner.memory import Held, held
 from edgepart.planner.plan import (
     Piece,
@@ -37,7 +37,7 @@ from edgepart.planner.segment import (
     ports,
     weight_refs,
 )
-from edgepart.planner.stages import At, Cost, Message, Schedule, Seconds, Stage
+from edgepart.planner.stages import Cost, Message, Schedule, Seconds, Stage, stage_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def assemble(
     programs: dict[str, Program] = {}
     for device, stages in schedule.stages.items():
         maker = _Maker(schedule, device, seconds, cost, model_digest, digests, sketches or Sketches())
-        made = [maker.made(stage) for stage in stages if stage.shares]
+        made = list(maker.made())
         steps = tuple(_steps(schedule, device, stages, numbers))
         segments = tuple(one.segment for one in made)
         programs[device] = _program(graph, device, steps, segments, schedule, [one.session for one in made])
@@ -147,21 +147,14 @@ class _Maker:
     def draft(self) -> Draft:
         return self.schedule.draft
 
-    @cached_property
-    def readers(self) -> Mapping[str, Set[At]]:
-        """By tensor that this device computes, the stages of this device that are handed some of that."""
-        computed, found = self.draft.computed, dict[str, set[At]]()
-        for stage in self.schedule.stages[self.device]:
-            inside = {name for share in stage.shares for name, _ in share.written}
-            for share in stage.shares:
-                for name, need in share.needs:
-                    if name not in inside and covers(computed(name).get(self.device), need):
-                        found.setdefault(name, set()).add(stage.first)
-        return found
+    def made(self) -> Iterator[Made]:
+        """The segments of the stages that compute something, in order."""
+        stages = self.schedule.stages[self.device]
+        for stage, outputs in zip(stages, given(self.schedule, self.device), strict=True):
+            if stage.shares:
+                yield self._known(stage, outputs)
 
-    def made(self, stage: Stage) -> Made:
-        """The segment of a stage."""
-        outputs = tuple(self._outputs(stage))
+    def _known(self, stage: Stage, outputs: Sequence[Value]) -> Made:
         if self.digests is None:
             return self.sketches.get(stage.shares, outputs, lambda: self._made(stage, outputs))
         return self._made(stage, outputs)
@@ -180,7 +173,7 @@ class _Maker:
         # What comes in and goes out is cut, put together, and brought into the order that the runtime computes in.
         border_bytes = sum(_nbytes_of(graph, name, region) for name, region in (*inputs, *outputs))
         predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)
-        predicted += sum(self.seconds[share.operator.name, self.device] for share in shares)
+        predicted += stage_s(self.draft, stage, self.seconds, self.cost)
         measured = self.cost.profiled_s(digest, self.device) if digest else None
         return Segment(
             digest=digest,
@@ -197,15 +190,6 @@ class _Maker:
 
     def _flops(self, share: Share) -> float:
         return self.draft.blueprint.accesses[share.operator.name].flops(share.outputs)
-
-    def _outputs(self, stage: Stage) -> Iterator[Value]:
-        """What of a stage is read after it, on this device or where it is sent."""
-        for share in stage.shares:
-            for name, region in share.written:
-                places, moves = self.readers.get(name, ()), self.draft.moves_of(name)
-                read_later = len(places) > 1 or (places and stage.first not in places)
-                if read_later or any(m.source == self.device and covers(region, m.region) for m in moves):
-                    yield name, region
 
 
 def _workspace(

@@ -63,6 +63,8 @@ class Strategy:
     parted: Mapping[str, Parted] = field(default_factory=dict)
     """By name, the operators that are divided along a reduced axis; the layout of their output says where the addends
     are combined."""
+    early: frozenset[str] = frozenset()
+    """Tensors of which what is sent to other devices is computed and sent before the rest (planner/borders.py)."""
     replicas: tuple[Strategy, ...] = ()
     """Where it is not empty, all other fields but `name` and `why` are, and requests are dealt out to these, which are on
     different devices."""

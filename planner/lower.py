@@ -14,6 +14,7 @@ from edgepart.planner import timeline
 from edgepart.planner.access import Access
 from edgepart.planner.access import accesses as accesses_of
 from edgepart.planner.assemble import Sketches, assemble
+from edgepart.planner.borders import borders_first
 from edgepart.planner.demand import Decide, Follower, Holders, Needs, crosses, fetch
 from edgepart.planner.draft import Blueprint, Draft, Move, Owned, missing
 from edgepart.planner.errors import InternalError
@@ -99,7 +100,7 @@ class Lowering:
         seconds = self._timing.seconds_of(draft)
         if optimised:
             schedule = streamline(schedule, seconds, self.cost)
-        return schedule, seconds
+        return borders_first(schedule, strategy.early) if strategy.early else schedule, seconds
 
     def lower(self, strategy: Strategy) -> Draft:
         """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not fit, and for

@@ -7,17 +7,18 @@ plan says what it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from math import ceil
 
 from edgepart.planner.draft import Draft, Flow, Share, covers
 from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.handing import given
 from edgepart.planner.levels import Levels
 from edgepart.planner.memory import OPERATOR_BYTES, REORDERING, SESSION_BYTES, THREAD_BYTES, kept_bytes
 from edgepart.planner.plan import Receive, Send
 from edgepart.planner.region import Region
 from edgepart.planner.segment import Value, input_values
-from edgepart.planner.stages import At, Cost, Seconds, Stage
+from edgepart.planner.stages import At, Cost, Seconds, Stage, stage_s
 from edgepart.planner.stages import Message as Sent
 from edgepart.planner.stages import Schedule as Planned
 from edgepart.planner.timeline import Compute, Message, Schedule
@@ -41,10 +42,13 @@ class Outliner:
         """What is to be simulated."""
         numbers = {id(message): n for n, message in enumerate(planned.messages)}
         own = self._levels.own(planned.draft)
-        steps = {
-            device: list(self._steps(planned, device, _readers(own, stages), numbers, seconds))
-            for device, stages in planned.stages.items()
-        }
+        steps: dict[str, list[Receive | Compute | Send]] = {}
+        for device, stages in planned.stages.items():
+            if any(stage.is_part for stage in stages):
+                values = given(planned, device)
+            else:  # The same, in less time.
+                values = self._given(planned.draft, device, stages, own)
+            steps[device] = list(self._steps(planned, device, values, numbers, seconds))
         graph = planned.draft.graph
         messages = [Message(m.source, m.target, _nbytes(graph, m)) for m in planned.messages]
         return Schedule(steps, messages)
@@ -65,23 +69,29 @@ class Outliner:
         self,
         planned: Planned,
         device: str,
-        readers: Mapping[str, Set[At]],
+        values: Iterable[Sequence[Value]],
         numbers: Mapping[int, int],
         seconds: Seconds,
     ) -> Iterator[Receive | Compute | Send]:
-        for stage in planned.stages[device]:
+        for stage, handed in zip(planned.stages[device], values, strict=True):
             for message in planned.received(device, stage):
                 yield Receive(numbers[id(message)])
             if stage.shares:
-                given = tuple(self._given(planned.draft, device, stage, readers))
-                yield self._run(planned.draft, device, stage.shares, given, seconds)
+                yield self.run(planned.draft, device, stage, handed, seconds)
             for message in planned.sent(device, stage):
                 yield Send(numbers[id(message)])
 
     def _given(
+        self, draft: Draft, device: str, stages: Sequence[Stage], own: _Own
+    ) -> Iterator[tuple[Value, ...]]:
+        """By stage, what of it is read after it, here or where it is sent."""
+        readers = _readers(own, stages)
+        for stage in stages:
+            yield tuple(self._given_by(draft, device, stage, readers))
+
+    def _given_by(
         self, draft: Draft, device: str, stage: Stage, readers: Mapping[str, Set[At]]
     ) -> Iterator[Value]:
-        """What of a stage is read after it, here or where it is sent."""
         for share in stage.shares:
             for name, region in share.written:
                 places = readers.get(name, ())
@@ -98,17 +108,18 @@ class Outliner:
             found = self._senders[flow] = frozenset(sending)
         return found
 
-    def _run(
-        self, draft: Draft, device: str, shares: tuple[Share, ...], given: Sequence[Value], seconds: Seconds
+    def run(
+        self, draft: Draft, device: str, stage: Stage, handed: Sequence[Value], seconds: Seconds
     ) -> Compute:
-        """The seconds of a segment."""
-        key = tuple(map(id, shares)), tuple(name for name, _ in given)
+        """The seconds of a stage's segment, which hands on these values."""
+        shares = stage.shares
+        key = tuple(map(id, shares)), tuple(name for name, _ in handed)
         found = self._runs.get(key)
         if found is None:
             graph, cost = draft.graph, self.cost
-            border_bytes = sum(_size(graph, *value) for value in (*input_values(draft, shares), *given))
+            border_bytes = sum(_size(graph, *value) for value in (*input_values(draft, shares), *handed))
             predicted = cost.segment_s(device) + cost.copy_s(device, border_bytes)
-            predicted += sum(seconds[share.operator.name, device] for share in shares)
+            predicted += stage_s(draft, stage, seconds, cost)
             found = self._runs[key] = Compute(predicted, f"{len(shares)} operators"), shares
         return found[0]
 

@@ -91,13 +91,24 @@ def seconds_of(draft: Draft, cost: Cost) -> Seconds:
     return Timing(cost).seconds_of(draft)
 
 
+def stage_s(draft: Draft, stage: Stage, seconds: Seconds, cost: Cost) -> float:
+    """What the operators of a stage take."""
+    if not stage.is_part:
+        return sum(seconds[share.operator.name, share.device] for share in stage.shares)
+    accesses = draft.blueprint.accesses
+    return sum(
+        cost.compute_s(share.operator, accesses[share.operator.name], share.outputs, share.device)
+        for share in stage.shares
+    )
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class At:
     """A place in a device's order of stages."""
 
     level: int
     late: int = 0
-    """1 for what is put off until the level's messages are sent."""
+    """1 for what is put off until the level's messages are sent; more where a stage is cut (borders.py)."""
 
 
 START = At(-1)
@@ -125,6 +136,8 @@ class Stage:
     last: At
     shares: tuple[Share, ...]
     """In the graph's order; () where it only passes on what it receives."""
+    is_part: bool = False
+    """Whether the shares are parts of the draft's: another stage computes the rest."""
 
 
 @dataclass(frozen=True)

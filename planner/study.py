@@ -381,7 +381,7 @@ def _written(strategy: Strategy) -> Hashable:
     if strategy.replicas:
         return tuple(map(_written, strategy.replicas))
     hub = strategy.hub if strategy.sync is Sync.HUB else None
-    return id(strategy.layouts), id(strategy.parted), id(strategy.layers), hub
+    return id(strategy.layouts), id(strategy.parted), id(strategy.layers), hub, strategy.early
 
 
 def _cuts(study: Study) -> Iterator[Cut]:
