@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from edgepart.planner.draft import Draft, Share, covers, share_of
 from edgepart.planner.handing import given
@@ -37,19 +38,37 @@ class Cut:
     """By id of a message from the stage, the part that it goes after."""
 
 
+Cuts = Mapping[str, Sequence[Cut | None]]
+"""By device, of each of its stages what becomes of it; None where it stays as it is."""
+
+
 def borders_first(schedule: Schedule, tensors: Collection[str]) -> Schedule:
     """Cut, every stage that sends borders of some of `tensors` to other devices, where it can be."""
-    received, sent = dict[int, At](), dict[int, At]()
+    return apply(schedule, cuts_of(schedule, tensors))
+
+
+def cuts_of(schedule: Schedule, tensors: Collection[str] | None = None) -> Cuts:
+    """Of every stage that can be cut and sends some of `tensors`; None are all."""
+    found: dict[str, list[Cut | None]] = {}
+    for device, stages in schedule.stages.items():
+        found[device] = []
+        for stage, values in zip(stages, given(schedule, device), strict=True):
+            sent = sent_to_devices(schedule, device, stage)
+            early = sent if tensors is None else sent & frozenset(tensors)
+            found[device].append(cut_of(schedule, device, stage, dict(values)) if early else None)
+    return found
+
+
+def apply(schedule: Schedule, cuts: Cuts) -> Schedule:
+    """The schedule with these stages cut; messages keep their places."""
     stages: dict[str, tuple[Stage, ...]] = {}
+    received, sent = dict[int, At](), dict[int, At]()
     for device, old in schedule.stages.items():
-        new: list[Stage] = []
-        for stage, values in zip(old, given(schedule, device), strict=True):
-            early = sent_to_devices(schedule, device, stage) & frozenset(tensors)
-            cut = cut_of(schedule, device, stage, dict(values)) if early else None
-            new += cut.stages if cut else (stage,)
-            received.update(cut.received if cut else {})
-            sent.update(cut.sent if cut else {})
-        stages[device] = tuple(new)
+        made = [cut.stages if cut else (stage,) for stage, cut in zip(old, cuts[device], strict=True)]
+        stages[device] = tuple(chain.from_iterable(made))
+        for cut in filter(None, cuts[device]):
+            received.update(cut.received)
+            sent.update(cut.sent)
     messages = (
         replace(one, sent=sent.get(id(one), one.sent), received=received.get(id(one), one.received))
         for one in schedule.messages

@@ -5,7 +5,7 @@ A plan says what runs where, not how that was chosen; whoever asked for the plan
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import msgpack
@@ -30,6 +30,8 @@ class Chosen:
     sync: Sync
     hub: str | None
     why: str
+    early: frozenset[str] = frozenset()
+    """As in the strategy."""
 
     def fits(self, study: Study) -> bool:
         """Whether the study has these layers and devices."""
@@ -40,7 +42,7 @@ class Chosen:
     def strategy(self, study: Study, choices: Choices, why: str = "") -> Strategy:
         """With other `choices` of the same kind, and a reason for them."""
         reasons = self.why if not why or why in self.why else f"{self.why}; {why}"
-        return study.strategy(self.name, choices, reasons, self.sync, self.hub)
+        return replace(study.strategy(self.name, choices, reasons, self.sync, self.hub), early=self.early)
 
 
 def write(study: Study, strategy: Strategy) -> bytes:
@@ -56,6 +58,7 @@ def write(study: Study, strategy: Strategy) -> bytes:
                 "sync": strategy.sync.value,
                 "hub": strategy.hub,
                 "why": strategy.why,
+                "early": sorted(strategy.early),
                 "different": [_pack(choice) for choice in different],
                 "layers": [[number, different[choice]] for number, choice in choices.items()],
             }
@@ -68,7 +71,8 @@ def read(data: bytes) -> Chosen:
     document = msgpack.unpackb(data)
     different = [_unpack(packed) for packed in document["different"]]
     choices = {number: different[n] for number, n in document["layers"]}
-    return Chosen(document["name"], choices, Sync(document["sync"]), document["hub"], document["why"])
+    early = frozenset(document.get("early", ()))
+    return Chosen(document["name"], choices, Sync(document["sync"]), document["hub"], document["why"], early)
 
 
 def _pack(choice: Choice) -> list[Any]:

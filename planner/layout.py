@@ -105,3 +105,5 @@ class Problem:
     """Per device, where it is to be less than the device's own `memory_bytes`."""
     search_budget_s: float = 10.0
     """What a strategy may spend; by count of candidates, as rules have no clock (see strategies/auto.py)."""
+    borders_first: bool = False
+    """Whether the best plan of any strategy computes and sends borders first where that is faster; `auto`'s does anyway."""

@@ -46,7 +46,7 @@ class Lowering:
         self._levels = Levels()
         self._timing = Timing(self.cost)
         self._sketches = Sketches()
-        self._outliner = Outliner(self.cost, self._levels)
+        self.outliner = Outliner(self.cost, self._levels)
         self._equal: dict[tuple[tuple[str, Region], ...], Owned] = {}
         """Who holds what of a tensor: one record for all tensors that are held alike."""
         self._owned: dict[tuple[str, int], tuple[Owned, Layout | None]] = {}
@@ -75,7 +75,7 @@ class Lowering:
                 for one in strategy.replicas
             ]
             return join_plans(made, strategy.name, strategy.why)
-        schedule, seconds = self._scheduled(strategy, optimised, sketch)
+        schedule, seconds = self.scheduled(strategy, optimised, sketch)
         if sketch:
             return assemble(schedule, seconds, self.cost, model_digest, sketches=self._sketches)
         known = {} if digests is None else digests
@@ -84,10 +84,11 @@ class Lowering:
     def outline(self, strategy: Strategy) -> tuple[timeline.Schedule, dict[str, int]]:
         """What a sketch of a plan comes to, without the plan: what is to be simulated, and by device memory that is
         enough. Not for replicas."""
-        schedule, seconds = self._scheduled(strategy, optimised=True, sketch=True)
-        return self._outliner.outline(schedule, seconds), self._outliner.most_bytes(schedule)
+        schedule, seconds = self.scheduled(strategy, optimised=True, sketch=True)
+        return self.outliner.outline(schedule, seconds), self.outliner.most_bytes(schedule)
 
-    def _scheduled(self, strategy: Strategy, optimised: bool, sketch: bool) -> tuple[Schedule, Seconds]:
+    def scheduled(self, strategy: Strategy, optimised: bool, sketch: bool) -> tuple[Schedule, Seconds]:
+        """Who does what when, and the seconds of every share."""
         broadcasts = strategy.sync is Sync.BROADCAST
         if broadcasts and optimised and sketch:  # What the optimiser comes to, without the way there.
             draft = self.lower(replace(strategy, sync=Sync.NEEDED))

@@ -7,7 +7,7 @@ plan says what it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from math import ceil
 
 from edgepart.planner.draft import Draft, Flow, Share, covers
@@ -26,6 +26,8 @@ from edgepart.planner.timeline import Compute, Message, Schedule
 _Own = Mapping[int, Sequence[tuple[str, int]]]
 """By id of a share, the tensors of which it reads what its device computes."""
 
+Steps = tuple[Receive | Compute | Send, ...]
+
 
 class Outliner:
     """Outlines of many candidates of one problem: what they have in common, once."""
@@ -40,18 +42,29 @@ class Outliner:
 
     def outline(self, planned: Planned, seconds: Seconds) -> Schedule:
         """What is to be simulated."""
+        steps = {
+            device: [step for stage in stages for step in stage]
+            for device, stages in self.by_stage(planned, seconds).items()
+        }
+        graph = planned.draft.graph
+        messages = [Message(m.source, m.target, _nbytes(graph, m)) for m in planned.messages]
+        return Schedule(steps, messages)
+
+    def by_stage(self, planned: Planned, seconds: Seconds) -> dict[str, list[Steps]]:
+        """By device, the steps of each of its stages."""
         numbers = {id(message): n for n, message in enumerate(planned.messages)}
         own = self._levels.own(planned.draft)
-        steps: dict[str, list[Receive | Compute | Send]] = {}
+        found: dict[str, list[Steps]] = {}
         for device, stages in planned.stages.items():
             if any(stage.is_part for stage in stages):
                 values = given(planned, device)
             else:  # The same, in less time.
                 values = self._given(planned.draft, device, stages, own)
-            steps[device] = list(self._steps(planned, device, values, numbers, seconds))
-        graph = planned.draft.graph
-        messages = [Message(m.source, m.target, _nbytes(graph, m)) for m in planned.messages]
-        return Schedule(steps, messages)
+            found[device] = [
+                tuple(self._steps(planned, device, stage, handed, numbers, seconds))
+                for stage, handed in zip(stages, values, strict=True)
+            ]
+        return found
 
     def most_bytes(self, planned: Planned) -> dict[str, int]:
         """By device, more memory than the plan predicts."""
@@ -69,17 +82,17 @@ class Outliner:
         self,
         planned: Planned,
         device: str,
-        values: Iterable[Sequence[Value]],
+        stage: Stage,
+        handed: Sequence[Value],
         numbers: Mapping[int, int],
         seconds: Seconds,
     ) -> Iterator[Receive | Compute | Send]:
-        for stage, handed in zip(planned.stages[device], values, strict=True):
-            for message in planned.received(device, stage):
-                yield Receive(numbers[id(message)])
-            if stage.shares:
-                yield self.run(planned.draft, device, stage, handed, seconds)
-            for message in planned.sent(device, stage):
-                yield Send(numbers[id(message)])
+        for message in planned.received(device, stage):
+            yield Receive(numbers[id(message)])
+        if stage.shares:
+            yield self._run(planned.draft, device, stage, handed, seconds)
+        for message in planned.sent(device, stage):
+            yield Send(numbers[id(message)])
 
     def _given(
         self, draft: Draft, device: str, stages: Sequence[Stage], own: _Own
@@ -108,7 +121,7 @@ class Outliner:
             found = self._senders[flow] = frozenset(sending)
         return found
 
-    def run(
+    def _run(
         self, draft: Draft, device: str, stage: Stage, handed: Sequence[Value], seconds: Seconds
     ) -> Compute:
         """The seconds of a stage's segment, which hands on these values."""

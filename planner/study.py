@@ -271,7 +271,7 @@ class Study:
 
     def _outlined(self, strategy: Strategy) -> Simulation:
         """Memory is counted only where it may be short."""
-        lowering = self._sketching(strategy.parted)
+        lowering = self.sketching(strategy.parted)
         if not self._is_roomy:
             plan = lowering.plan(strategy, sketch=True)
             return simulate(plan, self.cluster, self.problem.gateway, self.cost)
@@ -287,7 +287,7 @@ class Study:
         values = sum(tensor.nbytes for tensor in graph.tensors.values() if tensor.shape is not None)
         return ROOMY * (weights + values) < min(map(self.limit_bytes, self.whole_s))
 
-    def _sketching(self, parted: Iterable[str]) -> Lowering:
+    def sketching(self, parted: Iterable[str]) -> Lowering:
         """Writes bundles out; the operators `parted` stay apart."""
         graph, accesses = self.bundled.graph(parted)
         found = self._bundling.get(id(graph))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
+from edgepart.planner.early import hastened
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.layout import Problem, Strategy
 from edgepart.planner.study import Study
@@ -62,10 +63,13 @@ def plan(problem: Problem, name: str = "auto", study: Study | None = None) -> St
     candidates = get(name)
     study = study or Study(problem)
     try:
-        return study.best(candidates(study))
+        best = study.best(candidates(study))
     except Infeasible:
         if name != "auto":
             raise
         from edgepart.planner.strategies.fitting import infeasible  # which registers with this module
 
         raise infeasible(study) from None
+    if problem.borders_first and not best.early:
+        return hastened(study, best) or best
+    return best

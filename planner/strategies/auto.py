@@ -4,7 +4,8 @@ It starts from every device alone that may be the best (so that the answer is ne
 and from all candidates of all strategies; then come recipes (planner/openings.py): every direction over the k fastest and
 the k best connected devices, mixed directions, blocks with recomputed instead of fetched halos, stretches on one device
 after another. The best of them is improved, whatever it came from: work moves from the busiest to the idlest, devices that
-hurt are left out, and stretches of the model are done as in other good candidates, or in another mode.
+hurt are left out, and stretches of the model are done as in other good candidates, or in another mode. Last, what
+devices send each other is computed and sent first where that is faster (planner/early.py).
 
 A candidate whose busiest device or card alone takes longer than the best so far is not simulated (planner/floor.py).
 
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from edgepart.planner.changes import Choices, devices_of, rescaled, widened, without
 from edgepart.planner.division import Choice
+from edgepart.planner.early import hastened
 from edgepart.planner.errors import UsageError
 from edgepart.planner.floor import floor_s
 from edgepart.planner.layout import Strategy
@@ -62,6 +64,9 @@ ROUNDS = 6
 
 KEPT = 4
 """Best candidates that are remembered: what their stretches do is tried in the best of them."""
+
+HASTENED = 8
+"""Devices over all candidates of which borders are tried first: two candidates with four devices each, one with more."""
 
 HOPEFUL = 1.5
 """Times as long as the best single device: several devices that take longer than that are not improved."""
@@ -138,6 +143,7 @@ class _Search:
             yield from self._cook(cook(self.study, recipe, self.parts), self._said(recipe), likely=LIKELY)
         if self.found and self.found[0].score < HOPEFUL * self.alone:
             yield from self._improve()
+            yield from self._hasten()
 
     def _improve(self) -> Iterator[Strategy]:
         """Until nothing helps, or the budget is spent; that devices hurt is looked at in any case."""
@@ -150,6 +156,14 @@ class _Search:
                 break
         if self.found[0].score < before:
             yield from self._leave_out()
+
+    def _hasten(self) -> Iterator[Strategy]:
+        """The best with borders first. Not counted, as nothing is laid out for it."""
+        count = max(1, min(2, HASTENED // len(self.study.by_speed)))
+        for tried in self.found[:count]:
+            found = hastened(self.study, tried.strategy)
+            if found is not None:
+                yield found
 
     def _rivals(self) -> Iterator[Strategy]:
         """All candidates of the other strategies. Replicas and stages come first where many requests count; they follow
