@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +61,13 @@ def plan(
     budget: Annotated[
         float, typer.Option("--search-budget", "--budget", help="Seconds that the search may take, about.")
     ] = 10.0,
+    borders_first: Annotated[
+        bool,
+        typer.Option(
+            "--borders-first",
+            help="Whatever the strategy, send borders before the rest is computed where that is faster; auto does.",
+        ),
+    ] = False,
     verify: Annotated[
         bool,
         typer.Option(
@@ -85,6 +92,7 @@ def plan(
     problem = _problem(
         model, cluster, shape or [], devices, gateway, memory_limit or [], objective, axis, budget
     )
+    problem = replace(problem, borders_first=borders_first)
     for note in problem.graph.notes:
         print(f"note: {note}", file=sys.stderr)
     if compare:
