@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from edgepart.planner.draft import Draft, Share, covers, share_of
-from edgepart.planner.handing import given
+from edgepart.planner.handing import Asked, asked, is_asked
 from edgepart.planner.plan import GATEWAY
 from edgepart.planner.region import Region
 from edgepart.planner.stages import At, Message, Schedule, Stage
@@ -52,10 +52,10 @@ def cuts_of(schedule: Schedule, tensors: Collection[str] | None = None) -> Cuts:
     found: dict[str, list[Cut | None]] = {}
     for device, stages in schedule.stages.items():
         found[device] = []
-        for stage, values in zip(stages, given(schedule, device), strict=True):
+        for stage, wanted in zip(stages, asked(schedule, device), strict=True):
             sent = sent_to_devices(schedule, device, stage)
             early = sent if tensors is None else sent & frozenset(tensors)
-            found[device].append(cut_of(schedule, device, stage, dict(values)) if early else None)
+            found[device].append(cut_of(schedule, device, stage, wanted) if early else None)
     return found
 
 
@@ -82,8 +82,8 @@ def sent_to_devices(schedule: Schedule, device: str, stage: Stage) -> frozenset[
     return frozenset(move.tensor for m in messages if m.target != GATEWAY for move in m.moves)
 
 
-def cut_of(schedule: Schedule, device: str, stage: Stage, values: Computed) -> Cut | None:
-    """The stage in parts; None where what it sends is not computed in it, or is most of it. `values` are what it gives."""
+def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> Cut | None:
+    """The stage in parts; None where what it sends is not computed in it, or is most of it."""
     draft, whole = schedule.draft, dict(one for share in stage.shares for one in share.written)
     borders = _borders(schedule, device, stage, whole)
     if not borders:
@@ -94,7 +94,7 @@ def cut_of(schedule: Schedule, device: str, stage: Stage, values: Computed) -> C
         if shares is None:
             return None
         made.append((shares, _written(shares)))
-    left = dict(_left(values, [computed for _, computed in made]))
+    left = dict(_left(whole, wanted, [computed for _, computed in made]))
     rest = _computing(draft, stage, whole, left, [computed for _, computed in made])
     if not rest:
         return None
@@ -117,6 +117,8 @@ def _borders(schedule: Schedule, device: str, stage: Stage, whole: Computed) -> 
             continue
         sent: dict[str, Region] = {}
         for move in message.moves:
+            if move.region.size > MOST * whole[move.tensor].size:
+                return []
             _want(sent, move.tensor, move.region)
         found.append(sent)
     borders = _merged(found)
@@ -149,16 +151,14 @@ def _want(wanted: dict[str, Region], name: str, region: Region) -> None:
     wanted[name] = (wanted[name].union_spans(region) if name in wanted else region).hull()
 
 
-def _left(values: Computed, parts: Sequence[Computed]) -> Iterator[tuple[str, Region]]:
-    """What of the values the parts do not give."""
-    for name, region in values.items():
+def _left(whole: Computed, wanted: Asked, parts: Sequence[Computed]) -> Iterator[tuple[str, Region]]:
+    """What others ask for and the parts do not give, with what lies between."""
+    for name, region in whole.items():
         left = region.subtract_all(part[name] for part in parts if name in part)
-        if region.is_empty:
-            yield name, region
-        elif left:
-            box = left[0]
-            for other in left[1:]:
-                box = box.union_spans(other)
+        box = region if region.is_empty else None
+        for other in left:
+            box = other if box is None else box.union_spans(other)
+        if box is not None and is_asked(wanted[name], box):
             yield name, box
 
 

@@ -46,9 +46,12 @@ class Outliner:
             device: [step for stage in stages for step in stage]
             for device, stages in self.by_stage(planned, seconds).items()
         }
+        return Schedule(steps, self.messages(planned))
+
+    def messages(self, planned: Planned) -> list[Message]:
+        """What travels."""
         graph = planned.draft.graph
-        messages = [Message(m.source, m.target, _nbytes(graph, m)) for m in planned.messages]
-        return Schedule(steps, messages)
+        return [Message(m.source, m.target, _nbytes(graph, m)) for m in planned.messages]
 
     def by_stage(self, planned: Planned, seconds: Seconds) -> dict[str, list[Steps]]:
         """By device, the steps of each of its stages."""

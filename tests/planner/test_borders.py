@@ -25,7 +25,7 @@ from edgepart.planner.region import Array
 from tests.planner.random_plans import inputs_of, models, problem_of, rows, strategies_for
 from tests.planner.test_bundles import drawn, studied
 
-QUICK = settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 NETWORKS = [("squeezenet", 2), ("resnet50", 4), ("vgg19", 3), ("inception_v1", 4)]
 
