@@ -16,12 +16,12 @@ from edgepart.agent.inprocess import InProcess
 from edgepart.agent.reference import alone
 from edgepart.planner.cluster import Cluster, Device
 from edgepart.planner.graph import Graph
-from edgepart.planner.layout import Problem, Strategy, Sync
+from edgepart.planner.layout import Layout, Problem, Strategy, Sync
 from edgepart.planner.lower import make_plan
 from edgepart.planner.model import load_graph
 from edgepart.planner.plan import Plan, Program, Receive, Run, Send
 from edgepart.planner.plan_rules import check
-from edgepart.planner.region import Array
+from edgepart.planner.region import Array, span
 from tests.planner.random_plans import inputs_of, models, problem_of, rows, strategies_for
 from tests.planner.test_bundles import drawn, studied
 
@@ -196,3 +196,13 @@ def test_an_outline_with_borders_first_is_a_forecast(model: str, data: st.DataOb
     outline, forecast = study.outline(strategy), study.forecast(strategy)
     assert outline.latency_s == pytest.approx(forecast.latency_s, rel=1e-9)
     assert outline.sent_bytes == forecast.sent_bytes
+
+
+def test_what_nobody_asks_for_is_no_rest() -> None:
+    """d1 computes rows that d0 has as well, and reads none of them itself."""
+    graph = chain()
+    whole, full = rows(graph, ["d0"]), graph.region_of("a")
+    parts = {"d0": full.replace(2, span((0, 8))), "d1": full.replace(2, span((4, 12)))}
+    strategy = replace(whole, layouts={**whole.layouts, "a": Layout(parts)})
+    _, cut = both(among(graph, 2), strategy, frozenset("a"))
+    assert told(cut, "d1") == ["x from gateway", "a(4, 12)", "a to d0"]
