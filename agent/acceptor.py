@@ -90,6 +90,13 @@ class Acceptor:
         bound = self._socket.getsockname()
         return bound[0], bound[1]
 
+    def take(self, connection: socket.socket, peer: Address) -> None:
+        """A connection that came by another way than the port; it is ended here. Any thread; does not wait."""
+        if self._stopped.is_set():
+            connection.close()
+        else:
+            self._welcome(connection, peer)
+
     def stop(self) -> None:
         """No connection is taken from now on; those of strangers end."""
         self._stopped.set()
@@ -134,7 +141,8 @@ class Acceptor:
                 self._places.release()
 
         try:
-            tune(raw, self._options.dead_after_s)
+            if raw.family != socket.AF_UNIX:
+                tune(raw, self._options.dead_after_s)
             raw.settimeout(self._options.stranger_s)
             connection = self._context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
             with self._lock:

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from cryptography import x509
 
@@ -39,6 +39,16 @@ from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Un
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+Find = Callable[[str, float], Sequence[Address]]
+"""(fingerprint, seconds): where members of that cluster say they are, as discovery.find_members."""
+
+
+class Reach(Protocol):
+    """As stream.dial."""
+
+    def __call__(self, address: Address, context: ssl.SSLContext, *, timeout_s: float) -> Stream: ...
+
 
 NONCE_BYTES = 32
 MOST_ADDRESSES = 64
@@ -165,17 +175,19 @@ def join(
     *,
     timeout_s: float = 10.0,
     find_s: float = 5.0,
+    find: Find = find_members,
+    reach: Reach = dial,
 ) -> Identity:
     """Make this device a member of the token's cluster, by any of these addresses.
 
-    Without an address, mDNS is asked for `find_s`; each address has `timeout_s`.
+    Without an address, `find` (mDNS) is asked for `find_s`; each address has `timeout_s`, and `reach` (TCP) leads there.
     UsageError for a malformed token, or where `state` is in a cluster already; NotAuthorised where the
     cluster refuses or is not the token's; Unavailable where no address leads to it. Nothing is written unless
     all went well.
     """
     held = tokens.parse(token)
     refuse_second(state)
-    todo, tried = deque(peers or find_members(held.fingerprint, find_s)), set[Address]()
+    todo, tried = deque(peers or find(held.fingerprint, find_s)), set[Address]()
     refusals: list[EdgepartError] = []
     while todo and len(tried) < MOST_ADDRESSES:
         address = todo.popleft()
@@ -183,7 +195,7 @@ def join(
             continue
         tried.add(address)
         try:
-            answer = _ask(held, address, name, timeout_s)
+            answer = _ask(held, address, reach, name, timeout_s)
         except (Unavailable, NotAuthorised, FrameError) as error:
             refusals.append(error)
             continue
@@ -204,10 +216,12 @@ class _Granted:
     grant: JoinGrant
 
 
-def _ask(token: tokens.Token, address: Address, name: str, timeout_s: float) -> _Granted | JoinElsewhere:
+def _ask(
+    token: tokens.Token, address: Address, reach: Reach, name: str, timeout_s: float
+) -> _Granted | JoinElsewhere:
     """One conversation. Whatever fails names the address."""
     deadline = time.monotonic() + timeout_s
-    stream = dial(address, _strangers_context(), timeout_s=timeout_s)
+    stream = reach(address, _strangers_context(), timeout_s=timeout_s)
     try:
         return _converse(stream, token, name, deadline)
     except EdgepartError as error:

@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepart.agent.mqtt.broker import Broker
 from edgepart.planner.errors import UsageError
 
 LISTEN_PORT = 7433
 HTTP_PORT = 8433
 MOST_PROFILE_BUDGET_S = 600.0
+TRANSPORTS = ("tcp", "mqtt")
 
 Address = tuple[str, int]
 """(host, port): the host is a name or a bare IPv4 or IPv6 address; port 0 picks a free one where we
-listen."""
+listen. An agent that is reached through a broker has the host "mqtt:NODE" and port 0 (`mqtt_address`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,10 @@ class AgentOptions:
     """Members to call besides those that mDNS finds; for networks without multicast."""
     mdns: bool = True
     """Whether to announce this device and look for others by multicast."""
+    mqtt: Broker | None = None
+    """A broker where members tell each other that they are there; besides mDNS."""
+    transport: str = "tcp"
+    """How members reach each other: "tcp", or "mqtt" through the broker alone, which is slower. The same for all."""
     threads: int | None = None
     """For ONNX Runtime; None takes every core this process may use. Fewer leave room for other work on the
     box."""
@@ -66,8 +72,16 @@ class AgentOptions:
             raise UsageError(
                 f"--profile-budget {self.profile_budget_s:g}: give 0 to {MOST_PROFILE_BUDGET_S:g} seconds"
             )
-        for _, port in self.peers:
-            if port == 0:
+        if self.transport not in TRANSPORTS:
+            raise UsageError(f"--transport {self.transport!r}: give one of {', '.join(TRANSPORTS)}")
+        if self.transport == "mqtt" and self.mqtt is None:
+            raise UsageError("--transport mqtt: name the broker with --mqtt mqtt://HOST")
+        for peer in self.peers:
+            if mqtt_node(peer) is not None and self.transport != "mqtt":
+                raise UsageError(f"--peer {peer[0]}: is reached through a broker: give --transport mqtt")
+            if mqtt_node(peer) is None and self.transport == "mqtt":
+                raise UsageError("--peer: with --transport mqtt a peer is mqtt:NODE, and needs not be named")
+            if mqtt_node(peer) is None and peer[1] == 0:
                 raise UsageError("--peer: port 0 is nobody's; give the port the peer listens on")
 
 
@@ -79,6 +93,8 @@ def parse_address(text: str, *, option: str = "address", default_port: int | Non
     >>> parse_address("[fe80::1%eth0]:7433")
     ('fe80::1%eth0', 7433)
     """
+    if re.fullmatch(r"mqtt:[0-9a-f]{16}", text):
+        return text, 0
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([^\s:\[\]/]+))(?::([0-9]{1,5}))?", text)
     if not found or (found[3] is None and default_port is None):
         raise UsageError(
@@ -96,7 +112,24 @@ def format_address(address: Address) -> str:
     '[fe80::1]:7433'
     """
     host, port = address
+    if mqtt_node(address) is not None:
+        return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def mqtt_address(node: str) -> Address:
+    """Of the agent of that id, through the broker.
+
+    >>> format_address(mqtt_address("0123456789abcdef"))
+    'mqtt:0123456789abcdef'
+    """
+    return f"mqtt:{node}", 0
+
+
+def mqtt_node(address: Address) -> str | None:
+    """Whom an address through the broker leads to; None for one of TCP."""
+    scheme, colon, node = address[0].partition(":")
+    return node if scheme == "mqtt" and colon else None
 
 
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}

@@ -12,10 +12,10 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from ipaddress import ip_address
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgepart import __version__
 from edgepart.agent import aside, events
@@ -41,7 +41,7 @@ from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
 from edgepart.agent.memory import keep_within, resident_bytes, share_heaps, within
 from edgepart.agent.notify import Notifier, Watchdog
-from edgepart.agent.options import Address, AgentOptions, format_address, parse_address
+from edgepart.agent.options import Address, AgentOptions, format_address, mqtt_node, parse_address
 from edgepart.agent.plans import Plans
 from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
@@ -57,9 +57,12 @@ from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Source, Store
 from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
-from edgepart.agent.transport import Transport
+from edgepart.agent.transport import Carrier, Transport
 from edgepart.planner.cluster import Device
 from edgepart.planner.errors import EdgepartError, FrameError, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from edgepart.agent.mqtt.reach import Reach
 
 log = logging.getLogger(__name__)
 
@@ -131,16 +134,23 @@ class Agent:
         if (limit := self._options.memory_limit_bytes) is not None:
             self._keep_doing("keeping to the memory limit", keep_within(limit, self._options.state))
         self._keep_doing("feeding the watchdog", self._notify.feed(self._progressing))
-        self._files.announce(self._name, reachable_text(listen), self._http.url)
+        where = reachable_text(listen)
+        self._files.announce(self._name, where, self._http.url)
         self._ending.callback(self._files.withdraw)
         self._notify.ready()
-        log.info("agent %s (%s) listens on %s, %s", self._name, self.identity.node_id, listen, self._http.url)
+        log.info("agent %s (%s) listens on %s, %s", self._name, self.identity.node_id, where, self._http.url)
 
     def _make_data_plane(self, threads: int, device: Device) -> None:
         node = self.identity.node_id
         doorkeeper = Doorkeeper(self.identity, self._addresses, self._addresses)
+        self._meet_at_broker()
         self._transport = Transport(
-            self.identity, self._frame, self._link, doorkeeper, recorder=self._recorder
+            self.identity,
+            self._frame,
+            self._link,
+            doorkeeper,
+            recorder=self._recorder,
+            carrier=self._carrier(),
         )
         self._ending.push_async_callback(asyncio.to_thread, self._transport.stop)
         self._ending.callback(self._wired.set)  # also where the start fails before that
@@ -189,6 +199,24 @@ class Agent:
         )
         self._executor.start()
         self._ending.push_async_callback(asyncio.to_thread, self._executor.stop)
+
+    def _meet_at_broker(self) -> None:
+        self._reach: Reach | None = None
+        if (broker := self._options.mqtt) is None:
+            return
+        from edgepart.agent.mqtt.reach import (
+            Reach,
+        )  # takes memory, which only agents with a broker are to pay
+
+        def seen(hint: Seen) -> None:
+            self._loop.call_soon_threadsafe(self._seen, hint)
+
+        self._reach = Reach(broker, self.identity.fingerprint, self.identity.node_id, seen)
+        self._ending.push_async_callback(asyncio.to_thread, self._reach.stop)
+
+    def _carrier(self) -> Carrier | None:
+        through_broker = self._reach is not None and self._options.transport == "mqtt"
+        return self._reach.tunnels if self._reach is not None and through_broker else None
 
     def _make_logic(self, listen: Address, listener: socket.socket) -> None:
         node, files = self.identity.node_id, self._files
@@ -263,7 +291,11 @@ class Agent:
             self._shell.post(events.Seen("", (format_address(address),)))
         for node, addresses in self._files.members().items():
             self._shell.post(events.Seen(node, addresses))
-        if self._options.mdns:
+        if self._reach is not None:
+            self._reach.start(
+                self.identity.node_id, self._name, __version__, lambda: _parsed(own_addresses(listen))
+            )
+        if self._options.mdns and self._options.transport == "tcp":
             me = Announcement(
                 self.identity.node_id, self.identity.fingerprint, self._name, __version__, listen
             )
@@ -278,10 +310,11 @@ class Agent:
     # What comes in
 
     def _seen(self, hint: Seen) -> None:
-        """mDNS found somebody; whoever claims our cluster is worth a call, and has to prove it."""
-        if hint.ours and hint.node_id and hint.node_id != self.identity.node_id:
-            addresses = tuple(map(format_address, hint.addresses))
-            self._shell.post(events.Seen(hint.node_id, addresses))
+        """mDNS, or the broker, tells of somebody; whoever claims our cluster is worth a call, and has to prove it."""
+        through_broker = self._options.transport == "mqtt"
+        addresses = [each for each in hint.addresses if (mqtt_node(each) is not None) is through_broker]
+        if addresses and hint.ours and hint.node_id and hint.node_id != self.identity.node_id:
+            self._shell.post(events.Seen(hint.node_id, tuple(map(format_address, addresses))))
 
     def _frame(self, node: str, channel: str, frame: Frame) -> None:
         self._wired.wait()
@@ -351,7 +384,7 @@ class Agent:
 
     def _addresses(self) -> list[Address]:
         """Where other members listen; any thread."""
-        return [parse_address(text) for member in self._members for text in member.listen]
+        return [each for member in self._members for each in _parsed(member.listen)]
 
     # What goes on
 
@@ -402,10 +435,16 @@ def bind(address: Address) -> socket.socket:
 
 def own_addresses(bound: Address) -> tuple[str, ...]:
     """Where others reach what is bound to `bound`; loopback last, where it is any address."""
+    if mqtt_node(bound) is not None:
+        return (format_address(bound),)
     hosts = sorted(
         local_addresses(bound[0]), key=lambda host: (ip_address(host.partition("%")[0]).is_loopback, host)
     )
     return tuple(format_address((host, bound[1])) for host in hosts or ["127.0.0.1"])
+
+
+def _parsed(texts: Iterable[str]) -> list[Address]:
+    return [parse_address(text) for text in texts]
 
 
 def reachable_text(bound: Address) -> str:

@@ -1,5 +1,7 @@
 """Stream: one TLS connection that carries frames, blocking. A door: sockets.
 
+Below it is a TCP connection, or one of a pair of local sockets that leads through a broker (mqtt/tunnels.py).
+
 Everything that can go wrong with the connection is Unavailable; bytes that are no frame, or over the limits,
 are FrameError. One thread at a time uses a stream, except for `cut`, which any thread may call.
 """
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgepart.agent.frames import PREFIX, Buffer, Frame, Limits, encode, parse_frame, parse_prefix
-from edgepart.agent.options import Address, format_address
+from edgepart.agent.options import Address, format_address, mqtt_node
 from edgepart.planner.errors import Unavailable
 
 COALESCE_BYTES = 16 << 10
@@ -128,18 +130,32 @@ def tune(connection: socket.socket, dead_after_s: float) -> None:
 
 def dial(address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float = 5.0) -> Stream:
     """Connect and shake hands. Unavailable where nobody answers, or not as a member of the cluster."""
+    if mqtt_node(address) is not None:
+        raise Unavailable(f"{format_address(address)}: is reached through a broker only: --transport mqtt")
     raw: socket.socket | None = None
     deadline = time.monotonic() + timeout_s
     try:
         raw = socket.create_connection(address, timeout_s)
         tune(raw, dead_after_s)
-        raw.settimeout(max(0.01, deadline - time.monotonic()))
-        return Stream(context.wrap_socket(raw))
     # UnicodeError: a host name that cannot be one; OverflowError: a port over 65535.
     except (OSError, UnicodeError, OverflowError) as error:
         if raw is not None:
             raw.close()
         raise Unavailable(f"{format_address(address)}: {_reason(error)}") from error
+    return shake_hands(raw, context, format_address(address), deadline)
+
+
+def shake_hands(raw: socket.socket, context: ssl.SSLContext, where: str, deadline: float) -> Stream:
+    """TLS with who is at the other end of `raw`, until `deadline` (time.monotonic()); `raw` is the stream's from now on.
+
+    Unavailable, naming `where`, where nobody answers, or not as a member of the cluster.
+    """
+    try:
+        raw.settimeout(max(0.01, deadline - time.monotonic()))
+        return Stream(context.wrap_socket(raw))
+    except OSError as error:
+        raw.close()
+        raise Unavailable(f"{where}: {_reason(error)}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,5 @@
-"""Transport: authenticated links to other agents, over TCP and mutual TLS 1.3. A door: sockets and threads.
+"""Transport: authenticated links to other agents, by mutual TLS 1.3 over TCP or through a broker (`Carrier`). A door:
+sockets and threads.
 
 What a link is stands in links.py, the bytes in wire.py; docs/protocol.md tells both. Whom to dial, and when
 again, is decided elsewhere (dialing.py): `connect` tries once. The other side dials back by itself.
@@ -13,10 +14,13 @@ from __future__ import annotations
 import logging
 import queue
 import secrets
+import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from edgepart.agent.acceptor import AcceptOptions, Acceptor
 from edgepart.agent.frames import MEMBER, UNAUTHENTICATED, Frame, Limits
@@ -50,6 +54,22 @@ OnJoin = Callable[[Stream, float], None]
 """Serves a connection without certificate until the deadline (time.monotonic()); it is then closed."""
 
 
+class Carrier(Protocol):
+    """Another way than TCP: mqtt/tunnels.py."""
+
+    @property
+    def address(self) -> Address:
+        """Where others reach this agent by it."""
+
+    def listen(self, welcome: Callable[[socket.socket, Address], None]) -> None:
+        """`welcome` is called with each connection from another agent, and who it says it is."""
+
+    def dial(
+        self, address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float
+    ) -> Stream:
+        """As stream.dial."""
+
+
 @dataclass(frozen=True, slots=True)
 class TransportOptions:
     accept: AcceptOptions = field(default_factory=AcceptOptions)
@@ -76,8 +96,9 @@ class Transport:
         on_join: OnJoin | None = None,
         options: TransportOptions | None = None,
         recorder: Recorder | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
-        """`recorder` is told of frames on data channels."""
+        """`recorder` is told of frames on data channels. `carrier` replaces TCP."""
         self.boot = secrets.token_hex(8)
         """Tells this start of the agent from others."""
         self._identity = identity
@@ -86,6 +107,7 @@ class Transport:
         self._on_join = on_join
         self._options = options or TransportOptions()
         self._recorder = recorder or Recorder()
+        self._carrier = carrier
         self._context = identity.client_context()
         self._acceptor = Acceptor(identity, self._serve, self._options.accept)
         self._lock = threading.Condition()
@@ -103,7 +125,15 @@ class Transport:
     # What the agent calls
 
     def listen(self, host: str, port: int) -> Address:
-        """Take connections; returns the address in use (port 0 picks one). Unavailable where it cannot."""
+        """Take connections; returns the address in use (port 0 picks one). Unavailable where it cannot.
+
+        A carrier has an address of its own.
+        """
+        if self._carrier is not None:
+            self._carrier.listen(self._acceptor.take)
+            with self._lock:
+                self._listen = (self._carrier.address,)
+            return self._carrier.address
         bound = self._acceptor.start(host, port)
         with self._lock:
             anywhere = host in ("", "0.0.0.0", "::")
@@ -222,7 +252,8 @@ class Transport:
 
     def _dial(self, address: Address) -> Stream:
         options = self._options
-        return dial(
+        reach = self._carrier.dial if self._carrier is not None else dial
+        return reach(
             address, self._context, timeout_s=options.connect_s, dead_after_s=options.accept.dead_after_s
         )
 

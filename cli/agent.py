@@ -12,16 +12,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.options import AgentOptions
 from edgepart.cli.ending import exit_status, report
 from edgepart.planner.errors import EdgepartError
+
+MQTT_PASSWORD = "EDGEPART_MQTT_PASSWORD"
 
 
 def become(options: AgentOptions, log_level: str) -> NoReturn:
     """This process goes on as the agent; its id stays."""
     sys.stdout.flush()
     sys.stderr.flush()
-    text = json.dumps(asdict(options), default=str)
+    fields = asdict(options)
+    if fields["mqtt"] is not None and (password := fields["mqtt"].pop("password")) is not None:
+        os.environ[MQTT_PASSWORD] = (
+            password  # who lists processes sees their arguments, not their environment
+        )
+    text = json.dumps(fields, default=str)
     os.execv(sys.executable, [sys.executable, "-m", __name__, log_level, text])
 
 
@@ -29,6 +37,10 @@ def options_of(text: str) -> AgentOptions:
     """What `become` wrote."""
     fields = json.loads(text)
     peers = tuple(map(tuple, fields.pop("peers")))
+    password = os.environ.pop(MQTT_PASSWORD, None)  # no child of ours needs it
+    if (broker := fields["mqtt"]) is not None:
+        ca = None if broker["ca"] is None else Path(broker["ca"])
+        fields["mqtt"] = Broker(**broker | {"ca": ca}, password=password if broker["user"] else None)
     fields |= {
         "state": Path(fields["state"]),
         "listen": tuple(fields["listen"]),

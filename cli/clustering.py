@@ -11,7 +11,15 @@ from typing import Annotated
 import typer
 
 from edgepart.agent.options import AgentOptions, parse_address
-from edgepart.cli.options import Json, State, state_of
+from edgepart.cli.options import (
+    Json,
+    Mqtt,
+    MqttCa,
+    MqttPasswordFile,
+    State,
+    broker_of,
+    state_of,
+)
 from edgepart.cli.output import console, print_json, say, table
 from edgepart.planner.errors import UsageError
 
@@ -58,16 +66,26 @@ def join(
             "--peer", metavar="HOST:PORT", help="A member's address, where mDNS finds none. Repeatable."
         ),
     ] = None,
+    mqtt: Mqtt = None,
+    mqtt_password_file: MqttPasswordFile = None,
+    mqtt_ca: MqttCa = None,
     name: Name = None,
     as_json: Json = False,
 ) -> None:
     """Make this device a member of the cluster that TOKEN is from."""
-    from edgepart.agent import joining
+    from edgepart.agent import joining, tokens
 
     folder = state_of(state)
     peers = [parse_address(text, option="--peer") for text in peer or ()]
     _check_name(folder, name)
-    made = joining.join(secret, folder, peers, name or "")
+    broker = broker_of(mqtt, mqtt_password_file, mqtt_ca)
+    if broker is None:
+        made = joining.join(secret, folder, peers, name or "")
+    else:
+        from edgepart.agent.mqtt.reach import Visit
+
+        with Visit(broker, tokens.parse(secret).fingerprint) as visit:
+            made = joining.join(secret, folder, peers, name or "", find=visit.find, reach=visit.dial)
     remember_name(folder, name)
     if as_json:
         print_json({"cluster": made.fingerprint[:16], "fingerprint": made.fingerprint, "node": made.node_id})

@@ -178,6 +178,9 @@ class LocalCluster:
     def _join(self, token: str, agent: LocalAgent) -> None:
         """By mDNS; by address, with a note of why, where multicast does not reach."""
         command = ["join", token, "--name", agent.name]
+        if "--mqtt" in self._options:
+            agent.type(*command, "--mqtt", self._options[self._options.index("--mqtt") + 1])
+            return
         by_address = [*command, "--peer", self.first.addresses["listen"]]
         if "--no-mdns" in self._options:
             agent.type(*by_address)

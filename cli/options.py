@@ -16,7 +16,9 @@ from urllib.parse import urlsplit
 
 import typer
 
+from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.options import state_folder
+from edgepart.cli.agent import MQTT_PASSWORD
 from edgepart.planner.errors import Unavailable, UsageError
 
 State = Annotated[
@@ -43,8 +45,49 @@ Agent = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
+Mqtt = Annotated[
+    str | None,
+    typer.Option(
+        "--mqtt",
+        envvar="EDGEPART_MQTT",
+        show_envvar=True,
+        metavar="URL",
+        help="A broker where members find each other: mqtt://[USER@]HOST[:PORT], or mqtts:// for TLS.",
+    ),
+]
+MqttPasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--mqtt-password-file",
+        help="Holds the broker's password; or set EDGEPART_MQTT_PASSWORD.",
+        show_default="no password",
+    ),
+]
+MqttCa = Annotated[
+    Path | None,
+    typer.Option("--mqtt-ca", help="The CA (PEM) of the broker's certificate.", show_default="the system's"),
+]
+
+
 def state_of(given: Path | None) -> Path:
     return state_folder(os.environ, given)
+
+
+def broker_of(url: str | None, password_file: Path | None, ca: Path | None) -> Broker | None:
+    """The broker that the options and the environment name. UsageError."""
+    if url is None:
+        if password_file is not None or ca is not None:
+            raise UsageError("--mqtt-password-file and --mqtt-ca are of use with --mqtt only")
+        return None
+    password = os.environ.get(MQTT_PASSWORD) or None
+    if password_file is not None:
+        try:
+            password = password_file.read_text().rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--mqtt-password-file {password_file}: cannot be read ({error})") from error
+    if ca is not None and not ca.is_file():
+        raise UsageError(f"--mqtt-ca {ca}: there is no such file")
+    return parse_broker(url, password=password, ca=ca and ca.absolute())
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,17 @@ from typing import Annotated
 
 import typer
 
-from edgepart.agent.options import HTTP_PORT, LISTEN_PORT, AgentOptions, parse_address, parse_bytes
+from edgepart.agent.options import (
+    HTTP_PORT,
+    LISTEN_PORT,
+    TRANSPORTS,
+    AgentOptions,
+    parse_address,
+    parse_bytes,
+)
 from edgepart.cli.agent import become
 from edgepart.cli.clustering import Name, remembered_name
-from edgepart.cli.options import State, state_of
+from edgepart.cli.options import Mqtt, MqttCa, MqttPasswordFile, State, broker_of, state_of
 from edgepart.planner.errors import UsageError
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -37,6 +44,17 @@ def agent(
     mdns: Annotated[
         bool, typer.Option("--mdns/--no-mdns", help="Look for members on the local networks.")
     ] = True,
+    mqtt: Mqtt = None,
+    mqtt_password_file: MqttPasswordFile = None,
+    mqtt_ca: MqttCa = None,
+    transport: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(TRANSPORTS),
+            help="How members reach each other; mqtt: through the broker alone, which is slower. "
+            "The same for all of a cluster.",
+        ),
+    ] = "tcp",
     threads: Annotated[int | None, typer.Option(help="For ONNX Runtime.", show_default="every core")] = None,
     memory_limit: Annotated[
         str | None,
@@ -65,6 +83,8 @@ def agent(
         http=parse_address(http, option="--http", default_port=HTTP_PORT),
         peers=tuple(parse_address(text, option="--peer") for text in peer or ()),
         mdns=mdns,
+        mqtt=broker_of(mqtt, mqtt_password_file, mqtt_ca),
+        transport=transport,
         threads=threads,
         memory_limit_bytes=None
         if memory_limit is None

@@ -1,0 +1,203 @@
+"""Presence: agents tell through the broker that they are there, and where. Records and their reader are rules; the class is
+a part of the session (session.py).
+
+Each agent keeps a retained record under its node's id, so that whoever comes later reads it at once, and leaves a will: the
+broker itself says that the agent is gone. As with mDNS nothing in it is believed (whoever may write to the broker can say
+it); it yields hints to connect. That an agent is gone ends the streams to it, as a cable that is pulled would.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from edgepart.agent.certificates import NODE_ID
+from edgepart.agent.discovery import FINGERPRINT_DIGITS, MOST_ADDRESSES, Seen
+from edgepart.agent.mqtt.session import Session, Will
+from edgepart.agent.options import Address, format_address, parse_address
+from edgepart.planner.errors import FrameError, UsageError
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+MOST_BYTES = 4096
+"""Of a record."""
+MOST_NODES = 1024
+"""Whose records are kept; the broker's other writers are not to fill our memory."""
+GONE_S = 3600
+"""The broker forgets so long after a goodbye that there was an agent."""
+AGAIN_TICKS = 30
+"""Hints are told anew after so many of the session's ticks, as mDNS does: dialling forgets them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What an agent says of itself."""
+
+    node: str
+    boot: str
+    """Random for each start."""
+    name: str = ""
+    """For people."""
+    version: str = ""
+    addresses: tuple[Address, ...] = ()
+    """Empty: it is gone."""
+
+    def encode(self) -> bytes:
+        document = {
+            "v": VERSION,
+            "node": self.node,
+            "boot": self.boot,
+            "name": self.name,
+            "version": self.version,
+            "addresses": [format_address(address) for address in self.addresses[:MOST_ADDRESSES]],
+        }
+        return json.dumps(document).encode()
+
+    @property
+    def gone(self) -> Present:
+        return Present(self.node, self.boot)
+
+
+def read_present(topic: str, payload: bytes) -> Present:
+    """FrameError for what no agent says of itself."""
+    if len(payload) > MOST_BYTES:
+        raise FrameError(f"{len(payload)} bytes are too many")
+    try:
+        document = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise FrameError(f"no JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("v") != VERSION:
+        raise FrameError("no record of this version")
+    node, boot = _text(document, "node"), _text(document, "boot")
+    if not NODE_ID.fullmatch(node) or node != topic.rpartition("/")[2] or not NODE_ID.fullmatch(boot):
+        raise FrameError("not of the node that the topic names")
+    listed = document.get("addresses")
+    if not isinstance(listed, list) or len(listed) > MOST_ADDRESSES:
+        raise FrameError(f"addresses are a list of up to {MOST_ADDRESSES}")
+    try:
+        addresses = tuple(parse_address(str(text)) for text in listed)
+    except UsageError as error:
+        raise FrameError(str(error)) from error
+    return Present(node, boot, _text(document, "name"), _text(document, "version"), addresses)
+
+
+def _text(document: dict[str, Any], key: str) -> str:
+    value = document.get(key)
+    if not isinstance(value, str) or not value.isprintable():
+        raise FrameError(f"{key} is no text")
+    return value[:63]
+
+
+class Presence:
+    """What this agent says, and hears the others say."""
+
+    def __init__(
+        self,
+        session: Session,
+        root: str,
+        fingerprint: str,
+        on_seen: Callable[[Seen], None],
+        on_gone: Callable[[str, str], None],
+    ) -> None:
+        """`on_seen` is told of others, `on_gone` of (node, why), by the session's thread. Says nothing before `say`."""
+        self._session = session
+        self._root = root
+        self._fingerprint = fingerprint[:FINGERPRINT_DIGITS]
+        self._on_seen = on_seen
+        self._on_gone = on_gone
+        self._me: Callable[[], Present] | None = None
+        self._said: Present | None = None
+        self._known: dict[str, Present] = {}
+        self._ticks = 0
+
+    def say(self, me: Callable[[], Present]) -> None:
+        """From now on; before the session starts. `me` is asked again now and then: addresses change."""
+        self._me = me
+
+    def goodbye(self) -> None:
+        """Before a connection is ended on purpose: the broker publishes no will then."""
+        if self._said is not None:
+            self._publish(self._said.gone, GONE_S)
+            self._said = None
+
+    # A part of the session
+
+    def topics(self) -> Sequence[str]:
+        return [f"{self._root}/presence/+"]
+
+    def connected(self) -> None:
+        if self._me is not None:
+            self._said = self._me()
+            self._publish(self._said)
+
+    def disconnected(self, why: str) -> None:
+        """Whoever is there says so again when we are back."""
+        self._known.clear()
+
+    def took(self, topic: str, payload: bytes, retained: bool) -> None:
+        if not topic.startswith(f"{self._root}/presence/") or not payload:
+            return
+        try:
+            record = read_present(topic, payload)
+        except FrameError as error:
+            log.debug("%s is not used: %s", topic, error)
+            return
+        if self._said is not None and record.node == self._said.node:
+            self._heard_of_me(record)
+        elif record.addresses:
+            self._came(record)
+        elif (known := self._known.get(record.node)) is not None and known.boot == record.boot:
+            del self._known[record.node]
+            self._on_gone(record.node, "it has left the broker")
+
+    def unheard(self, message_id: int) -> None:
+        """Nobody else may be there."""
+
+    def watched(self) -> dict[int, int]:
+        return {}
+
+    def ready(self, descriptor: int, events: int) -> None:
+        """Nothing is watched."""
+
+    def tick(self) -> None:
+        self._ticks += 1
+        if self._ticks % AGAIN_TICKS:
+            return
+        for record in self._known.values():
+            self._tell(record)
+        if self._me is not None and (now := self._me()) != self._said:  # Other networks, other addresses.
+            self._said = now
+            self._publish(now)
+
+    def _came(self, record: Present) -> None:
+        known = self._known.get(record.node)
+        if known is None and len(self._known) >= MOST_NODES:
+            return
+        self._known[record.node] = record
+        if known is not None and known.boot != record.boot:
+            self._on_gone(record.node, "it was started anew")
+        self._tell(record)
+
+    def _heard_of_me(self, record: Present) -> None:
+        assert self._said is not None
+        if not record.addresses:
+            # An earlier start's will, or an earlier connection's: the broker noticed late.
+            self._publish(self._said)
+        elif record.boot != self._said.boot:
+            log.warning("another agent says that it is this node: was its state directory copied?")
+
+    def _tell(self, record: Present) -> None:
+        self._on_seen(Seen(record.node, record.addresses, self._fingerprint, record.name, True))
+
+    def _publish(self, record: Present, expiry_s: int | None = None) -> None:
+        self._session.publish(
+            f"{self._root}/presence/{record.node}", record.encode(), qos=1, retain=True, expiry_s=expiry_s
+        )
+
+
+def will(root: str, node: str, boot: str) -> Will:
+    return Will(f"{root}/presence/{node}", Present(node, boot).encode(), GONE_S)

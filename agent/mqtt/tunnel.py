@@ -1,0 +1,163 @@
+"""Tunnel: one stream of bytes in both directions, as messages through a broker. Rules: no socket, no clock, no thread.
+
+What travels is the TLS of an ordinary connection, so nothing here protects anything; it is enough that what the broker
+loses, doubles or changes the order of ends the stream. (Brokers do lose messages: of a reader that is too slow, and of a
+connection that breaks.) Each side may send so many messages as the other one has granted, so that the broker never has to
+keep more of a stream than that; a message is granted again once whoever reads the stream has taken it.
+
+    opener                                    other side
+    HELLO(grant, who)                 ->
+                                      <-      WELCOME(grant)                  or RESET(why)
+    DATA(0, bytes), DATA(1, bytes)    ->
+                                      <-      CREDIT(grant)
+    END(2)                            ->
+                                      <-      RESET(why)
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from edgepart.planner.errors import FrameError
+
+HEADER = struct.Struct("!BQ")
+MOST_WHY_BYTES = 300
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    """`number`: the grant; the body: version and endpoint of who opens."""
+    WELCOME = 2
+    """`number`: the grant."""
+    DATA = 3
+    """`number`: how many came before; the body: bytes of the stream."""
+    CREDIT = 4
+    """`number`: how many messages of data may be sent in all."""
+    END = 5
+    """`number`: how many messages of data there were; no more come."""
+    RESET = 6
+    """The stream is over, both ways; the body says why. What came before it counts."""
+    COUNT = 7
+    """`number`: how many messages of data were sent so far; shows the loss of a last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    kind: Kind
+    number: int = 0
+    body: bytes | memoryview = b""
+
+    def encode(self) -> bytes:
+        return HEADER.pack(self.kind, self.number) + self.body
+
+
+def decode(payload: bytes) -> Message:
+    """FrameError for what is none."""
+    if len(payload) < HEADER.size:
+        raise FrameError(f"a message of {len(payload)} bytes is no part of a stream")
+    kind, number = HEADER.unpack_from(payload)
+    try:
+        return Message(Kind(kind), number, memoryview(payload)[HEADER.size :])
+    except ValueError:
+        raise FrameError(f"{kind} is no kind of a stream's messages") from None
+
+
+def reset(why: str) -> Message:
+    return Message(Kind.RESET, 0, why.encode()[:MOST_WHY_BYTES])
+
+
+def reason(message: Message) -> str:
+    """What a RESET says, for people; others wrote it."""
+    text = bytes(message.body[:MOST_WHY_BYTES]).decode(errors="replace")
+    return "".join(c if c.isprintable() else "?" for c in text) or "the other side ended it"
+
+
+class Tunnel:
+    """One side of a stream. It says what may be sent, and what came; it is over when anything is wrong."""
+
+    def __init__(self, window: int) -> None:
+        """`window`: messages that the other side may have on the way to us."""
+        self._window = window
+        self._granted = window
+        self._may_send = 0
+        self._sent = 0
+        self._came = 0
+        self._used = 0
+        self._told = 0
+        self.opened = False
+        """Whether the other side has granted anything yet."""
+        self.ended_out = False
+        self.ended_in = False
+
+    # What goes out
+
+    @property
+    def grant(self) -> int:
+        """For the HELLO or WELCOME of this side."""
+        return self._granted
+
+    @property
+    def has_room(self) -> bool:
+        return self._sent < self._may_send and not self.ended_out
+
+    def data(self, body: bytes) -> Message:
+        """Only where there is room."""
+        message = Message(Kind.DATA, self._sent, body)
+        self._sent += 1
+        return message
+
+    def count(self) -> Message | None:
+        """To send when nothing has been sent for a while; None where the other side knows already."""
+        if self.ended_out or self._told == self._sent:
+            return None
+        self._told = self._sent
+        return Message(Kind.COUNT, self._sent)
+
+    def end(self) -> Message:
+        self.ended_out = True
+        return Message(Kind.END, self._sent)
+
+    def used(self) -> Message | None:
+        """The stream's reader has taken a message's bytes; the CREDIT to send, where it is time for one."""
+        self._used += 1
+        if self.ended_in or self._used + self._window - self._granted < max(1, self._window // 2):
+            return None
+        self._granted = self._used + self._window
+        return Message(Kind.CREDIT, self._granted)
+
+    # What comes in
+
+    def open(self, grant: int) -> None:
+        """The other side's HELLO or WELCOME came."""
+        self.opened = True
+        self._may_send = grant
+
+    def take(self, message: Message) -> bytes | memoryview:
+        """Bytes of the stream in a message of an open one (RESET and HELLO are the caller's). FrameError ends it."""
+        match message.kind:
+            case Kind.DATA:
+                self._check_next(message.number)
+                if self._came == self._granted:
+                    raise FrameError(f"more than the {self._granted} messages came that were granted")
+                self._came += 1
+                return message.body
+            case Kind.END:
+                self._check_next(message.number)
+                self.ended_in = True
+            case Kind.COUNT:
+                self._check_next(message.number)
+            case Kind.CREDIT:
+                self._may_send = max(self._may_send, message.number)
+            case _:
+                raise FrameError(f"{message.kind.name} came on an open stream")
+        return b""
+
+    def _check_next(self, number: int) -> None:
+        if self.ended_in:
+            raise FrameError("bytes came after the end")
+        if number > self._came:
+            raise FrameError(f"the broker lost {number - self._came} messages")
+        if number < self._came:
+            raise FrameError(f"message {number} came again")
