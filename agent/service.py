@@ -204,9 +204,8 @@ class Agent:
         self._reach: Reach | None = None
         if (broker := self._options.mqtt) is None:
             return
-        from edgepart.agent.mqtt.reach import (
-            Reach,
-        )  # takes memory, which only agents with a broker are to pay
+        # It takes memory, which only agents with a broker are to pay.
+        from edgepart.agent.mqtt.reach import Reach
 
         def seen(hint: Seen) -> None:
             self._loop.call_soon_threadsafe(self._seen, hint)
@@ -215,8 +214,7 @@ class Agent:
         self._ending.push_async_callback(asyncio.to_thread, self._reach.stop)
 
     def _carrier(self) -> Carrier | None:
-        through_broker = self._reach is not None and self._options.transport == "mqtt"
-        return self._reach.tunnels if self._reach is not None and through_broker else None
+        return self._reach.tunnels if self._reach is not None and self._options.transport == "mqtt" else None
 
     def _make_logic(self, listen: Address, listener: socket.socket) -> None:
         node, files = self.identity.node_id, self._files

@@ -160,6 +160,10 @@ class Session:
     # From the session's thread
 
     @property
+    def is_up(self) -> bool:
+        return self._up
+
+    @property
     def is_full(self) -> bool:
         """The broker, or the way there, takes no more for now."""
         return self._client is None or self._client.want_write()
@@ -168,7 +172,7 @@ class Session:
         self, topic: str, payload: bytes, *, qos: int = 0, retain: bool = False, expiry_s: int | None = None
     ) -> int:
         """The message's id. Without a connection it is dropped, and `disconnected` has been called or will be."""
-        if self._client is None:
+        if self._client is None or not self._up:
             return 0
         properties = None
         if expiry_s is not None:
@@ -315,7 +319,7 @@ class Session:
         with self._state:
             was_up, self._up = self._up, False
             new, self._why_not = why != self._why_not, why
-        if was_up or new:
+        if (was_up or new) and not self._stopped:
             log.warning("no connection to the broker %s: %s", self.broker, why)
         for part in self._parts:
             part.disconnected(f"the connection to the broker {self.broker} ended: {why}")

@@ -40,7 +40,8 @@ class Kind(IntEnum):
     RESET = 6
     """The stream is over, both ways; the body says why. What came before it counts."""
     COUNT = 7
-    """`number`: how many messages of data were sent so far; shows the loss of a last one."""
+    """`number`: how many messages of data were sent so far; shows the loss of a last one, and is answered with CREDIT,
+    for that one may have been lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Tunnel:
 
     @property
     def grant(self) -> int:
-        """For the HELLO or WELCOME of this side."""
+        """For the HELLO or WELCOME of this side, and to say again."""
         return self._granted
 
     @property

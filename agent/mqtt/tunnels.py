@@ -116,6 +116,11 @@ class Tunnels:
     ) -> Stream:
         """Open a stream and shake hands, as stream.dial does. (What is dead, the session notices.) Unavailable."""
         deadline = time.monotonic() + timeout_s
+        connection = self.connect(address, timeout_s)
+        return shake_hands(connection, context, format_address(address), deadline)
+
+    def connect(self, address: Address, timeout_s: float) -> socket.socket:
+        """A connection to that agent, without any protection. Unavailable where it does not take it in time."""
         where = format_address(address)
         if (remote := mqtt_node(address)) is None:
             raise Unavailable(f"{where}: this agent reaches others only through the broker")
@@ -132,7 +137,7 @@ class Tunnels:
         if said[0]:
             theirs.close()
             raise Unavailable(said[0])
-        return shake_hands(theirs, context, where, deadline)
+        return theirs
 
     # A part of the session
 
@@ -234,6 +239,8 @@ class Tunnels:
         self._welcome(theirs, mqtt_address(remote))
 
     def _refusal(self) -> str | None:
+        if not self._session.is_up:
+            return f"no connection to the broker {self._session.broker}"
         if self._chunk_bytes < LEAST_CHUNK_BYTES:
             return (
                 f"the broker takes no messages over {self._session.largest_bytes} bytes, which is too little"
@@ -260,6 +267,8 @@ class Tunnels:
             self._settle(end, "")
             return
         body = end.tunnel.take(message)
+        if message.kind is Kind.COUNT:
+            self._say(end, Message(Kind.CREDIT, end.tunnel.grant))
         if message.kind is Kind.DATA and end.hung_at is None:
             end.waiting.append(memoryview(body))
         if message.kind in (Kind.DATA, Kind.END) and end.hung_at is None:
