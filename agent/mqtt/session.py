@@ -106,6 +106,7 @@ class Session:
         """For people, while there is no connection."""
         self._state = threading.Condition()
         self._up = False
+        self._refused = False
         self._stopped = False
         self._closed = False
         self._posted: deque[Callable[[], None]] = deque()
@@ -152,9 +153,9 @@ class Session:
                 raise Unavailable(f"no connection to the broker {self.broker}: {self._why_not}")
 
     def await_up(self, timeout_s: float) -> None:
-        """Unavailable, with the reason, where there is no connection in time."""
+        """Unavailable, with the reason, where there is no connection in time, or the broker refuses this agent."""
         with self._state:
-            self._state.wait_for(lambda: self._up, timeout_s)
+            self._state.wait_for(lambda: self._up or self._refused, timeout_s)
         self.check_up()
 
     # From the session's thread
@@ -318,6 +319,7 @@ class Session:
             connection.close()
         with self._state:
             was_up, self._up = self._up, False
+            self._state.notify_all()
             new, self._why_not = why != self._why_not, why
         if (was_up or new) and not self._stopped:
             log.warning("no connection to the broker %s: %s", self.broker, why)
@@ -330,7 +332,7 @@ class Session:
         self, client: Client, _: Any, flags: Any, code: ReasonCode, wishes: Properties | None
     ) -> None:
         if code.is_failure:
-            self._lost = f"it refuses this agent ({code})"
+            self._lost, self._refused = f"it refuses this agent ({code})", True
             return
         theirs = getattr(wishes, "MaximumPacketSize", self.options.largest_message_bytes)
         self.largest_bytes = min(theirs, self.options.largest_message_bytes)

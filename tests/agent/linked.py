@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from edgepart.agent.identity import Identity
 from edgepart.agent.options import Address
-from edgepart.agent.transport import OnJoin, Transport, TransportOptions
+from edgepart.agent.transport import Carrier, OnJoin, Transport, TransportOptions
 from edgepart.agent.wire import Frame
 
 BOUND_S = 15.0
@@ -24,12 +24,15 @@ class Station:
     handle: Callable[[str, str, Frame], None] | None = None
     on_join: OnJoin | None = None
     options: TransportOptions | None = None
+    carrier: Carrier | None = None
     frames: list[tuple[str, str, Frame]] = field(default_factory=list)
     links: list[tuple[str, bool, str]] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
-        self.transport = Transport(self.identity, self._frame, self._link, self.on_join, self.options)
+        self.transport = Transport(
+            self.identity, self._frame, self._link, self.on_join, self.options, self.carrier
+        )
         self.address: Address = self.transport.listen("127.0.0.1", 0)
 
     @property

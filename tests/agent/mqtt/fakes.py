@@ -35,7 +35,7 @@ class FakeBroker:
         """Everything that there is to do is done."""
         busy = True
         while busy:
-            busy = self.deliver() or any([session.turn() for session in self.sessions])
+            busy = self.deliver() or sum(session.turn() for session in self.sessions) > 0
 
 
 class FakeSession:
@@ -49,6 +49,7 @@ class FakeSession:
         self.is_full = False
         self.parts: list[Any] = []
         self._ids = 0
+        self._unheard: list[int] = []
         network.sessions.append(self)
 
     def start(self, *parts: Any) -> None:
@@ -76,8 +77,6 @@ class FakeSession:
         if qos and not retain and not any(session.reads(topic) for session in self.network.sessions):
             self._unheard.append(self._ids)
         return self._ids
-
-    _unheard: list[int] = []
 
     def post(self, work: Callable[[], None]) -> None:
         self._unheard = []

@@ -43,6 +43,8 @@ class Pair:
         self.a.close()
         self.b.close()
         self.broker.settle()
+        for tunnels in self.tunnels:
+            tunnels.disconnected("the test ends")
 
     def __enter__(self) -> Pair:
         return self
@@ -53,7 +55,7 @@ class Pair:
 
 def read(end: socket.socket) -> tuple[bytes, bool]:
     """What is there, and whether the end was reached."""
-    parts = []
+    parts: list[bytes] = []
     while True:
         try:
             part = end.recv(1 << 16)
