@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench truth dominance search answers docs cases clean
+.PHONY: demo test lint types tests lab lab-commands bench truth dominance search transports answers docs cases clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -61,6 +61,9 @@ dominance: .venv/.dev  ## auto against every other strategy, simulated, in 198 c
 
 search: .venv/.dev  ## how long strategies search; takes some minutes
 	$(BIN)/python -m benchmarks.search_time --devices 4 8 32 --unequal
+
+transports: .venv/.dev  ## the data path over TCP and through a broker (mosquitto has to be installed); takes a minute
+	$(BIN)/python -m benchmarks.transports --markdown
 
 answers: .venv/.dev  ## every model under every strategy, and along every axis, answers what one session does; takes an hour
 	$(BIN)/python -m benchmarks.answers
