@@ -19,6 +19,9 @@ from edgepart.agent.mqtt.tunnels import Tunnels
 from edgepart.agent.options import Address, mqtt_node
 from edgepart.agent.stream import Stream
 
+MORE_S = 0.2
+"""How long others are listened to when a member has been heard."""
+
 
 def root_of(fingerprint: str) -> str:
     """Under which topic a cluster's agents meet."""
@@ -79,7 +82,9 @@ class Visit:
     def find(self, fingerprint: str, timeout_s: float) -> tuple[Address, ...]:
         """Where members say that they are; () where none was heard in time. As discovery.find_members."""
         with self._changed:
-            self._changed.wait_for(lambda: bool(self._seen), timeout_s)
+            if self._changed.wait_for(lambda: bool(self._seen), timeout_s):
+                # All that are there tell so at once; the first may be one that a broker has not forgotten yet.
+                self._changed.wait_for(lambda: False, MORE_S)
             return tuple(self._seen)
 
     def dial(

@@ -262,15 +262,17 @@ class Session:
         self._watched = wanted
 
     def _turn(self, client: Client, connection: Any, happened: Sequence[tuple[int, int]]) -> None:
-        for descriptor, events in happened:
-            if descriptor == self._wake:
-                os.eventfd_read(self._wake)
-                self._do_posted()
-            elif descriptor == connection.fileno():
-                self._read(client, connection)
-            else:
-                for part in self._parts:
-                    part.ready(descriptor, events)
+        """The parts' sockets first: what else happens may close some, and open others of the same number."""
+        which = dict(happened)
+        woken, broker = which.pop(self._wake, 0), which.pop(connection.fileno(), 0)
+        for descriptor, events in which.items():
+            for part in self._parts:
+                part.ready(descriptor, events)
+        if woken:
+            os.eventfd_read(self._wake)
+            self._do_posted()
+        if broker:
+            self._read(client, connection)
         if client.want_write():
             client.loop_write()
 

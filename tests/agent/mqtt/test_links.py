@@ -7,13 +7,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import numpy as np
 import pytest
 from benchmarks.mosquitto import Mosquitto, program
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import NameOID
 
-from edgepart.agent import identity, joining, tokens, wire
+from edgepart.agent import certificates, identity, joining, tokens, wire
 from edgepart.agent.discovery import Seen
 from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.mqtt.reach import Reach, Visit
@@ -173,6 +178,56 @@ def test_where_topics_may_not_be_read_nobody_is_found(tmp_path: Path) -> None:
         Visit(parse_broker(broker.url), "0" * 64, 3.0) as visit,
     ):
         assert visit.find("0" * 64, 0.1) == ()
+
+
+def certificate(folder: Path) -> Path:
+    """Of 127.0.0.1, signed by itself; with its key beside it."""
+    key = certificates.new_key()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+    at = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(at - timedelta(days=1))
+        .not_valid_after(at + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "broker.key").write_bytes(certificates.key_pem(key))
+    (folder / "broker.pem").write_bytes(certificates.pem(made))
+    return folder / "broker.pem"
+
+
+def test_a_link_through_a_broker_that_speaks_tls(members: Identities, tmp_path: Path) -> None:
+    if program() is None:
+        pytest.skip("mosquitto is not installed")
+    pem = certificate(tmp_path)
+    settings = ["allow_anonymous true", f"certfile {pem}", f"keyfile {pem.with_suffix('.key')}"]
+    with Mosquitto(tmp_path, settings) as mosquitto, ExitStack() as stack:
+        url = mosquitto.url.replace("mqtt:", "mqtts:")
+        known = parse_broker(url, ca=pem)
+        (a, seen), (b, _) = (stack.enter_context(present(who, known)) for who in members)
+        eventually(lambda: seen)
+        a.transport.connect(b.node_id, [b.address])
+        a.transport.send(b.node_id, "data", wire.Frame("x", {}, (bytes(3_000_000),)))
+        b.until(lambda: bool(b.frames))
+        assert len(b.frames[0][2].body or b"") == 3_000_000
+
+
+# paho leaves the socket of a failed handshake to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_broker_that_the_ca_does_not_know_is_told_nothing(tmp_path: Path) -> None:
+    if program() is None:
+        pytest.skip("mosquitto is not installed")
+    pem = certificate(tmp_path)
+    settings = ["allow_anonymous true", f"certfile {pem}", f"keyfile {pem.with_suffix('.key')}"]
+    with Mosquitto(tmp_path, settings) as mosquitto:
+        unknown = parse_broker(mosquitto.url.replace("mqtt:", "mqtts:"))
+        with pytest.raises(Unavailable, match="certificate"), Visit(unknown, "0" * 64, 0.5):
+            pass
 
 
 def test_a_small_limit_of_the_broker_is_kept(members: Identities, tmp_path: Path) -> None:
