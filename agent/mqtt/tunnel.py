@@ -5,6 +5,9 @@ loses, doubles or changes the order of ends the stream. (Brokers do lose message
 connection that breaks.) Each side may send so many messages as the other one has granted, so that the broker never has to
 keep more of a stream than that; a message is granted again once whoever reads the stream has taken it.
 
+All streams to an agent wait in one line at the broker, heartbeats with them. So a stream is granted what is read of it in
+`AHEAD_S`, as it was read lately: then the line is about that long, however many streams there are and whatever carries them.
+
     opener                                    other side
     HELLO(grant, who)                 ->
                                       <-      WELCOME(grant)                  or RESET(why)
@@ -16,6 +19,7 @@ keep more of a stream than that; a message is granted again once whoever reads t
 
 from __future__ import annotations
 
+import math
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
@@ -23,6 +27,10 @@ from enum import IntEnum
 from edgepart.planner.errors import FrameError
 
 HEADER = struct.Struct("!BQ")
+AHEAD_S = 0.15
+"""Longer suits a far broker; shorter keeps heartbeats from waiting."""
+LEAST = 2
+"""Messages granted of a stream that nobody knows the speed of: one is read while the next one comes."""
 MOST_WHY_BYTES = 300
 
 
@@ -79,13 +87,16 @@ class Tunnel:
     """One side of a stream. It says what may be sent, and what came; it is over when anything is wrong."""
 
     def __init__(self, window: int) -> None:
-        """`window`: messages that the other side may have on the way to us."""
+        """`window`: messages that the other side may have on the way to us, at most."""
         self._window = window
-        self._granted = window
+        self._granted = min(LEAST, window)
         self._may_send = 0
         self._sent = 0
         self._came = 0
         self._used = 0
+        self._used_then = 0
+        self._granted_at = -math.inf
+        """When more was granted last; `_used_then` had been used."""
         self._told = 0
         self.opened = False
         """Whether the other side has granted anything yet."""
@@ -120,13 +131,22 @@ class Tunnel:
         self.ended_out = True
         return Message(Kind.END, self._sent)
 
-    def used(self) -> Message | None:
+    def used(self, now: float) -> Message | None:
         """The stream's reader has taken a message's bytes; the CREDIT to send, where it is time for one."""
         self._used += 1
-        if self.ended_in or self._used + self._window - self._granted < max(1, self._window // 2):
+        ahead = self._ahead(now)
+        if self.ended_in or self._granted - self._used > ahead // 2:
             return None
-        self._granted = self._used + self._window
+        self._granted_at, self._used_then = now, self._used
+        self._granted = max(self._granted, self._used + ahead)
         return Message(Kind.CREDIT, self._granted)
+
+    def _ahead(self, now: float) -> int:
+        """How many messages may be on the way."""
+        seconds = now - self._granted_at
+        lately = self._used - self._used_then
+        ahead = math.ceil(lately * AHEAD_S / seconds) if seconds > 0 else self._window
+        return min(self._window, max(LEAST, ahead))
 
     # What comes in
 

@@ -290,7 +290,7 @@ class Tunnels:
                     end.waiting[0] = chunk[count:]
                     continue
                 end.waiting.popleft()
-                if (credit := end.tunnel.used()) is not None and not end.over:
+                if (credit := end.tunnel.used(time.monotonic())) is not None and not end.over:
                     self._say(end, credit)
             if end.over:
                 self._drop(end, "the other side ended it")

@@ -278,6 +278,44 @@ def test_whoever_sends_more_than_was_granted_is_cut_off() -> None:
         tunnel.take(Message(Kind.DATA, 2, b"x"))
 
 
+def open_tunnels(window: int) -> tuple[Tunnel, Tunnel]:
+    """Who writes, and who reads."""
+    writer, reader = Tunnel(window), Tunnel(window)
+    writer.open(reader.grant)
+    reader.open(writer.grant)
+    return writer, reader
+
+
+@given(st.integers(1, 9), st.lists(st.floats(0, 5), min_size=1, max_size=60))
+def test_who_reads_at_any_pace_is_always_sent_more_and_never_more_than_the_window(
+    window: int, waits: list[float]
+) -> None:
+    writer, reader = open_tunnels(window)
+    now, on_the_way = 0.0, 0
+    for wait in waits:
+        while writer.has_room:
+            reader.take(writer.data(b"x"))
+            on_the_way += 1
+        assert 1 <= on_the_way <= window
+        now += wait
+        if (credit := reader.used(now)) is not None:
+            writer.take(credit)
+        on_the_way -= 1
+
+
+@pytest.mark.parametrize(("each_s", "most"), [(0.0, 8), (0.001, 8), (0.15 / 5, 6), (0.15 / 3, 4), (1.0, 2)])
+def test_as_much_is_on_the_way_as_is_read_in_a_moment(each_s: float, most: int) -> None:
+    writer, reader = open_tunnels(8)
+    on_the_way: list[int] = []
+    for turn in range(40):
+        while writer.has_room:
+            reader.take(writer.data(b"x"))
+        on_the_way.append(writer._sent - turn)
+        if (credit := reader.used(turn * each_s)) is not None:
+            writer.take(credit)
+    assert most - 1 <= max(on_the_way[10:]) <= most
+
+
 @pytest.mark.parametrize("kind", [Kind.HELLO, Kind.WELCOME])
 def test_what_has_no_place_in_an_open_stream_ends_it(kind: Kind) -> None:
     tunnel = Tunnel(window=2)
