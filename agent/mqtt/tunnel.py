@@ -6,7 +6,7 @@ connection that breaks.) Each side may send so many messages as the other one ha
 keep more of a stream than that; a message is granted again once whoever reads the stream has taken it.
 
 All streams to an agent wait in one line at the broker, heartbeats with them. So a stream is granted what is read of it in
-`AHEAD_S`, as it was read lately: then the line is about that long, however many streams there are and whatever carries them.
+`AHEAD_S`, as it was read lately: then the line is about that long, however many streams there are.
 
     opener                                    other side
     HELLO(grant, who)                 ->

@@ -132,7 +132,7 @@ def test_an_agent_that_stops_ends_its_links_at_once(members: Identities, mosquit
             eventually(lambda: seen)
             a.transport.connect(b.node_id, [b.address])
         a.until(lambda: (members[1].node_id, False) in a.changes())
-        with pytest.raises(Unavailable, match="nobody of that id|has left"):
+        with pytest.raises(Unavailable, match=r"nobody of that id|has left"):
             a.transport.connect(members[1].node_id, [mqtt_address(members[1].node_id)])
 
 
