@@ -145,8 +145,8 @@ class Tunnel:
         """How many messages may be on the way."""
         seconds = now - self._granted_at
         lately = self._used - self._used_then
-        ahead = math.ceil(lately * AHEAD_S / seconds) if seconds > 0 else self._window
-        return min(self._window, max(LEAST, ahead))
+        ahead = lately * AHEAD_S / seconds if seconds > 0 else math.inf
+        return min(self._window, max(LEAST, math.ceil(min(ahead, self._window))))
 
     # What comes in
 
