@@ -31,7 +31,7 @@ class Station:
 
     def __post_init__(self) -> None:
         self.transport = Transport(
-            self.identity, self._frame, self._link, self.on_join, self.options, self.carrier
+            self.identity, self._frame, self._link, self.on_join, self.options, carrier=self.carrier
         )
         self.address: Address = self.transport.listen("127.0.0.1", 0)
 
