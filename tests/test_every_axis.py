@@ -35,6 +35,7 @@ AXES = {
     "sound_1d_small": {"channel", "width"},
     "unet_256_small": {"channel", "height", "width"},
     "vit_b16_small": {"sequence", "feature", "inner"},
+    "yolo_640_small": {"channel", "height", "width"},
 }
 """What each must have at least."""
 

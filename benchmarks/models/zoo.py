@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from benchmarks.models import converted, listening, recurrent, transformers, vision
+from benchmarks.models import converted, detection, listening, recurrent, transformers, vision
 from benchmarks.models.converted import Convert
 from benchmarks.models.exported import EXPORTS, exported, has_torch
 from benchmarks.models.inputs import sample_inputs
@@ -80,6 +80,7 @@ ARCHITECTURES: Mapping[str, tuple[Build, Build]] = {
         transformers.vit,
         partial(transformers.vit, layers=2, width=64, heads=4, side=64),
     ),
+    "yolo_640": (detection.yolo, partial(detection.yolo, side=64, base=4, classes=4)),
 }
 """Standard architectures with seeded random weights: how each is built, and a small one of the same kind."""
 

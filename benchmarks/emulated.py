@@ -1,0 +1,317 @@
+"""Emulated hosts with agents, for the benchmarks: models are deployed on some of them and asked from the first one, and
+the same host alone runs a bare ONNX Runtime session, which is what speed-ups are over. A door: the laboratory.
+
+What an agent does besides ONNX Runtime's runs (frames, TLS, Python) is not slowed down, and is done for all hosts by
+this machine's cores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from tests.lab.cluster import cluster
+from tests.lab.hosts import Host
+from tests.lab.lab import Lab
+
+from benchmarks.asker import Asked, Job
+from benchmarks.comparing import alone
+from benchmarks.models import LIGHT, light, sample_inputs, zoo_model
+from benchmarks.serving import client_of, deploy, settle
+from edgepart.agent.messages import DeployOptions
+from edgepart.cli.client import Client
+from edgepart.cli.local import LocalCluster
+from edgepart.cli.verifying import measured_report
+from edgepart.planner.errors import EdgepartError, InternalError
+from edgepart.planner.model import load_graph
+
+WARM_UP, REQUESTS = 3, 7
+TRIES = 3
+"""A measurement during which the plan changed is made again."""
+QUICK = "1gbit"
+"""What a model's weights are sent at where links are slow: it is not what is measured."""
+ASK_WITHIN_S = 1200.0
+ALIKE = 0.93
+"""Of equal hosts, one that found itself below this share of the quickest was disturbed while it measured itself."""
+
+BARE = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from benchmarks.executor import Bare
+with np.load(sys.argv[2]) as file:
+    inputs = dict(file)
+run = Bare(Path(sys.argv[1]), 1)
+run(inputs)
+times = []
+for _ in range(5):
+    began = time.perf_counter()
+    run(inputs)
+    times.append(time.perf_counter() - began)
+print(sorted(times)[2])
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to deploy on how many of the hosts."""
+
+    model: str
+    hosts: int
+    strategy: str = "auto"
+    objective: str = "latency"
+    count: int = REQUESTS
+    at_once: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.model} on {self.hosts}, {self.strategy}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of a case. Times are in seconds."""
+
+    case: Case
+    rate: str
+    slow: tuple[float, ...]
+    """Of the hosts that could be used."""
+    used: tuple[str, ...]
+    strategy: str
+    """That made the plan."""
+    bare_s: float
+    """A bare session on the fastest of the hosts, alone."""
+    latency_s: float
+    """Median at the client."""
+    seconds: tuple[float, ...]
+    inside_s: float
+    """Median as the gateway measured."""
+    answers_per_s: float
+    predicted_s: float
+    compute_s: Mapping[str, float]
+    """By device, what it computed for a request, as it measured itself."""
+    syncs: int
+    moved_bytes: int
+    largest_difference: float
+    why: str
+
+    @property
+    def speedup(self) -> float:
+        return self.bare_s / self.latency_s
+
+    @property
+    def ideal(self) -> float:
+        """The sum of the hosts' speeds over the fastest one's."""
+        return sum(min(self.slow) / slow for slow in self.slow)
+
+    @property
+    def gain(self) -> float:
+        """Answers per second over those of the fastest host alone."""
+        return self.answers_per_s * self.bare_s
+
+
+@dataclass
+class Hosts:
+    """Hosts that run agents. Made by `hosts`."""
+
+    lab: Lab
+    running: LocalCluster
+    rate: str
+    slow: tuple[float, ...]
+    folder: Path
+    say: Any
+    _bare_s: dict[tuple[str, float], float] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.lab.hosts)
+
+    def bare_s(self, model: str, factor: float | None = None) -> float:
+        """Median of a bare session's runs on a host that slow, the first one's speed without; measured once."""
+        key = (model, factor or self.slow[0])
+        if key not in self._bare_s:
+            path, inputs, _ = self._files(model)
+            host = self.names[self.slow.index(key[1])]
+            done = self.lab.run(
+                host, sys.executable, "-c", BARE, str(path), str(inputs), timeout_s=ASK_WITHIN_S
+            )
+            if done.returncode:
+                raise InternalError(f"the bare session failed: {done.stderr[-2000:]}")
+            self._bare_s[key] = float(done.stdout)
+            self.say(f"{model}: a bare session takes {self._bare_s[key]:.3f} s at slow={key[1]:g}")
+        return self._bare_s[key]
+
+    def measure(self, case: Case) -> Row:
+        """EdgepartError where it cannot be planned; InternalError where an answer is wrong."""
+        names, slow = self.names[: case.hosts], self.slow[: case.hosts]
+        bare_s = self.bare_s(case.model, min(slow))
+        _, inputs, expected = self._files(case.model)
+        name = f"{case.model.replace('_', '-')}-{case.strategy}-{case.hosts}"
+        card, asked, report = asyncio.run(self._deployed(case, name, names, inputs, expected))
+        if asked.wrong:
+            raise InternalError(f"{case}: wrong answers: {asked.wrong[:3]}")
+        began, ended = min(span[0] for span in asked.spans), max(span[1] for span in asked.spans)
+        seconds = tuple(stop - start for start, stop in asked.spans)
+        measured = report["measured"]["devices"]
+        row = Row(
+            case=case,
+            rate=self.rate,
+            slow=slow,
+            used=tuple(report["devices"]),
+            strategy=report["strategy"],
+            bare_s=bare_s,
+            latency_s=median(seconds),
+            seconds=seconds,
+            inside_s=median(asked.inside_s),
+            answers_per_s=len(seconds) / (ended - began),
+            predicted_s=float(card["predicted_latency_s"]),
+            compute_s={device: one["measured_compute_s"] or 0.0 for device, one in measured.items()},
+            syncs=int(report["syncs"]),
+            moved_bytes=sum(device["sent_bytes"] for device in report["devices"].values()),
+            largest_difference=asked.largest_difference,
+            why=str(report["why"]),
+        )
+        self.say(
+            f"{case} at {self.rate}: {row.latency_s:.3f} s, {row.speedup:.2f}x of {row.ideal:.2f} (predicted "
+            f"{row.predicted_s:.3f} s, by {row.strategy} on {len(row.used)}, {row.answers_per_s:.2f}/s)"
+        )
+        return row
+
+    async def _deployed(
+        self, case: Case, name: str, names: Sequence[str], inputs: Path, expected: Path
+    ) -> tuple[dict[str, Any], Asked, dict[str, Any]]:
+        options = DeployOptions(strategy=case.strategy, devices=tuple(names), objective=case.objective)
+        async with client_of(self.running.first) as client:
+            self._set_rates(QUICK if _is_slow(self.rate) else self.rate)
+            await deploy(client, model_path(case.model), name, options)
+            try:
+                card = await settle(client, name)
+                self._set_rates(self.rate)
+                card, asked = await self._asked(client, case, name, inputs, expected, card)
+                return card, asked, await measured_report(client, name)
+            finally:
+                await client.undeploy(name)
+
+    async def _asked(
+        self, client: Client, case: Case, name: str, inputs: Path, expected: Path, card: dict[str, Any]
+    ) -> tuple[dict[str, Any], Asked]:
+        agent = self.running.first
+        job = Job(
+            agent.url, str(agent.state), name, str(inputs), str(expected), WARM_UP, case.count, case.at_once
+        )
+        for _ in range(TRIES):
+            asked = await asyncio.to_thread(self._ask, job)
+            if len(asked.epochs) == 1:
+                return card, asked
+            self.say(f"{case}: the plan changed meanwhile; measured again")
+            card = await settle(client, name)
+        raise InternalError(f"{case}: the plan changed during each of {TRIES} measurements")
+
+    def _ask(self, job: Job) -> Asked:
+        file = self.folder / "job.json"
+        file.write_text(json.dumps(asdict(job)))
+        command = (sys.executable, "-m", "benchmarks.asker", str(file))
+        done = self.lab.run(self.names[0], *command, timeout_s=ASK_WITHIN_S)
+        if done.returncode:
+            raise InternalError(f"the client failed: {done.stderr[-2000:]}")
+        return Asked(**json.loads(done.stdout))
+
+    def _set_rates(self, rate: str) -> None:
+        for name in self.names:
+            self.lab.set_rate(name, rate)
+
+    def _files(self, model: str) -> tuple[Path, Path, Path]:
+        """The model, inputs, and what one session answers to them."""
+        path = model_path(model)
+        inputs, expected = self.folder / f"{model}.inputs.npz", self.folder / f"{model}.expected.npz"
+        if not expected.exists():
+            given = model_inputs(model)
+            np.savez(inputs, **given)
+            np.savez(expected, **alone(path, given))
+        return path, inputs, expected
+
+
+def model_path(model: str) -> Path:
+    return light(model) if model in LIGHT else zoo_model(model).path
+
+
+def model_inputs(model: str) -> Mapping[str, Any]:
+    return sample_inputs(load_graph(light(model))) if model in LIGHT else zoo_model(model).inputs(0)
+
+
+@contextmanager
+def hosts(slow: Sequence[float], rate: str, say: Any, *, options: Sequence[str] = ()) -> Iterator[Hosts]:
+    """A host for each factor, all at this rate, with agents that have found and measured each other. LabError where there
+    can be no lab. `say(text)` is told how far it is."""
+    names = [Host(f"box-{number}", slow=factor, rate=rate) for number, factor in enumerate(slow, 1)]
+    with (
+        tempfile.TemporaryDirectory(prefix="edgepart-bench-") as folder,
+        Lab(names) as lab,
+        cluster(lab, options=options) as running,
+    ):
+        made = Hosts(lab, running, rate, tuple(slow), Path(folder), say)
+        asyncio.run(_until_alike(made))
+        yield made
+
+
+async def _until_alike(made: Hosts) -> None:
+    """Starts agents again that measured themselves while the machine did something else."""
+    for _ in range(TRIES):
+        speeds = await _speeds(made)
+        best = {family: max(one[family] for one in speeds.values()) for family in next(iter(speeds.values()))}
+        alike = {name: min(one[family] / best[family] for family in best) for name, one in speeds.items()}
+        parts = ", ".join(f"{name} {part:.0%}" for name, part in sorted(alike.items()))
+        made.say(f"what each measured of itself, of the best in any kind of operator: {parts}")
+        slower = [name for name, part in alike.items() if part < ALIKE]
+        if not slower:
+            return
+        for name in slower:
+            made.say(f"{name} is started again: it was disturbed while it measured itself")
+            agent = made.running.agents[name]
+            agent.stop()
+            agent.start()
+            made.running.wait(lambda agent=agent: agent.addresses, f"{name} to be up again", agent)
+        made.running.wait_for_members(len(made.names))
+    made.say("the hosts are still not what they should be; what follows is of unequal ones")
+
+
+async def _speeds(made: Hosts) -> dict[str, dict[str, float]]:
+    """By host and kind of operator, what it found itself able to do, times how slow it was made."""
+    factors = dict(zip(made.names, made.slow, strict=True))
+    async with client_of(made.running.first) as client:
+        for _ in range(240):
+            found = (await client.get("/api/devices"))["devices"]
+            if len(found) == len(factors):
+                return {
+                    one["name"]: {
+                        family: speed * factors[one["name"]] for family, speed in one["families"].items()
+                    }
+                    for one in found
+                }
+            await asyncio.sleep(0.25)
+    raise InternalError(f"of {len(factors)} hosts only {len(found)} told what they can do")
+
+
+def _is_slow(rate: str) -> bool:
+    from tests.lab.hosts import parse_rate
+
+    return parse_rate(rate) < parse_rate(QUICK)
+
+
+def each(made: Hosts, cases: Sequence[Case]) -> Iterator[Row]:
+    """Rows as they come; what cannot be planned is said and left out."""
+    for case in cases:
+        try:
+            yield made.measure(case)
+        except InternalError:
+            raise
+        except EdgepartError as error:
+            made.say(f"{case}: {error}")

@@ -1,0 +1,122 @@
+"""How much sooner an answer comes from several hosts than from one: the README's speed-ups, in the laboratory (as root).
+
+    python -m benchmarks.latency [--models A,B] [--hosts 2,4] [--slow 8 | --slow 4,8,8,16] [--rate 1gbit] [--strategy auto]
+                                 [--markdown] [--json FILE]
+
+A speed-up is what a bare ONNX Runtime session takes on the fastest of the hosts alone, over what a client on the first
+host waits for the cluster's answer. Nothing here passes or fails. The machine should have nothing else to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.emulated import Case, Row, each, hosts
+from benchmarks.machine import describe, sentence, show_table
+from edgepart.cli.output import nbytes, note, seconds
+
+MODELS = ("vgg19", "resnet50", "inception_v1", "yolo_640")
+COUNTS = (2, 4)
+SLOW = 8.0
+RATE = "1gbit"
+
+
+def factors(text: str, most: int) -> tuple[float, ...]:
+    """One for each host: as they are written, or the only one as often as hosts are wanted.
+
+    >>> factors("8", 2), factors("4,8,16", 2)
+    ((8.0, 8.0), (4.0, 8.0, 16.0))
+    """
+    given = tuple(float(one) for one in text.split(","))
+    return given * most if len(given) == 1 else given
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(one) for one in text.split(","))
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def latencies(rows: Sequence[Row]) -> Table:
+    columns = ("model", "hosts", "speed-up", "of the ideal", "latency", "bare session", "predicted")
+    found = Table(*columns, "busiest computes", "rest", "exchanges", "moved", "difference")
+    for column in found.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        busiest_s = max(row.compute_s.values(), default=0.0)
+        found.add_row(
+            row.case.model,
+            " ".join(f"{slow:g}" for slow in row.slow) if len(set(row.slow)) > 1 else str(len(row.slow)),
+            f"{row.speedup:.2f}x",
+            f"{row.speedup / row.ideal:.0%}",
+            seconds(row.latency_s),
+            seconds(row.bare_s),
+            seconds(row.predicted_s),
+            seconds(busiest_s),
+            seconds(row.latency_s - busiest_s),
+            str(row.syncs),
+            nbytes(row.moved_bytes),
+            f"{row.largest_difference:.0e}",
+        )
+    return found
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """Those that the laboratory's benchmarks share."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", type=names, default=MODELS)
+    parser.add_argument("--hosts", type=numbers, default=COUNTS, help="how many to use, in turn (2,4)")
+    parser.add_argument(
+        "--slow", default=f"{SLOW:g}", help="times as slow as this machine; or for each: 4,8,8,16"
+    )
+    parser.add_argument("--rate", type=names, default=(RATE,), help="what hosts send at, in turn (1gbit)")
+    parser.add_argument("--markdown", action="store_true", help="print tables as documents have them")
+    parser.add_argument("--json", type=Path, help="write every number there")
+    return parser
+
+
+def measured(slow: str, rate: str, cases: Sequence[Case], options: Sequence[str] = ()) -> Iterator[Row]:
+    with hosts(factors(slow, max(case.hosts for case in cases)), rate, note, options=options) as made:
+        yield from each(made, cases)
+
+
+def write(path: Path | None, rows: Sequence[Any], load: Sequence[float]) -> None:
+    """All numbers, with the machine and how busy it was before and after."""
+    if path is not None:
+        document = {"machine": describe(), "load_before": load, "load_after": os.getloadavg()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**document, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--strategy", default="auto")
+    options = parser.parse_args(given)
+    load = os.getloadavg()
+    rows: list[Row] = []
+    cases = [Case(model, count, options.strategy) for model in options.models for count in options.hosts]
+    for rate in options.rate:
+        rows.extend(measured(options.slow, rate, cases))
+        write(options.json, rows, load)
+    print(sentence())
+    for rate in options.rate:
+        print(f"\nHosts {options.slow} times as slow, {rate}:\n")
+        show_table(latencies([row for row in rows if row.rate == rate]), options.markdown)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
