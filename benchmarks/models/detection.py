@@ -13,7 +13,7 @@ BINS = 16
 
 
 def yolo(side: int = 640, base: int = 32, depth: int = 1, classes: int = 80) -> ModelProto:
-    """Like YOLOv8 (Jocher et al. 2023): a backbone of cross-stage parts, a pyramid up and down, three heads without anchors,
+    """Like YOLOv8 (Jocher et al. 2023): a backbone of cross-stage parts, a pyramid up and down, heads without anchors,
     and boxes decoded in the model. With base 32 it has the widths of the small one, 28.6 GFLOPs at 640x640.
 
     Gives (1, 4 + classes, places)."""
