@@ -223,7 +223,8 @@ class LocalCluster:
         def settled() -> bool:
             seen = [self.status(agent) for agent in self.living]
             return len({view["leader"] for view in seen}) == 1 and all(
-                view["leader"] and sum(m["state"] == "alive" for m in view["members"]) == count
+                view["leader"]
+                and sum(m["state"] == "alive" and m["measured"] for m in view["members"]) == count
                 for view in seen
             )
 
