@@ -279,7 +279,8 @@ async def _until_alike(made: Hosts) -> None:
             agent.stop()
             agent.start()
             made.running.wait(lambda agent=agent: agent.addresses, f"{name} to be up again", agent)
-        made.running.wait_for_members(len(made.names))
+            # One after the other: they share this machine's cores.
+            made.running.wait_for_members(len(made.names))
     made.say("the hosts are still not what they should be; what follows is of unequal ones")
 
 
