@@ -13,6 +13,7 @@ from typing import Any
 from edgepart.agent.control import Card
 from edgepart.planner.cluster import Cluster, Device, Link, Medium, from_json, to_json
 from edgepart.planner.errors import FrameError, UsageError
+from edgepart.planner.twins import levelled
 
 NOISE = 0.3
 """A link or device whose numbers moved by less than this part is the same; more would make every breeze a replan."""
@@ -84,7 +85,8 @@ def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
 def cluster_of(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
     """The devices that have a card and a name, in the cards' order, with every link that either end measured.
 
-    `names` gives the device's name in the plan by node id. A link measured from both ends takes the worse of each number.
+    `names` gives the device's name in the plan by node id. A link measured from both ends takes the worse of each number;
+    equal boxes are taken to be equally fast (planner/twins.py).
     """
     measured = {names[card.node]: read(card.document) for card in cards if card.node in names}
     links: dict[tuple[str, str], Link] = {}
@@ -94,7 +96,7 @@ def cluster_of(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
             if other in measured and other != name:
                 pair = (min(name, other), max(name, other))
                 links[pair] = _worse(links.get(pair, link), link)
-    devices = tuple(replace(one.device, name=name) for name, one in measured.items())
+    devices = levelled([replace(one.device, name=name) for name, one in measured.items()])
     cluster = Cluster(devices, links)
     crowds = [one.together for one in measured.values() if one.together is not None]
     return _sharing(cluster, crowds, names)

@@ -40,7 +40,7 @@ TRIES = 3
 QUICK = "1gbit"
 """What a model's weights are sent at where links are slow: it is not what is measured."""
 ASK_WITHIN_S = 1200.0
-ALIKE = 0.93
+ALIKE = 0.8
 """Of equal hosts, one that found itself below this share of the quickest was disturbed while it measured itself."""
 
 BARE = """
@@ -267,9 +267,9 @@ async def _until_alike(made: Hosts) -> None:
     for _ in range(TRIES):
         speeds = await _speeds(made)
         best = {family: max(one[family] for one in speeds.values()) for family in next(iter(speeds.values()))}
-        alike = {name: min(one[family] / best[family] for family in best) for name, one in speeds.items()}
+        alike = {name: median(one[family] / best[family] for family in best) for name, one in speeds.items()}
         parts = ", ".join(f"{name} {part:.0%}" for name, part in sorted(alike.items()))
-        made.say(f"what each measured of itself, of the best in any kind of operator: {parts}")
+        made.say(f"what each measured of itself, of the best, in the median kind of operator: {parts}")
         slower = [name for name, part in alike.items() if part < ALIKE]
         if not slower:
             return
