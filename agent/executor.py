@@ -150,6 +150,8 @@ class Executor:
         self._counters = Counters()
         self._changed = Condition()
         self._stopping = False
+        self._unblocked = START
+        """The transfer that woke the compute thread last."""
         self._busy_since: float | None = None
         self._thread = Thread(target=self._work, name=COMPUTE_THREAD, daemon=True)
 
@@ -219,7 +221,11 @@ class Executor:
             received = self._counters.received_bytes
             received[source] = received.get(source, 0) + sum(map(value_bytes, values))
             out = self._take(message, values, source)
-            self._changed.notify()
+            task = self._tasks.get(message.request)
+            if task is not None and task.progress.ready:
+                # Only then: of several pieces that a step needs, the last one wakes the thread.
+                self._unblocked = message.transfer
+                self._changed.notify()
         self._post(out)
 
     def cancel(self, request: str) -> None:
@@ -372,6 +378,7 @@ class Executor:
             return
         began_s = self._recorder.now()
         self._changed.wait()
+        awaited = task.installed.schedule.incoming.get(self._unblocked, awaited)
         source = awaited.source
         node = task.installed.nodes[source] if source != GATEWAY else ""
         self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)

@@ -172,6 +172,21 @@ class Progress:
         return self._next >= len(self.schedule.program.steps)
 
     @property
+    def ready(self) -> bool:
+        """Whether `next_work` would give something, or find that all is done: nothing has to come before."""
+        if self._working:
+            return False
+        steps, at = self.schedule.program.steps, self._next
+        while at < len(steps):
+            step = steps[at]
+            if not isinstance(step, Receive):
+                return True
+            if step.transfer not in self._arrived:
+                return False
+            at += 1
+        return True
+
+    @property
     def awaited(self) -> Transfer | None:
         """What has to come before the next step; None where it is something else that is to be done next."""
         step = None if self.finished else self.schedule.program.steps[self._next]
