@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from edgepart.agent.messages import DeployOptions, Epoch
 
 ALIVE = "alive"
+LEAVING = "leaving"
+"""Alive, and about to go: it serves until others have taken over. Only of members; a sighting says ALIVE."""
 SUSPECT = "suspect"
 DEAD = "dead"
 LEFT = "left"
@@ -85,6 +87,25 @@ class Opinion:
 
     node: str
     status: str
+
+
+LEAVES = "leaves"
+"""In a member's `Hello.version`, after the plus: it understands `Leaving`. One that does not would end the link."""
+
+
+def understands_leaving(version: str) -> bool:
+    """
+    >>> understands_leaving("1.2+traces.leaves"), understands_leaving("1.2+traces")
+    (True, False)
+    """
+    return LEAVES in version.partition("+")[2].split(".")
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The sender is about to go, and serves until others do without it; `Goodbye` follows."""
+
+    boot: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,6 +337,7 @@ ControlMessage = (
     | View
     | AskAbout
     | Opinion
+    | Leaving
     | Goodbye
     | Card
     | Deployments

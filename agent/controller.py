@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from edgepart.agent.bindings import is_variant, parent_of
 from edgepart.agent.control import Latency, Prepare, Retire, Standing, Want
-from edgepart.agent.cutover import RESEND_S, Cutover, World, epochs
+from edgepart.agent.cutover import Cutover
 from edgepart.agent.deployments import DeploymentMap
 from edgepart.agent.events import Effect, PlanComputed, PlanFailed, Send
 from edgepart.agent.messages import Epoch
+from edgepart.agent.placement import RESEND_S, World, epochs
 from edgepart.agent.planning import PlanningTiming
 from edgepart.agent.variants import Variants
 
@@ -28,12 +29,14 @@ class Controller:
         adopt: Callable[[str], Prepare | None],
         timing: PlanningTiming | None = None,
         variants: Callable[[], Iterable[Prepare]] = tuple,
+        spares: Callable[[str], Iterable[Prepare]] = lambda name: (),
     ) -> None:
         """`adopt`: the plan of a deployment that serves on this device already; it goes on if it still
-        can. `variants`: those of all variants that do."""
+        can. `variants`: those of all variants that do. `spares`: those that it has ready beside."""
         self.term = term
         self._adopt = adopt
         self._held_variants = variants
+        self._held_spares = spares
         self._timing = timing or PlanningTiming()
         self._epochs: Iterator[Epoch] = epochs(term)
         self._cutovers: dict[str, Cutover] = {}
@@ -48,12 +51,14 @@ class Controller:
         effects: list[Effect] = []
         for name, entry in living.items():
             if name not in self._cutovers:
-                self._cutovers[name] = Cutover(entry, self._adopt(name), self._timing)
+                self._cutovers[name] = Cutover(
+                    entry, self._adopt(name), self._timing, held=self._held_spares(name)
+                )
                 held = [order for order in self._held_variants() if parent_of(order.deployment) == name]
                 self._variants[name] = Variants(entry, held, now, self._timing)
             cutover = self._cutovers[name]
             cutover.deployment = entry
-            world = replace(world, orders=tuple(self._orders()))
+            world = replace(world, orders=tuple(self._orders()), spares=tuple(self._spares()))
             effects += cutover.step(world, self._epochs, now)
             world = replace(world, orders=tuple(self._orders()))
             effects += self._variants[name].step(cutover, world, self._epochs, now)
@@ -64,6 +69,10 @@ class Controller:
         variants = [v.cutover for kept in self._variants.values() for v in kept.kept.values()]
         for cutover in (*self._cutovers.values(), *variants):
             yield from (p.order for p in (cutover.active, cutover.next) if p is not None)
+
+    def _spares(self) -> Iterator[Prepare]:
+        for cutover in self._cutovers.values():
+            yield from (placement.order for placement in cutover.spares)
 
     def _sweep(self, world: World, now: float) -> Iterator[Effect]:
         """Variants that members hold and nobody keeps: given up here, or made by a leader that is gone."""

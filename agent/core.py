@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from edgepart.agent.bindings import is_variant
 from edgepart.agent.control import (
     ALIVE,
+    LEAVING,
     REFUSED,
     Activate,
     Card,
@@ -31,9 +32,9 @@ from edgepart.agent.control import (
     Timed,
     View,
     Want,
+    understands_leaving,
 )
 from edgepart.agent.controller import Controller
-from edgepart.agent.cutover import World
 from edgepart.agent.deployments import DeploymentMap
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.election import Election, ElectionTiming
@@ -62,6 +63,7 @@ from edgepart.agent.events import (
 )
 from edgepart.agent.follower import Follower
 from edgepart.agent.membership import Facts, Membership, Timing
+from edgepart.agent.placement import World
 from edgepart.agent.planning import Cluster, PlanningTiming
 from edgepart.agent.profiles import ProfileBook
 
@@ -127,6 +129,17 @@ class Core:
     def leader(self) -> str:
         """Node id, empty while nobody leads."""
         return self.election.leader
+
+    @property
+    def needed(self) -> bool:
+        """Whether plans that serve here need this device, and others could come to do without it."""
+        me = self.membership.facts.node
+        others = [member for member in self.membership.members() if member.node != me]
+        deaf = any(m.node == self.leader and not understands_leaving(m.version) for m in others)
+        if deaf or all(member.status != ALIVE for member in others):
+            return False
+        serving = [o for entry in self.deployments.living() for o in self.follower.serving(entry.name)]
+        return any(node == me for order in serving for _, node in order.names)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; what the shell has to do, in this order. UsageError where a user's request cannot be
@@ -258,7 +271,8 @@ class Core:
                 leads = effect.leader == self.node
                 adopt, variants = self.follower.active, self.follower.variants
                 timing = self.timing.planning
-                self.controller = Controller(effect.term, adopt, timing, variants) if leads else None
+                spares = self.follower.spares
+                self.controller = Controller(effect.term, adopt, timing, variants, spares) if leads else None
         election = self.election
         self.membership.announce(election.leader, election.term, election.seen_term, now)
         yield from self._watch_quietly(now)
@@ -380,7 +394,7 @@ class Core:
             return []
         self._stale = False
         members = self.membership.members()
-        here = {member.node for member in members if member.status == ALIVE} | {self.node}
+        here = {member.node for member in members if member.status in (ALIVE, LEAVING)} | {self.node}
         cards = {node: card for node, card in self.cards.items() if node in here}
         cluster = Cluster(members, cards, self._digests, self.membership.broken_links())
         reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}

@@ -7,12 +7,12 @@ that are missing are given; so lost orders, restarts and new leaders need no cas
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from hashlib import sha256
 
-from edgepart.agent import room
-from edgepart.agent.bindings import parent_of
+from edgepart.agent import room, standing
+from edgepart.agent.bindings import is_variant
 from edgepart.agent.cards import read
 from edgepart.agent.control import (
     FAILED,
@@ -23,83 +23,20 @@ from edgepart.agent.control import (
     Holding,
     Latency,
     Prepare,
-    Report,
     Retire,
     Standing,
-    Version,
 )
-from edgepart.agent.drift import DriftBook
 from edgepart.agent.events import ComputePlan, Effect, PlanComputed, PlanFailed, PlanKey, Send
 from edgepart.agent.judging import Judge, busiest_s, measured_over_predicted, seconds_as_measured
 from edgepart.agent.messages import NO_EPOCH, Epoch
-from edgepart.agent.planning import Cluster, Planning, PlanningTiming, compute, nothing_new
-from edgepart.agent.profiles import ProfileBook
+from edgepart.agent.placement import RESEND_S, Placement, World
+from edgepart.agent.planning import Planning, PlanningTiming, compute, nothing_new
 from edgepart.agent.refining import Refining
+from edgepart.agent.spares import Spares
 from edgepart.planner.plan import from_bytes
 
-COPIES = 2
-"""A deployment is acknowledged when so many members have its model and its entry (or all, where there are
-fewer)."""
 EVERYWHERE_BYTES = 100_000_000
 """Models up to this are stored by every member: whoever leads next, or is cut off, need not fetch it first."""
-RESEND_S = 3.0
-"""An order whose effect no report shows is given again after this."""
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """What the leader sees."""
-
-    node: str
-    term: int
-    cluster: Cluster
-    reports: Mapping[str, Report]
-    """Of the members' present processes only."""
-    profiles: ProfileBook = field(default_factory=ProfileBook)
-    """What segments take."""
-    orders: tuple[Prepare, ...] = ()
-    """All plans that serve or are on their way, of every deployment."""
-    drifts: DriftBook = field(default_factory=DriftBook)
-    """How far devices are from what they were calibrated to do."""
-
-    @property
-    def nodes(self) -> list[str]:
-        return [member.node for member in self.cluster.members]
-
-    def holding(self, node: str, deployment: str, epoch: Epoch) -> Holding | None:
-        for holding in self.reports[node].holdings if node in self.reports else ():
-            if (holding.deployment, holding.epoch) == (deployment, epoch):
-                return holding
-        return None
-
-    def holders(self, model: str) -> list[str]:
-        return [node for node in self.nodes if node in self.reports and model in self.reports[node].models]
-
-
-@dataclass(slots=True)
-class Placement:
-    """A plan on its way or in use."""
-
-    order: Prepare
-    sent_at: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When which order last went to which node."""
-    instead_of_s: float = math.inf
-    """What the plan that it is to replace takes."""
-    made_for: PlanKey | None = None
-    """What it was computed for; None where another leader had it computed."""
-    chosen: bytes = b""
-    """What it was made from, where that is known."""
-    note: str = ""
-    """Why it is not the one that was predicted to be the best at first."""
-
-    @property
-    def epoch(self) -> Epoch:
-        return self.order.epoch
-
-    @property
-    def nodes(self) -> list[str]:
-        """Those with a program."""
-        return [node for _, node in self.order.names]
 
 
 class Cutover:
@@ -112,11 +49,14 @@ class Cutover:
         timing: PlanningTiming,
         *,
         awaited: bool = False,
+        held: Iterable[Prepare] = (),
     ) -> None:
-        """`awaited`: requests wait for its first plan, which is made in haste then."""
+        """`awaited`: requests wait for its first plan, which is made in haste then. `held`: what this device has ready
+        beside `adopted`."""
         self.deployment = deployment
         self.active = Placement(adopted) if adopted else None
         self.next: Placement | None = None
+        self.spares = Spares(adopted, held)
         self.planning = Planning(timing)
         self.refining = Refining(timing.refining)
         self.standing: Standing | None = None
@@ -148,13 +88,14 @@ class Cutover:
     def step(self, world: World, new_epoch: Iterator[Epoch], now: float) -> list[Effect]:
         """Give the orders that are missing."""
         effects: list[Effect] = list(self._abandon(world, now))
+        self._step_in(world)
         effects += self._promote(world)
         effects += self._store(world, now)
         effects += self._plan(world, new_epoch, now)
-        for placement in (self.active, self.next):
-            if placement is not None:
-                effects += self._order(placement, world, now)
+        self._make_room(world)
         effects += self._retire(world)
+        for placement in self._placements():
+            effects += self._order(placement, world, now)
         effects += self._stand(world)
         return effects
 
@@ -169,12 +110,14 @@ class Cutover:
         return self.judge.hears(latency)
 
     def wake_at(self, now: float) -> float:
-        resend = [
-            at + RESEND_S for p in (self.active, self.next) if p is not None for at in p.sent_at.values()
-        ]
+        resend = [at + RESEND_S for placement in self._placements() for at in placement.sent_at.values()]
         fetch = [at + RESEND_S for at in self._fetch_at.values()]
         later = min((at for at in resend + fetch if at > now), default=math.inf)
         return min(later, self.planning.wake_at(now), self.refining.wake_at(now))
+
+    def _placements(self) -> list[Placement]:
+        """The one that serves first."""
+        return [p for p in (self.active, self.next, *self.spares) if p is not None]
 
     # What can no longer run
 
@@ -185,34 +128,53 @@ class Cutover:
                 if holding is not None and holding.state == FAILED:
                     self.planning.avoid(node, now)
                     self._trouble = f"{node} could not load its part: {holding.error}"
-        if self.active is not None and not self._can_run(self.active, world):
+        self.spares.give_up(world)
+        if self.active is not None and not self.active.can_run(world):
             self.active, self._lost = None, True
         if self.next is None:
             return
         outdated = self.next.order.version != self.deployment.version
-        if outdated or not self._can_run(self.next, world):
+        if outdated or not self.next.can_run(world) or self.next.loses(world):
             order = Retire(world.term, self.deployment.name, self.next.epoch)
             self.next = None
             yield from (Send(node, order) for node in world.nodes)
 
-    def _can_run(self, placement: Placement, world: World) -> bool:
-        def fine(node: str) -> bool:
-            holding = world.holding(node, self.deployment.name, placement.epoch)
-            return node in world.nodes and (holding is None or holding.state != FAILED)
+    def _step_in(self, world: World) -> None:
+        """A spare plan takes over from one that lost a device, or has one that leaves."""
+        lost = self.active is None and self._lost
+        if not lost and (self.next is not None or self.active is None or not self.active.loses(world)):
+            return
+        spare = self.spares.best(world)
+        if spare is None or spare.order.version != self.deployment.version:
+            return
+        if spare.is_ready(world):
+            self._serve(spare)
+        elif self.next is None:
+            self.next = spare  # what is missing of it is less than all of another one
 
-        return all(map(fine, placement.nodes))
+    def _serve(self, placement: Placement) -> None:
+        """New requests are to start on it."""
+        self.active, self._trouble, self._lost = placement, "", False
+        self.note = placement.note
+        if self.next is not None and self.next.epoch <= placement.epoch:
+            self.next = None
+        self.spares.clear()
 
     def _promote(self, world: World) -> Iterator[Effect]:
-        if self.next is None or self._ready(self.next, world) < len(self.next.nodes):
+        if self.next is None or not self.next.is_ready(world):
             return
-        if self.serving and self.active is not None and self._falls_short(self.next, world):
+        if (
+            self.serving
+            and self.active is not None
+            and not self.active.loses(world)
+            and self._falls_short(self.next, world)
+        ):
             self.planning.settle(self.active.order.plan)
             order = Retire(world.term, self.deployment.name, self.next.epoch)
             self.next = None
             yield from (Send(node, order) for node in world.nodes)
             return
-        self.active, self.next, self._trouble, self._lost = self.next, None, "", False
-        self.note = self.active.note
+        self._serve(self.next)
 
     def _falls_short(self, placement: Placement, world: World) -> bool:
         """Whether what its segments took says that the move is not worth it."""
@@ -230,10 +192,6 @@ class Cutover:
         many = self.deployment.options.objective == "throughput"
         return seconds_as_measured(plan, ratio, busiest_s(plan), many=many) >= placement.instead_of_s
 
-    def _ready(self, placement: Placement, world: World) -> int:
-        holdings = [world.holding(node, self.deployment.name, placement.epoch) for node in placement.nodes]
-        return sum(holding is not None and holding.state == READY for holding in holdings)
-
     # The model and the plan
 
     def _store(self, world: World, now: float) -> Iterator[Effect]:
@@ -241,7 +199,7 @@ class Cutover:
         model, size = self.deployment.model, self.deployment.model_bytes
         holders = world.holders(model)
         lacking = sorted((n for n in world.nodes if n not in holders), key=lambda n: (n != world.node, n))
-        copies = len(world.nodes) if size <= EVERYWHERE_BYTES else min(COPIES, len(world.nodes))
+        copies = len(world.nodes) if size <= EVERYWHERE_BYTES else min(standing.COPIES, len(world.nodes))
         missing = copies - len(holders)
         if world.node not in holders:
             missing = max(missing, 1)
@@ -262,7 +220,7 @@ class Cutover:
         if self.next is not None or world.node not in world.holders(self.deployment.model):
             return
         current = self.active
-        if current is None or current.order.version != self.deployment.version:
+        if current is None or current.order.version != self.deployment.version or current.loses(world):
             if (found := planning.needed(now)) is not None and self._has_room(found, world):
                 self._begin(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
@@ -273,7 +231,7 @@ class Cutover:
                     cluster,
                     b"",
                     urgent=True,
-                    quick=self._lost,
+                    quick=self._lost or (current is not None and current.loses(world)),
                     profiles=known,
                     taken=taken,
                 )
@@ -301,7 +259,7 @@ class Cutover:
                     refines=nothing_new(current.made_for, key),
                 )
         else:
-            yield from self._contingency(current, world, now)
+            yield from self._contingency(current, world, new_epoch, now)
 
     def _refine(self, key: PlanKey, world: World, now: float) -> None:
         """What was measured counts from the next plan on."""
@@ -328,6 +286,14 @@ class Cutover:
         return self._disappointed[1] if self._disappointed else ""
 
     def _begin(self, found: PlanComputed, world: World, new_epoch: Iterator[Epoch]) -> None:
+        weighed = self.serving and found.current_latency_s < math.inf
+        self.next = self._placement(found, world, new_epoch, weighed=weighed)
+        if not found.quick:
+            self.planning.settle(found.plan)
+
+    def _placement(
+        self, found: PlanComputed, world: World, new_epoch: Iterator[Epoch], *, weighed: bool = False
+    ) -> Placement:
         nodes = {name: node for node, name, _ in found.key.devices}
         order = Prepare(
             term=world.term,
@@ -340,28 +306,42 @@ class Cutover:
             sources=tuple(world.holders(self.deployment.model)),
             latency_s=found.latency_s,
             shapes=self.deployment.options.shapes,
-            weighed=self.serving and found.current_latency_s < math.inf,
+            weighed=weighed,
             memory_bytes=found.memory_bytes,
         )
-        self.next = Placement(
+        return Placement(
             order,
             instead_of_s=found.current_latency_s,
             made_for=found.key,
             chosen=found.chosen,
             note=found.note,
         )
-        if not found.quick:
-            self.planning.settle(found.plan)
 
-    def _contingency(self, current: Placement, world: World, now: float) -> Iterator[ComputePlan]:
-        """Nothing else is to be done: plan for the loss of one device."""
-        for node in sorted(set(current.nodes) - {world.node}):
+    def _contingency(
+        self, current: Placement, world: World, new_epoch: Iterator[Epoch], now: float
+    ) -> Iterator[ComputePlan]:
+        """Nothing else is to be done: plan for the loss of one device, and have that plan ready."""
+        for node in sorted(current.nodes, key=lambda node: (node == world.node, node)):
+            if node in self.spares:
+                continue
             key = self.planning.key(world.cluster, self.deployment, now, without=node)
             key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
-            if self.planning.ask(key, now, b"", urgent=False):
+            found = self.planning.found(key)
+            if found is not None and not is_variant(self.deployment.name):
+                if not self.spares.pending(world):
+                    self.spares.add(node, self._placement(found, world, new_epoch))
+            elif self.planning.ask(key, now, b"", urgent=False):
                 taken = room.taken(self._others(world))  # Its own plan does not serve any more then.
                 yield compute(key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken)
                 return
+
+    def _make_room(self, world: World) -> None:
+        """Spare plans give way."""
+        others = [*self._others(world), *(o for o in world.spares if o.deployment != self.deployment.name)]
+        while [*self.spares] and not room.all_fit(
+            [*others, *(p.order for p in self._placements())], world.cluster.cards
+        ):
+            self.spares.drop()
 
     def _others(self, world: World) -> list[Prepare]:
         return [order for order in world.orders if order.deployment != self.deployment.name]
@@ -412,7 +392,7 @@ class Cutover:
 
     def _retire(self, world: World) -> Iterator[Effect]:
         """What nobody will use: prepared by a leader that is gone, or abandoned while its device was away."""
-        kept = {placement.epoch: placement for placement in (self.active, self.next) if placement is not None}
+        kept = {placement.epoch: placement for placement in self._placements()}
         for node, report in world.reports.items():
             for holding in report.holdings:
                 if holding.deployment == self.deployment.name and not holding.active:
@@ -430,10 +410,10 @@ class Cutover:
     # How it stands
 
     def _stand(self, world: World) -> Iterator[Effect]:
-        standing = self._standing(world)
-        if standing != self.standing:
-            self.standing = standing
-            yield from (Send(node, standing) for node in world.nodes)
+        now = self._standing(world)
+        if now != self.standing:
+            self.standing = now
+            yield from (Send(node, now) for node in world.nodes)
 
     def _standing(self, world: World) -> Standing:
         state, text = self._state(world)
@@ -444,7 +424,7 @@ class Cutover:
             version=self.deployment.version,
             state=state,
             text=text,
-            acknowledged=self.serving and self._safe(world),
+            acknowledged=self.serving and standing.is_safe(self.deployment, world),
             epoch=self.active.epoch if self.active else NO_EPOCH,
             devices=tuple(name for name, _ in self.active.order.names) if self.active else (),
             error=failed.error if failed else self._trouble,
@@ -452,51 +432,18 @@ class Cutover:
             note=self.note,
         )
 
-    def _safe(self, world: World) -> bool:
-        """Model and entry survive the loss of any one device."""
-        enough = min(COPIES, len(world.nodes))
-        known = sum(
-            _knows(report, parent_of(self.deployment.name), self.deployment.version)
-            for report in world.reports.values()
-        )
-        return len(world.holders(self.deployment.model)) >= enough and known >= enough
-
     def _state(self, world: World) -> tuple[str, str]:
         holders = world.holders(self.deployment.model)
         if self.next is not None:
-            ready, total = self._ready(self.next, world), len(self.next.nodes)
-            return "preparing", f"preparing a plan: {ready} of {total} devices are ready"
+            return "preparing", standing.preparing(self.next, world)
         if self.active is not None and self.serving:
-            devices = ", ".join(name for name, _ in self.active.order.names) or "the gateways alone"
-            return "serving", f"serving on {devices}"
+            return "serving", standing.serving(self.active)
         if not holders:
             return "waiting", "no member here stores its model; start one that does"
         if world.node not in holders:
-            megabytes = self.deployment.model_bytes / 1e6
-            return "storing", f"copying the model ({megabytes:.1f} MB) to the leader"
+            return "storing", standing.storing(self.deployment)
         if self.planning.error is not None:
             return "failed", self.planning.error.error
         if not self.planning.key_devices():
-            return "waiting", self._why_no_devices(world)
+            return "waiting", self._trouble or standing.why_no_devices(self.deployment, world)
         return "planning", "computing a plan"
-
-    def _why_no_devices(self, world: World) -> str:
-        if self._trouble:
-            return self._trouble
-        wanted = ", ".join(self.deployment.options.devices)
-        here = ", ".join(member.name for member in world.cluster.members)
-        if wanted:
-            return f"none of the devices it may use ({wanted}) is ready; here are {here}"
-        return f"no device was measured yet; here are {here}"
-
-
-def _knows(report: Report, name: str, version: Version) -> bool:
-    return any(n == name and v >= version for n, v in report.versions)
-
-
-def epochs(term: int) -> Iterator[Epoch]:
-    """The epochs of one leadership, over all deployments."""
-    number = 0
-    while True:
-        number += 1
-        yield Epoch(term, number)

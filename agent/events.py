@@ -186,6 +186,11 @@ class LatencyMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaveAnnounced:
+    """The agent is going to stop on purpose, as soon as others do without it; LeaveRequested follows."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequested:
     """The agent is stopping on purpose."""
 
@@ -207,6 +212,7 @@ Event = (
     | SegmentsTimed
     | DriftMeasured
     | LatencyMeasured
+    | LeaveAnnounced
     | LeaveRequested
 )
 
@@ -246,7 +252,7 @@ class Member:
     """Unique among the members (membership.unique_names)."""
     boot: str
     status: str
-    """ALIVE, or SUSPECT until that is settled."""
+    """ALIVE, LEAVING, or SUSPECT until that is settled."""
     listen: tuple[str, ...]
     http: str
     version: str

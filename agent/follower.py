@@ -74,6 +74,16 @@ class Follower:
         variants = [order for order in self.variants() if parent_of(order.deployment) == deployment]
         return variants if first is None else [first, *variants]
 
+    def spares(self, deployment: str) -> list[Prepare]:
+        """The orders that brought plans that could follow the one that serves."""
+        serving = self._active.get(deployment, NO_EPOCH)
+        later = [
+            (epoch, held)
+            for (name, epoch), held in self._held.items()
+            if name == deployment and epoch > serving and held.state != FAILED
+        ]
+        return [held.order for _, held in sorted(later, key=lambda item: item[0])]
+
     def report(self, versions: tuple[tuple[str, Version], ...]) -> Report:
         holdings = [
             Holding(name, epoch, held.state, self._active.get(name) == epoch, held.error)

@@ -17,21 +17,25 @@ from dataclasses import dataclass, field, replace
 from edgepart.agent.control import (
     ALIVE,
     DEAD,
+    LEAVING,
     LEFT,
     SUSPECT,
     AskAbout,
     Goodbye,
     Heartbeat,
     Hello,
+    Leaving,
     Opinion,
     Sighting,
     View,
+    understands_leaving,
 )
 from edgepart.agent.dialing import Dialing, DialTiming
 from edgepart.agent.events import (
     ConnectFailed,
     Disconnect,
     Effect,
+    LeaveAnnounced,
     LeaveRequested,
     LinkDown,
     LinkUp,
@@ -104,6 +108,13 @@ class Peer:
     ask_at: float = math.inf
     opinions: dict[str, str] = field(default_factory=dict)
     """Of the other members, since it is suspect."""
+    leaving: bool = False
+    """Whether this start of it is about to go."""
+
+    @property
+    def standing(self) -> str:
+        """As a member."""
+        return LEAVING if self.leaving and self.status == ALIVE else self.status
 
 
 def verdict(opinions: Iterable[str], *, out_of_patience: bool) -> str:
@@ -152,7 +163,7 @@ class Membership:
         self._view_at = now + self.timing.view_s
         self._slack_s = 0.0
         self._due_at = self._settled_at = now
-        self._left = False
+        self._leaving = self._left = False
         self._told: tuple[Member, ...] = self.members()
         self._shown: tuple[Sighting, ...] = self._sightings()
 
@@ -161,12 +172,21 @@ class Membership:
     def members(self) -> tuple[Member, ...]:
         """Who is in, this device included, sorted by node id; suspects stay in until it is settled."""
         me = self.facts
-        rows = [(me.node, me.name, me.boot, ALIVE, me.listen, me.http, me.version)]
+        mine = LEAVING if self._leaving else ALIVE
+        rows = [(me.node, me.name, me.boot, mine, me.listen, me.http, me.version)]
         for peer in self.peers.values():
             if peer.status in (ALIVE, SUSPECT):
                 hello = peer.hello
                 rows.append(
-                    (peer.node, hello.name, hello.boot, peer.status, hello.listen, hello.http, hello.version)
+                    (
+                        peer.node,
+                        hello.name,
+                        hello.boot,
+                        peer.standing,
+                        hello.listen,
+                        hello.http,
+                        hello.version,
+                    )
                 )
         names = unique_names((row[0], row[1]) for row in rows)
         return tuple(Member(row[0], names[row[0]], *row[2:]) for row in sorted(rows))
@@ -225,6 +245,9 @@ class Membership:
                 self._dialing.hint(node, addresses, now, lasting=lasting)
             case Received(node, message):
                 effects += self._received(node, message, now)
+            case LeaveAnnounced():
+                self._leaving = True
+                effects += (Send(node, Leaving(self.facts.boot)) for node in self._told_of_leaving())
             case LeaveRequested():
                 return self._leave()
         return effects + self._settle(now)
@@ -286,6 +309,8 @@ class Membership:
                 if boot != peer.hello.boot:
                     return  # from before its restart
                 peer.hello = replace(peer.hello, incarnation=max(incarnation, peer.hello.incarnation))
+            case Leaving(boot):
+                peer.leaving |= boot == peer.hello.boot
             case Goodbye():
                 self._gone(peer, LEFT, now)
                 yield Disconnect(node, "it left")
@@ -316,6 +341,7 @@ class Membership:
         if peer is None:
             peer = self.peers[node] = Peer(node, hello, "", False, now, now)
         news = peer.hello.boot != hello.boot or peer.status != ALIVE
+        peer.leaving &= peer.hello.boot == hello.boot
         peer.hello, peer.heard_at = hello, now
         self._dialing.hint(node, hello.listen, now)
         if not peer.linked:
@@ -334,6 +360,8 @@ class Membership:
             self._views.pop(node, None)
         yield Send(node, self._beat())
         yield Send(node, View(self._sightings()))
+        if self._leaving and understands_leaving(hello.version):
+            yield Send(node, Leaving(self.facts.boot))
 
     def _viewed(self, sender: str, view: View, now: float) -> Iterator[Effect]:
         self._views[sender] = view
@@ -442,6 +470,9 @@ class Membership:
                 yield Send(node, View(sightings))
 
     # Small things
+
+    def _told_of_leaving(self) -> list[str]:
+        return [node for node in self.alive() if understands_leaving(self.peers[node].hello.version)]
 
     def _leave(self) -> list[Effect]:
         self._left = True

@@ -146,6 +146,11 @@ class Planning:
             return None
         return result
 
+    def found(self, key: PlanKey) -> PlanComputed | None:
+        """The plan for that, where there is one."""
+        result = self._results.get(key)
+        return result if isinstance(result, PlanComputed) else None
+
     def better(self, current: bytes, now: float) -> PlanComputed | None:
         """A plan that is worth the move from `current`, if there is one; None also settles that there is
         none."""

@@ -29,6 +29,7 @@ CONTROL_KINDS = kinds(
     control.View,
     control.AskAbout,
     control.Opinion,
+    control.Leaving,
     control.Goodbye,
     control.Card,
     control.Deployments,

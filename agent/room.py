@@ -38,6 +38,15 @@ def fits(result: PlanComputed, others: Bytes, cards: Mapping[str, Card]) -> bool
     )
 
 
+def all_fit(orders: Iterable[Prepare], cards: Mapping[str, Card]) -> bool:
+    """Whether every device has room for all of these plans together."""
+    return all(
+        nbytes <= _memory_bytes(cards[node].document)
+        for node, nbytes in taken(orders).items()
+        if node in cards
+    )
+
+
 @lru_cache(256)
 def _memory_bytes(document: bytes) -> float:
     return read(document).device.memory_bytes

@@ -1,7 +1,8 @@
 """Service: one agent, wired together; starts, runs until told to stop, and leaves in order. Door: everything.
 
-Start: state files, probe, links, cluster logic, HTTP, discovery, then READY. Stop: no new requests, goodbye to the members
-(they count us as left, not as failed), links, sessions.
+Start: state files, probe, links, cluster logic, HTTP, discovery, then READY. Stop: it says that it leaves and serves until
+others have taken over (withdrawal.py); then no new requests, goodbye to the members (they count us as left, not as failed),
+links, sessions.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from edgepart.agent.cards import Measured, read
 from edgepart.agent.clocks import Clocks
 from edgepart.agent.compiled import Compiled
 from edgepart.agent.compiling import Compiler
+from edgepart.agent.control import LEAVES
 from edgepart.agent.core import Core
 from edgepart.agent.discovery import Announcement, Discovery, Seen, local_addresses
 from edgepart.agent.drift import DriftBook
@@ -58,6 +60,7 @@ from edgepart.agent.store import Source, Store
 from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Carrier, Transport
+from edgepart.agent.withdrawal import Withdrawal
 from edgepart.planner.cluster import Device
 from edgepart.planner.errors import EdgepartError, FrameError, Unavailable, UsageError
 
@@ -68,6 +71,8 @@ log = logging.getLogger(__name__)
 
 GARBAGE_S = 60.0
 """How often blobs that nothing uses are looked for."""
+LOOK_S = 0.02
+"""Between two looks at whether others have taken over."""
 STRAGGLING_S = 2.0
 """How long threads that are still at work when all else has ended hold up the process."""
 STALLED_S = 60.0
@@ -227,7 +232,7 @@ class Agent:
             incarnation=files.incarnation,
             listen=own_addresses(listen),
             http=f"http://{own_addresses((http[0], http[1]))[0]}",
-            version=speaking(__version__),
+            version=f"{speaking(__version__)}.{LEAVES}",
         )
         now = asyncio.get_running_loop().time()
         core = Core(
@@ -415,6 +420,18 @@ class Agent:
         self._shell.post(events.LeaveRequested())
         self._shell.stop()
 
+    async def withdraw(self, at_once: asyncio.Event) -> None:
+        """Go on serving until others have taken over, or it is in vain, or `at_once` is set."""
+        self._notify.status("leaving as soon as others have taken over")
+        self._shell.post(events.LeaveAnnounced())
+        withdrawal, core = Withdrawal(self._loop.time()), self._shell.core
+        while not at_once.is_set() and not withdrawal.may_go(
+            self._loop.time(), needed=core.needed, busy=self._executor.waiting()[0] > 0
+        ):
+            await asyncio.sleep(LOOK_S)
+        if core.needed:
+            log.warning("leaving, though plans that serve need this device")
+
     async def stop(self) -> None:
         """Undo the start, also one that failed half-way."""
         self._notify.stopping()
@@ -463,15 +480,20 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 
 async def serve(options: AgentOptions) -> None:
-    """Run until SIGTERM or SIGINT."""
+    """Run until SIGTERM or SIGINT, and until others have taken over; a second one does not wait for them."""
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    stop, at_once = asyncio.Event(), asyncio.Event()
+
+    def told() -> None:
+        (at_once if stop.is_set() else stop).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, told)
     agent = Agent(options)
     try:
         await agent.start()
         await stop.wait()
+        await agent.withdraw(at_once)
     finally:
         await agent.stop()
 

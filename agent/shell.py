@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -74,6 +74,7 @@ class Shell:
         self._planner: asyncio.Task[None] | None = None
         self._computing: events.ComputePlan | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._members: tuple[events.Member, ...] = ()
         self._stopped = False
         self.ticked_at = self._loop.time()
         """When the core last ran: for the watchdog."""
@@ -126,6 +127,9 @@ class Shell:
             case events.Disconnect(node, why):
                 self._spawn(self._in_dialler(doors.links.close, node, why))
             case events.MembersChanged(members):
+                for line in news_of(self._members, members):
+                    log.info("%s", line)
+                self._members = members
                 doors.members(members)
             case events.PersistTerm(term):
                 doors.files.keep(term=term)
@@ -140,8 +144,9 @@ class Shell:
                 doors.files.keep_profiles(timings)
             case events.LoadPlan():
                 doors.plans.load(effect)
-            case events.SwitchTo():
+            case events.SwitchTo(name, epoch):
                 doors.plans.switch(effect)
+                log.info("%s is served on epoch %s from now on", name, epoch)
             case events.SwitchOff(variant):
                 doors.plans.switch_off(variant)
             case events.DropPlan():
@@ -228,6 +233,16 @@ class Shell:
                 self._computing = None
             _tell(order, answer)
             self.post(answer)
+
+
+def news_of(before: tuple[events.Member, ...], now: tuple[events.Member, ...]) -> Iterator[str]:
+    """What has become of whom, a sentence each."""
+    known = {(member.node, member.boot): member for member in before}
+    there = {(member.node, member.boot): member for member in now}
+    yield from (f"{known[key].name} is gone" for key in known if key not in there)
+    for key, member in there.items():
+        if key not in known or known[key].status != member.status:
+            yield f"{member.name} is {member.status}"
 
 
 def _tell(order: events.ComputePlan, answer: events.PlanComputed | events.PlanFailed) -> None:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from edgepart.agent import control
 from edgepart.agent.bindings import Shapes, as_text, variant_name
 from edgepart.agent.control import Deployment, Prepare, Standing, Want
-from edgepart.agent.cutover import Cutover, World
+from edgepart.agent.cutover import Cutover
 from edgepart.agent.events import Effect, Send
 from edgepart.agent.messages import NO_EPOCH, Epoch
+from edgepart.agent.placement import World
 from edgepart.agent.planning import PlanningTiming
 from edgepart.planner import errors
 

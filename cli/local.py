@@ -113,7 +113,7 @@ class LocalAgent:
         if self.process is not None:
             self.process.wait()
 
-    def stop(self, timeout_s: float = 10) -> int:
+    def stop(self, timeout_s: float = 20) -> int:
         """SIGTERM and the exit status; killed when it does not leave in time."""
         self.signal(signal.SIGTERM)
         if self.process is None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from edgepart.agent.bindings import Shapes, variant_name
-from edgepart.agent.control import REFUSED, Deployment, Standing
+from edgepart.agent.control import LEAVES, REFUSED, Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.events import (
     BindingWanted,
@@ -153,7 +153,7 @@ class SimNet:
         box.disk.incarnation += 1
         box.plans, box.active, box.waiting, box.stalled_until = {}, {}, [], 0.0
         disk, boot, name = box.disk, f"{box.node}/{box.life}", f"box{int(box.node, 16)}"
-        facts = Facts(box.node, name, boot, disk.incarnation, (box.node,))
+        facts = Facts(box.node, name, boot, disk.incarnation, (box.node,), "", f"0+{LEAVES}")
         box.core = Core(facts, self.now, term=disk.term, deployments=disk.deployments, models=disk.models)
         self.note(box, "starts")
         self.give(box, CardReady(f"card of {box.node}".encode()))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from edgepart.agent.control import Version
-from edgepart.agent.events import ComputePlan, LeaveRequested, UndeployRequested
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.control import ALIVE, LEAVING, Version
+from edgepart.agent.events import ComputePlan, LeaveAnnounced, LeaveRequested, UndeployRequested
+from edgepart.agent.messages import DeployOptions, Epoch
 from edgepart.planner.errors import UsageError
 from tests.agent.simnet import SimNet, node_id
 
@@ -27,6 +27,11 @@ def calm(count: int, seed: int, *, deployed: bool = True) -> SimNet:
 
 def uses(net: SimNet, *nodes: str) -> bool:
     return not net.settled_faults() and net.devices(net.boxes[nodes[0]], "net") == set(nodes)
+
+
+def plans(net: SimNet) -> list[tuple[str, Epoch]]:
+    """That any box has loaded."""
+    return [key for box in net.boxes.values() for key in box.plans]
 
 
 def sees(net: SimNet, *nodes: str) -> bool:
@@ -178,6 +183,82 @@ def test_one_that_leaves_is_out_at_once_and_not_dialled() -> None:
     net.until(lambda: uses(net, A, B), 5)
     net.start(C)
     net.until(lambda: uses(net, A, B, C), 40)
+
+
+@pytest.mark.parametrize("lost", [A, B, C])  # the leader too
+def test_after_a_loss_the_rest_has_a_plan_ready(lost: str) -> None:
+    net = calm(3, 21)
+    net.run(15)
+    loaded, rest = set(plans(net)), sorted({A, B, C} - {lost})
+    net.crash(lost)
+    net.until(lambda: uses(net, *rest), 1)
+    assert {("net", net.boxes[node].active["net"]) for node in rest} <= loaded
+    net.run(30)
+    assert net.settled_faults() == []
+
+
+def test_spare_plans_are_made_anew_for_the_next_plan_and_nothing_piles_up() -> None:
+    net = calm(4, 22)
+    net.run(30)
+    assert all(
+        len(box.plans) == 5 for box in net.boxes.values()
+    )  # the one that serves, and one for each loss
+    net.crash(D)
+    net.run(60)
+    assert all(len(net.boxes[node].plans) == 4 for node in (A, B, C))
+    net.start(D)
+    net.run(120)
+    assert all(len(box.plans) == 5 for box in net.boxes.values())
+    assert uses(net, A, B, C, D)
+
+
+def test_a_spare_plan_that_cannot_be_loaded_is_done_without() -> None:
+    net = calm(3, 23)
+    net.load_error = lambda node: "out of memory" if node == C else ""
+    net.run(30)
+    assert uses(net, A, B, C)
+    net.crash(B)
+    net.load_error = lambda node: ""
+    net.until(lambda: uses(net, A, C), 10)
+
+
+@pytest.mark.parametrize("leaver", [A, B])  # the leader too
+@pytest.mark.parametrize("calm_s", [0.0, 20.0])
+def test_whoever_leaves_serves_until_the_others_have_taken_over(leaver: str, calm_s: float) -> None:
+    net = calm(3, 24)
+    net.run(calm_s)  # until spare plans are ready, or not
+    rest = sorted({A, B, C} - {leaver})
+    net.give(net.boxes[leaver], LeaveAnnounced())
+    net.until(lambda: not net.core(leaver).needed, 5)
+    net.run(0.1)
+    assert all(net.devices(box, "net") == set(rest) for box in net.boxes.values())
+    assert net.boxes[leaver].members == {A, B, C}
+    net.obey(net.boxes[leaver], net.core(leaver).handle(LeaveRequested(), net.now))
+    net.crash(leaver)
+    net.run(30)
+    assert uses(net, *rest)
+    net.start(leaver)
+    net.until(lambda: uses(net, A, B, C), 60)
+
+
+def test_who_comes_while_one_leaves_knows_it() -> None:
+    net = calm(3, 26)
+    net.crash(B)
+    net.run(1)
+    net.give(net.boxes[C], LeaveAnnounced())
+    net.start(B)
+    net.run(5)
+    states = {member.node: member.status for member in net.core(B).membership.members()}
+    assert states == {A: ALIVE, B: ALIVE, C: LEAVING}
+    net.until(lambda: net.devices(net.boxes[B], "net") == {A, B}, 30)
+
+
+def test_nobody_waits_where_nobody_stays() -> None:
+    net = calm(3, 27)
+    for box in net.boxes.values():
+        net.give(box, LeaveAnnounced())
+    net.run(0.1)
+    assert not any(net.core(node).needed for node in net.boxes)
 
 
 def test_a_device_that_cannot_load_its_program_is_left_out() -> None:

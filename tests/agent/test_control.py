@@ -20,6 +20,7 @@ from edgepart.agent.control import (
     Hello,
     Holding,
     Latency,
+    Leaving,
     Opinion,
     Prepare,
     Profile,
@@ -45,6 +46,7 @@ MESSAGES: list[ControlMessage] = [
     View((Sighting("a", 3, "alive", "pi", ("h:1",)), Sighting("b", 0, "dead", "", ()))),
     AskAbout("b"),
     Opinion("b", "suspect"),
+    Leaving("boot"),
     Goodbye(3),
     Card("a", b"{}"),
     Deployments(

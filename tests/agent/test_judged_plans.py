@@ -23,11 +23,12 @@ from edgepart.agent.control import (
     Retire,
     Version,
 )
-from edgepart.agent.cutover import Cutover, World, epochs
+from edgepart.agent.cutover import Cutover
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.events import ComputePlan, Effect, Member, PlanComputed, PlanFailed, Send
 from edgepart.agent.judging import REQUESTS
 from edgepart.agent.messages import DeployOptions, Epoch
+from edgepart.agent.placement import World, epochs
 from edgepart.agent.planning import Cluster, PlanningTiming
 from edgepart.agent.profiles import ProfileBook
 from edgepart.planner.cluster import Device

@@ -9,10 +9,10 @@ from edgepart.agent.cards import Measured, write
 from edgepart.agent.computing import limited
 from edgepart.agent.control import ALIVE, READY, Card, Deployment, Holding, Prepare, Report, Version
 from edgepart.agent.controller import Controller
-from edgepart.agent.cutover import World
 from edgepart.agent.deployments import DeploymentMap
 from edgepart.agent.events import ComputePlan, Effect, Member, PlanComputed, PlanFailed, PlanKey, Send
 from edgepart.agent.messages import DeployOptions, Epoch
+from edgepart.agent.placement import World
 from edgepart.agent.planning import Cluster
 from edgepart.planner import cluster
 from edgepart.planner.cluster import Device

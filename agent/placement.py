@@ -1,0 +1,111 @@
+"""What the leader sees, and a plan that it has on its way or in use: what the rules of one deployment look at and keep.
+Facts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from edgepart.agent.control import FAILED, LEAVING, READY, Holding, Prepare, Report
+from edgepart.agent.drift import DriftBook
+from edgepart.agent.events import PlanKey
+from edgepart.agent.messages import Epoch
+from edgepart.agent.planning import Cluster
+from edgepart.agent.profiles import ProfileBook
+
+RESEND_S = 3.0
+"""An order whose effect no report shows is given again after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the leader sees."""
+
+    node: str
+    term: int
+    cluster: Cluster
+    reports: Mapping[str, Report]
+    """Of the members' present processes only."""
+    profiles: ProfileBook = field(default_factory=ProfileBook)
+    """What segments take."""
+    orders: tuple[Prepare, ...] = ()
+    """All plans that serve or are on their way, of every deployment."""
+    drifts: DriftBook = field(default_factory=DriftBook)
+    """How far devices are from what they were calibrated to do."""
+    spares: tuple[Prepare, ...] = ()
+    """Plans that members keep ready for losses, of every deployment."""
+
+    @property
+    def nodes(self) -> list[str]:
+        return [member.node for member in self.cluster.members]
+
+    @property
+    def leaving(self) -> frozenset[str]:
+        """Those that serve until they are not needed any more."""
+        return frozenset(m.node for m in self.cluster.members if m.status == LEAVING)
+
+    def holding(self, node: str, deployment: str, epoch: Epoch) -> Holding | None:
+        for holding in self.reports[node].holdings if node in self.reports else ():
+            if (holding.deployment, holding.epoch) == (deployment, epoch):
+                return holding
+        return None
+
+    def holders(self, model: str) -> list[str]:
+        return [node for node in self.nodes if node in self.reports and model in self.reports[node].models]
+
+
+@dataclass(slots=True)
+class Placement:
+    """A plan on its way or in use."""
+
+    order: Prepare
+    sent_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When which order last went to which node."""
+    instead_of_s: float = math.inf
+    """What the plan that it is to replace takes."""
+    made_for: PlanKey | None = None
+    """What it was computed for; None where another leader had it computed."""
+    chosen: bytes = b""
+    """What it was made from, where that is known."""
+    note: str = ""
+    """Why it is not the one that was predicted to be the best at first."""
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.order.epoch
+
+    @property
+    def nodes(self) -> list[str]:
+        """Those with a program."""
+        return [node for _, node in self.order.names]
+
+    def ready(self, world: World) -> int:
+        """How many of its devices are."""
+        holdings = [world.holding(node, self.order.deployment, self.epoch) for node in self.nodes]
+        return sum(holding is not None and holding.state == READY for holding in holdings)
+
+    def is_ready(self, world: World) -> bool:
+        return self.ready(world) == len(self.nodes)
+
+    def can_run(self, world: World) -> bool:
+        """Whether all of its devices are in, and none has failed to load it."""
+
+        def fine(node: str) -> bool:
+            holding = world.holding(node, self.order.deployment, self.epoch)
+            return node in world.nodes and (holding is None or holding.state != FAILED)
+
+        return all(map(fine, self.nodes))
+
+    def loses(self, world: World) -> bool:
+        """Whether one of its devices leaves."""
+        return not world.leaving.isdisjoint(self.nodes)
+
+
+def epochs(term: int) -> Iterator[Epoch]:
+    """The epochs of one leadership, over all deployments."""
+    number = 0
+    while True:
+        number += 1
+        yield Epoch(term, number)

@@ -1,0 +1,63 @@
+"""Spare plans: for each device whose loss would end the plan that serves, one without it, kept ready by the others, so that
+a loss takes one message. Rules, without I/O.
+
+They give way to whatever serves: where memory is short, there are fewer. They are worth as much as the plan that serves
+lasts: with the next one they are made anew, and what they have in common with it stays loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from edgepart.agent.control import Prepare
+from edgepart.agent.placement import Placement, World
+
+
+class Spares:
+    """One deployment's."""
+
+    def __init__(self, serving: Prepare | None = None, held: Iterable[Prepare] = ()) -> None:
+        """`held`: plans that this device keeps beside the one that serves; a new leader goes on with those."""
+        self._kept: dict[str, Placement] = {}
+        self._vain: set[str] = set()
+        """Devices for which there is none, as it could not be loaded or there was no room."""
+        nodes = {node for _, node in serving.names} if serving else set()
+        for order in held:
+            without = nodes - {node for _, node in order.names}
+            if serving is not None and order.version == serving.version and without:
+                self._kept.setdefault(min(without), Placement(order))
+
+    def __contains__(self, lost: str) -> bool:
+        """Whether the loss of that device is seen to, as far as it can be."""
+        return lost in self._vain or any(lost not in placement.nodes for placement in self._kept.values())
+
+    def __iter__(self) -> Iterator[Placement]:
+        return iter(self._kept.values())
+
+    def add(self, lost: str, placement: Placement) -> None:
+        self._kept[lost] = placement
+
+    def pending(self, world: World) -> bool:
+        """Whether any is still on its way: they are prepared one after the other, as requests are served meanwhile."""
+        return any(not placement.is_ready(world) for placement in self)
+
+    def give_up(self, world: World) -> None:
+        """Those that cannot run."""
+        for lost, placement in list(self._kept.items()):
+            if not placement.can_run(world):
+                self.drop(lost)
+
+    def drop(self, lost: str | None = None) -> None:
+        """Do without one, or without the newest, until another plan serves."""
+        lost = lost or next(reversed(self._kept))
+        del self._kept[lost]
+        self._vain.add(lost)
+
+    def clear(self) -> None:
+        """Another plan serves."""
+        self._kept, self._vain = {}, set()
+
+    def best(self, world: World) -> Placement | None:
+        """What could serve now, or soon."""
+        fine = [p for p in self if p.can_run(world) and not p.loses(world)]
+        return min(fine, key=lambda p: (not p.is_ready(world), p.order.latency_s, p.epoch), default=None)

@@ -1,0 +1,45 @@
+"""How a deployment stands, for people and for whoever waits for it. Rules, without I/O."""
+
+from __future__ import annotations
+
+from edgepart.agent.bindings import parent_of
+from edgepart.agent.control import Deployment, Report, Version
+from edgepart.agent.placement import Placement, World
+
+COPIES = 2
+"""A deployment is acknowledged when so many members have its model and its entry (or all, where there are
+fewer)."""
+
+
+def is_safe(deployment: Deployment, world: World) -> bool:
+    """Whether model and entry survive the loss of any one device."""
+    enough = min(COPIES, len(world.nodes))
+    known = sum(
+        _knows(report, parent_of(deployment.name), deployment.version) for report in world.reports.values()
+    )
+    return len(world.holders(deployment.model)) >= enough and known >= enough
+
+
+def _knows(report: Report, name: str, version: Version) -> bool:
+    return any(n == name and v >= version for n, v in report.versions)
+
+
+def preparing(placement: Placement, world: World) -> str:
+    return f"preparing a plan: {placement.ready(world)} of {len(placement.nodes)} devices are ready"
+
+
+def serving(placement: Placement) -> str:
+    devices = ", ".join(name for name, _ in placement.order.names) or "the gateways alone"
+    return f"serving on {devices}"
+
+
+def storing(deployment: Deployment) -> str:
+    return f"copying the model ({deployment.model_bytes / 1e6:.1f} MB) to the leader"
+
+
+def why_no_devices(deployment: Deployment, world: World) -> str:
+    wanted = ", ".join(deployment.options.devices)
+    here = ", ".join(member.name for member in world.cluster.members)
+    if wanted:
+        return f"none of the devices it may use ({wanted}) is ready; here are {here}"
+    return f"no device was measured yet; here are {here}"

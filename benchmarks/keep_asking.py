@@ -1,0 +1,75 @@
+"""A client that asks without pause, as a process of its own on any host, and notes when each request began and ended.
+
+    python -m benchmarks.keep_asking URL STATE MODEL WORK CONCURRENCY OUT
+
+WORK is an .npz of inputs ("in:NAME") and of what they give ("out:NAME"). Until SIGTERM, a line of JSON for each request
+goes to OUT: began and ended on the machine's monotonic clock, the epoch that answered, replays, whether it is wrong, the
+error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+
+from benchmarks.comparing import differences
+from edgepart.cli.client import Client
+from edgepart.cli.options import Target
+from edgepart.planner.errors import EdgepartError
+
+DEADLINE_S = 60.0
+
+
+def pack(path: Path, inputs: Any, outputs: Any) -> None:
+    """Writes WORK."""
+    named = {f"in:{name}": value for name, value in inputs.items()}
+    np.savez(path, **named, **{f"out:{name}": value for name, value in outputs.items()})
+
+
+def unpack(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Inputs, and what they give."""
+    with np.load(path) as work:
+        named = {name: work[name] for name in work.files}
+    inputs = {name[3:]: value for name, value in named.items() if name.startswith("in:")}
+    return inputs, {name[4:]: value for name, value in named.items() if name.startswith("out:")}
+
+
+async def ask(client: Client, model: str, inputs: Any, expected: Any) -> list[Any]:
+    """One request's line."""
+    began = time.monotonic()
+    try:
+        answer = await client.infer(model, inputs, deadline_s=DEADLINE_S)
+    except EdgepartError as error:
+        return [began, time.monotonic(), "", 0, False, str(error)]
+    ended = time.monotonic()
+    wrong = bool(differences(answer.outputs, expected))
+    return [began, ended, answer.epoch, answer.replays + answer.retries, wrong, ""]
+
+
+async def keep_asking(target: Target, model: str, work: Path, concurrency: int, out: TextIO) -> None:
+    inputs, expected = unpack(work)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+
+    async def worker() -> None:
+        while not stop.is_set():
+            print(json.dumps(await ask(client, model, inputs, expected)), file=out, flush=True)
+
+    async with Client(target) as client:
+        await asyncio.gather(*(worker() for _ in range(concurrency)))
+
+
+def main(url: str, state: str, model: str, work: str, concurrency: str, out: str) -> None:
+    with Path(out).open("a") as file:
+        asyncio.run(keep_asking(Target(url, Path(state)), model, Path(work), int(concurrency), file))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
