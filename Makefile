@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench truth dominance search transports answers docs cases clean
+.PHONY: demo test lint types tests lab lab-commands bench truth dominance search transports replan answers docs cases clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -64,6 +64,9 @@ search: .venv/.dev  ## how long strategies search; takes some minutes
 
 transports: .venv/.dev  ## the data path over TCP and through a broker (mosquitto has to be installed); takes a minute
 	$(BIN)/python -m benchmarks.transports --markdown
+
+replan: .venv/.dev lab-commands  ## as root: how long requests wait when a device joins, leaves or dies; takes an hour
+	$(BIN)/python -m benchmarks.replan --markdown
 
 answers: .venv/.dev  ## every model under every strategy, and along every axis, answers what one session does; takes an hour
 	$(BIN)/python -m benchmarks.answers

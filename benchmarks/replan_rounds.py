@@ -1,0 +1,253 @@
+"""One join, leave or loss after another in a lab's cluster, under a client that asks without pause. Door: lab and clock.
+
+For benchmarks/replan.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import median
+from threading import Event as Flag
+from threading import Thread
+from typing import Any
+
+from tests.lab.lab import Lab
+
+from benchmarks.serving import POLL_S, SETTLE_WITHIN_S, client_of
+from edgepart.cli.local import LocalAgent, LocalCluster
+from edgepart.planner.errors import ClusterError
+
+STAYED_S = 6.0
+"""A plan on the devices that should have one is settled when it was the same for so long."""
+STALL_S = 0.25
+"""An event during which this process itself was kept waiting for so long says nothing of the cluster, which shares its
+machine; there is another one."""
+LOOK_S = 0.02
+CALM_S = 4.0
+"""Before an event and after the last change: requests whose median counts."""
+STAMP = re.compile(r"^(\S+ \S+?),(\d{3}) ")
+KNOWN = ("is suspect", "is gone", "is leaving")
+SERVED = ("is served on epoch",)
+
+
+@dataclass(frozen=True)
+class Event:
+    """One kind of event: what happens to which agent."""
+
+    name: str
+    leads: bool
+    """Whether it happens to the leader."""
+    act: Callable[[LocalAgent], Any]
+
+
+EVENTS = {
+    event.name: event
+    for event in (
+        Event("join", False, LocalAgent.start),
+        Event("leave", False, lambda agent: agent.signal(signal.SIGTERM)),
+        Event("leader leaves", True, lambda agent: agent.signal(signal.SIGTERM)),
+        Event("kill", False, LocalAgent.kill),
+        Event("leader killed", True, LocalAgent.kill),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one event did to requests."""
+
+    event: str
+    concurrency: int
+    victim: str
+    before_s: float
+    """Median latency."""
+    after_s: float
+    longest_s: float
+    """Of all requests that ended after the event and began before all was settled."""
+    longest_at_s: float
+    """When that request ended, after the event."""
+    detected_s: float | None
+    """From the event to when a member first knew; None for joins."""
+    served_s: float
+    """From the event to when the first new plan served requests of the client's gateway."""
+    settled_s: float
+    """From the event to the last change of the plan."""
+    requests: int
+    replays: int
+    lost: int
+    wrong: int
+    stall_s: float
+    """The longest that the machine kept this process waiting meanwhile."""
+
+    @property
+    def excess_s(self) -> float:
+        return self.longest_s - max(self.before_s, self.after_s)
+
+
+class Stalls:
+    """How long the machine keeps a process that sleeps waiting: a thread that looks."""
+
+    def __enter__(self) -> Stalls:
+        self.longest_s = 0.0
+        self._over = Flag()
+        self._thread = Thread(target=self._look, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(LOOK_S):
+            now = time.monotonic()
+            self.longest_s, last = max(self.longest_s, now - last - LOOK_S), now
+
+
+class Rounds:
+    """A lab's cluster under a client."""
+
+    def __init__(self, lab: Lab, running: LocalCluster, model: str, work: Path) -> None:
+        self._lab = lab
+        self._running = running
+        self._model = model
+        self._work = work
+        self._asked = 0
+
+    def row(self, event: Event, concurrency: int) -> Row:
+        """One event, after which the cluster is one device larger or smaller than before."""
+        victim = self._victim(event)
+        stays = next(a for a in self._running.living if a is not victim and a.name != self._leader())
+        with Stalls() as stalls, self._asking(stays, concurrency) as lines:
+            time.sleep(CALM_S)
+            at, wall = time.monotonic(), time.time()
+            event.act(victim)
+            joins = event.name == "join"
+            wanted = {agent.name for agent in self._running.living if joins or agent is not victim}
+            settled = self._settle(stays, wanted)
+            time.sleep(CALM_S)
+        if not joins:
+            self._running.wait(lambda: not victim.alive, f"{victim.name} to end")
+        known = self._said(wanted, KNOWN, wall)
+        served = self._said({stays.name}, SERVED, wall)
+        return _row(event, concurrency, victim.name, lines(), at, settled, known, served, stalls.longest_s)
+
+    def restore(self) -> None:
+        """All are there again, and settled."""
+        for agent in self._running.agents.values():
+            if not agent.alive:
+                agent.start()
+                self._running.wait(lambda agent=agent: agent.addresses, f"{agent.name} to be up", agent)
+        self.settle_all()
+
+    def settle_all(self) -> None:
+        self._settle(self._running.living[0], set(self._running.agents))
+
+    def _leader(self) -> str:
+        leader: str = self._running.status()["leader"]
+        return leader
+
+    def _victim(self, event: Event) -> LocalAgent:
+        if event.name == "join":
+            return next(agent for agent in self._running.agents.values() if not agent.alive)
+        leader = self._leader()
+        return [a for a in self._running.living if (a.name == leader) == event.leads][-1]
+
+    @contextmanager
+    def _asking(self, agent: LocalAgent, concurrency: int) -> Iterator[Callable[[], list[Any]]]:
+        self._asked += 1
+        out = self._lab.folder / f"asked-{self._asked}.jsonl"
+        arguments = (agent.url, str(agent.state), self._model, str(self._work), str(concurrency), str(out))
+        process = self._lab.start(agent.name, sys.executable, "-m", "benchmarks.keep_asking", *arguments)
+        try:
+            self._running.wait(lambda: out.exists() and out.stat().st_size, "the client's first answer")
+            yield lambda: [json.loads(line) for line in out.read_text().splitlines()]
+        finally:
+            process.terminate()
+            process.wait()
+
+    def _settle(self, agent: LocalAgent, wanted: set[str]) -> float:
+        """Waits until a plan on `wanted` stayed; when it came, on the monotonic clock."""
+
+        async def look() -> float:
+            until = time.monotonic() + SETTLE_WITHIN_S
+            last, since = None, time.monotonic()
+            async with client_of(agent) as client:
+                while time.monotonic() < until:
+                    plan, now = await _plan(client, self._model), time.monotonic()
+                    if plan != last:
+                        last, since = plan, now
+                    elif plan is not None and set(plan[1]) == wanted and now - since >= STAYED_S:
+                        return since
+                    await asyncio.sleep(POLL_S)
+            raise ClusterError(f"no plan on {sorted(wanted)} settled; the last was {last}")
+
+        return asyncio.run(look())
+
+    def _said(self, names: set[str], texts: Sequence[str], wall: float) -> float | None:
+        """When the first of those agents logged one of these after `wall`, in seconds since then."""
+        logs = [self._running.agents[name].log.read_text() for name in names]
+        lines = [line for log in logs for line in log.splitlines() if any(text in line for text in texts)]
+        return min((at - wall for at in map(_time, lines) if at >= wall - 0.001), default=None)
+
+
+async def _plan(client: Any, model: str) -> tuple[str, tuple[str, ...]] | None:
+    cards = (await client.get("/api/models"))["models"]
+    card = next(card for card in cards if card["name"] == model)
+    return (card["epoch"], tuple(card["devices"])) if card["state"] == "serving" else None
+
+
+def _time(line: str) -> float:
+    """Of a line of a log, since the epoch."""
+    found = STAMP.match(line)
+    return datetime.fromisoformat(found[1]).timestamp() + int(found[2]) / 1e3 if found else 0.0
+
+
+def _row(
+    event: Event,
+    concurrency: int,
+    victim: str,
+    lines: list[Any],
+    at: float,
+    settled: float,
+    detected: float | None,
+    served: float | None,
+    stall_s: float,
+) -> Row:
+    """Lines are keep_asking's: began, ended, epoch, replays, wrong, error."""
+    before = [ended - began for began, ended, *_ in lines if ended <= at]
+    after = [ended - began for began, ended, *_ in lines if began >= settled]
+    between = [
+        (ended - began, ended - at)
+        for began, ended, *_ in lines
+        if ended >= at and began <= settled + STAYED_S
+    ]
+    longest_s, longest_at_s = max(between)
+    return Row(
+        event.name,
+        concurrency,
+        victim,
+        median(before),
+        median(after),
+        longest_s,
+        longest_at_s,
+        detected,
+        settled - at if served is None else served,
+        settled - at,
+        len(lines),
+        sum(line[3] for line in lines),
+        sum(bool(line[5]) for line in lines),
+        sum(line[4] for line in lines),
+        stall_s,
+    )

@@ -1,0 +1,67 @@
+"""An agent that is told to stop goes when others have taken over, and a loss finds a plan ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from benchmarks.models import light, sample_inputs
+
+from edgepart.cli.local import LocalAgent, LocalCluster
+from edgepart.planner.model import load_graph
+from tests.processes.asking import alone, deploy, requests_during
+
+pytestmark = pytest.mark.processes
+
+PATH = light("squeezenet")
+INPUTS = sample_inputs(load_graph(PATH))
+REQUESTS = 200
+LOADED = "a program of "
+SERVED = "net is served on epoch"
+
+
+def said(agent: LocalAgent, *texts: str) -> list[str]:
+    """In which order the agent's log says these."""
+    lines = agent.log.read_text().splitlines()
+    return [text for line in lines for text in texts if text in line]
+
+
+def ready(agents: Sequence[LocalAgent]) -> bool:
+    """Whether each has loaded the plan that serves, and one for the loss of each of the two others."""
+    return all(len(said(agent, LOADED)) >= 3 for agent in agents)
+
+
+@pytest.mark.parametrize("role", ["the leader", "a follower"])
+def test_whoever_stops_goes_when_others_have_taken_over(victims: LocalCluster, role: str) -> None:
+    expected = alone(PATH, INPUTS)
+    deploy(victims, PATH, "net", "--strategy", "bbgrap")
+    leader = victims.agents[victims.status()["leader"]]
+    followers = [agent for agent in victims.living if agent is not leader]
+    leaver, asked = (leader, followers[0]) if role == "the leader" else (followers[0], leader)
+
+    def stop() -> None:
+        assert leaver.stop() == 0
+
+    tally = requests_during(asked, "net", INPUTS, expected, REQUESTS, stop)
+
+    assert (tally.answered, tally.lost, tally.wrong) == (REQUESTS, [], 0)
+    leaving, gone = f"{leaver.name} is leaving", f"{leaver.name} is gone"
+    assert "though plans that serve need this device" not in leaver.log.read_text()
+    story = said(asked, leaving, gone, SERVED)
+    assert SERVED in story[story.index(leaving) : story.index(gone)]
+
+
+def test_a_loss_finds_a_plan_ready(victims: LocalCluster) -> None:
+    expected = alone(PATH, INPUTS)
+    deploy(victims, PATH, "net", "--strategy", "bbgrap")
+    leader = victims.agents[victims.status()["leader"]]
+    killed, asked = (agent for agent in victims.living if agent is not leader)
+    victims.wait(lambda: ready(victims.living), "plans for each loss to be loaded")
+
+    tally = requests_during(asked, "net", INPUTS, expected, REQUESTS, killed.kill)
+
+    assert (tally.answered, tally.lost, tally.wrong) == (REQUESTS, [], 0)
+    for agent in (leader, asked):
+        story = said(agent, f"{killed.name} is gone", SERVED, LOADED)
+        after = story[story.index(f"{killed.name} is gone") :]
+        assert after[1] == SERVED, "it had to be loaded first"
