@@ -13,9 +13,9 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+import time
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 
 from edgepart import __version__
@@ -29,7 +29,7 @@ from edgepart.agent.compiled import Compiled
 from edgepart.agent.compiling import Compiler
 from edgepart.agent.control import LEAVES
 from edgepart.agent.core import Core
-from edgepart.agent.discovery import Announcement, Discovery, Seen, local_addresses
+from edgepart.agent.discovery import Announcement, Discovery, Seen
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.echoes import Echoes
 from edgepart.agent.exchange import EchoTogether, Question, Record, WantSpans
@@ -43,7 +43,8 @@ from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
 from edgepart.agent.memory import keep_within, resident_bytes, share_heaps, within
 from edgepart.agent.notify import Notifier, Watchdog
-from edgepart.agent.options import Address, AgentOptions, format_address, mqtt_node, parse_address
+from edgepart.agent.options import Address, AgentOptions, format_address, mqtt_node
+from edgepart.agent.places import bind, own_addresses, parsed, reachable_text
 from edgepart.agent.plans import Plans
 from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
@@ -62,7 +63,7 @@ from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Carrier, Transport
 from edgepart.agent.withdrawal import Withdrawal
 from edgepart.planner.cluster import Device
-from edgepart.planner.errors import EdgepartError, FrameError, Unavailable, UsageError
+from edgepart.planner.errors import EdgepartError, FrameError, Unavailable
 
 if TYPE_CHECKING:
     from edgepart.agent.mqtt.reach import Reach
@@ -71,6 +72,9 @@ log = logging.getLogger(__name__)
 
 GARBAGE_S = 60.0
 """How often blobs that nothing uses are looked for."""
+REST = 2.0
+"""Times as long as it worked on a plan to come a device rests where requests are computed. More slows those down less, and
+brings plans later."""
 LOOK_S = 0.02
 """Between two looks at whether others have taken over."""
 STRAGGLING_S = 2.0
@@ -181,6 +185,7 @@ class Agent:
             threads,
             lambda ref: self._store.file(ref.digest),
             compiler=Compiler(compiled, threads) if self._options.compiled_bytes else None,
+            rest=self._rest,
         )
         self._plans = Plans(
             node,
@@ -201,9 +206,15 @@ class Agent:
             self._profiles,
             self._drifts,
             lambda event: self._shell.post(event),
+            self._rest,
         )
         self._executor.start()
         self._ending.push_async_callback(asyncio.to_thread, self._executor.stop)
+
+    def _rest(self, took_s: float) -> None:
+        """After some of the work on a plan that is to come: requests that are computed here meanwhile get their share."""
+        if self._executor.waiting()[0]:
+            time.sleep(REST * took_s)
 
     def _meet_at_broker(self) -> None:
         self._reach: Reach | None = None
@@ -296,7 +307,7 @@ class Agent:
             self._shell.post(events.Seen(node, addresses))
         if self._reach is not None:
             self._reach.start(
-                self.identity.node_id, self._name, __version__, lambda: _parsed(own_addresses(listen))
+                self.identity.node_id, self._name, __version__, lambda: parsed(own_addresses(listen))
             )
         if self._options.mdns and self._options.transport == "tcp":
             me = Announcement(
@@ -387,7 +398,7 @@ class Agent:
 
     def _addresses(self) -> list[Address]:
         """Where other members listen; any thread."""
-        return [each for member in self._members for each in _parsed(member.listen)]
+        return [each for member in self._members for each in parsed(member.listen)]
 
     # What goes on
 
@@ -436,36 +447,6 @@ class Agent:
         """Undo the start, also one that failed half-way."""
         self._notify.stopping()
         await self._ending.aclose()
-
-
-def bind(address: Address) -> socket.socket:
-    """A listening socket. UsageError where the address cannot be had."""
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    try:
-        return socket.create_server(address, family=family)
-    except OSError as error:
-        where = format_address(address)
-        raise UsageError(f"--http {where}: cannot listen there ({error.strerror}); give another") from error
-
-
-def own_addresses(bound: Address) -> tuple[str, ...]:
-    """Where others reach what is bound to `bound`; loopback last, where it is any address."""
-    if mqtt_node(bound) is not None:
-        return (format_address(bound),)
-    hosts = sorted(
-        local_addresses(bound[0]), key=lambda host: (ip_address(host.partition("%")[0]).is_loopback, host)
-    )
-    return tuple(format_address((host, bound[1])) for host in hosts or ["127.0.0.1"])
-
-
-def _parsed(texts: Iterable[str]) -> list[Address]:
-    return [parse_address(text) for text in texts]
-
-
-def reachable_text(bound: Address) -> str:
-    """For programs on this machine."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bound[0], bound[0])
-    return format_address((host, bound[1]))
 
 
 def _failed(task: asyncio.Task[None]) -> None:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,9 +191,13 @@ class Sessions:
         level: Any = None,
         warmed: bool = True,
         compiler: Compiler | None = None,
+        rest: Callable[[float], None] = lambda took_s: None,
     ) -> None:
         """`level` is an ort.GraphOptimizationLevel, None ONNX Runtime's default, which a compiler goes by. Sessions that
-        are not `warmed` are ready sooner, and slower the first time."""
+        are not `warmed` are ready sooner, and slower the first time. `rest` is called after each session that took so
+        long to make: it may wait, so that what is served meanwhile gets its share of the device."""
+        self._rest = rest
+        self._unwanted: deque[Sequence[LoadedSegment]] = deque()
         self._compiler = compiler
         self._threads = threads
         self._level = level
@@ -205,21 +210,12 @@ class Sessions:
     def prepare(self, program: Program, transfers: Sequence[Transfer] = ()) -> PreparedProgram:
         """Sessions for all segments, warmed up; `transfers` are the plan's, without which nothing is kept blocked.
         InternalError names the segment that ONNX Runtime refuses; then nothing is held."""
-        with self._lock:
-            try:
-                kept = PLAIN
-                if self._compiler is not None and transfers:
-                    kept = self._compiler.keep(program, transfers, self._weights_of)
-                try:
-                    held = self._hold_all(program, kept)
-                except Uncompiled as error:
-                    log.warning("%s; nothing is kept in blocks between this program's segments", error)
-                    kept = PLAIN
-                    held = self._hold_all(program, kept)
-                if self._compiler is not None:
-                    self._compiler.make_room()
-            finally:
-                give_back()
+        try:
+            with self._lock:
+                held, kept = self._prepared(program, transfers)
+        finally:
+            give_back()
+            self._let_go()
         ports = [(p, one) for one in held for p in (*one.segment.inputs, *one.segment.outputs)]
         found = {port.piece.tensor: one.dtypes[port.name] for port, one in ports}
         dtypes = {tensor: dtype for tensor, dtype in found.items() if dtype is not None}
@@ -229,10 +225,32 @@ class Sessions:
 
     def release(self, prepared: PreparedProgram) -> None:
         """Forget a program: what no other program uses is freed as soon as a run in progress lets go of
-        it."""
-        with self._lock:
-            self._drop(prepared.loaded)
-            give_back()
+        it. Never waits: while a program is prepared, the one that prepares it does this afterwards."""
+        self._unwanted.append(prepared.loaded)
+        self._let_go()
+
+    def _prepared(self, program: Program, transfers: Sequence[Transfer]) -> tuple[list[LoadedSegment], Kept]:
+        kept = PLAIN
+        if self._compiler is not None and transfers:
+            kept = self._compiler.keep(program, transfers, self._weights_of)
+        try:
+            held = self._hold_all(program, kept)
+        except Uncompiled as error:
+            log.warning("%s; nothing is kept in blocks between this program's segments", error)
+            held, kept = self._hold_all(program, PLAIN), PLAIN
+        if self._compiler is not None:
+            self._compiler.make_room()
+        return held, kept
+
+    def _let_go(self) -> None:
+        while self._unwanted and self._lock.acquire(blocking=False):
+            try:
+                self._drop(self._unwanted.popleft())
+                give_back()
+            except IndexError:  # another thread took the last one
+                return
+            finally:
+                self._lock.release()
 
     @property
     def held(self) -> tuple[int, int]:
@@ -243,7 +261,9 @@ class Sessions:
         held: list[LoadedSegment] = []
         try:
             for segment in program.segments:
+                began_s = time.perf_counter()
                 held.append(self._hold(segment, ports_of(segment, kept)))
+                self._rest(time.perf_counter() - began_s)
         except BaseException:
             self._drop(held)
             raise

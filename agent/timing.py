@@ -50,9 +50,12 @@ class Timing:
         book: ProfileBook,
         drifts: DriftBook,
         post: Callable[[Event], None],
+        rest: Callable[[float], None] = lambda took_s: None,
     ) -> None:
         """`budget_s`: seconds that timing a plan's segments may take here, about; 0 times none. The books hold what this
-        device told too."""
+        device told too. `rest` is called after each segment that is timed before its plan serves, which took so long: it
+        may wait, so that what serves gets its share."""
+        self._rest = rest
         self._node = node
         self._device = device
         self._budget_s = budget_s
@@ -80,8 +83,10 @@ class Timing:
             known = self._book.seconds(digest, kind, threads) is not None
             if known and not (idle and expected != 1.0):
                 continue
+            began = time.perf_counter()
             if (seconds := _best_s(loaded, until)) is not None:
                 took[digest] = seconds
+                self._rest(time.perf_counter() - began)
         factor = drift(prepared.program, self._device, took) if idle else None
         found: list[DriftMeasured | SegmentsTimed] = []
         if factor is not None and (expected != 1.0 or is_news(factor, expected)):

@@ -32,6 +32,9 @@ STAYED_S = 6.0
 STALL_S = 0.25
 """An event during which this process itself was kept waiting for so long says nothing of the cluster, which shares its
 machine; there is another one."""
+QUIET_S = 13.0
+"""A search for a better plan takes ten seconds at most; then all that follows is done."""
+LOADED = ("a plan for", "a program of")
 LOOK_S = 0.02
 CALM_S = 4.0
 """Before an event and after the last change: requests whose median counts."""
@@ -152,7 +155,14 @@ class Rounds:
         self.settle_all()
 
     def settle_all(self) -> None:
+        """Also what is loaded for losses: nobody has anything more to say of plans."""
         self._settle(self._running.living[0], set(self._running.agents))
+        last, since = -1, time.monotonic()
+        while time.monotonic() < since + QUIET_S:
+            logs = [agent.log.read_text() for agent in self._running.living]
+            if (count := sum(log.count(text) for log in logs for text in LOADED)) != last:
+                last, since = count, time.monotonic()
+            time.sleep(POLL_S)
 
     def _leader(self) -> str:
         leader: str = self._running.status()["leader"]

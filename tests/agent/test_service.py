@@ -20,7 +20,8 @@ from edgepart.agent import identity, service
 from edgepart.agent.gateway.progress import ProgressLines
 from edgepart.agent.messages import DeployOptions
 from edgepart.agent.options import AgentOptions
-from edgepart.agent.service import Agent, bind, own_addresses, reachable_text
+from edgepart.agent.places import bind, own_addresses, reachable_text
+from edgepart.agent.service import Agent
 from edgepart.agent.statefiles import StateFiles
 from edgepart.planner.cluster import Device
 from edgepart.planner.errors import Infeasible, ModelError, Unavailable, UnknownDeployment, UsageError
