@@ -7,13 +7,25 @@ from dataclasses import replace
 from edgepart.agent import room
 from edgepart.agent.cards import Measured, write
 from edgepart.agent.computing import limited
-from edgepart.agent.control import ALIVE, READY, Card, Deployment, Holding, Prepare, Report, Version
+from edgepart.agent.control import (
+    ALIVE,
+    READY,
+    Activate,
+    Card,
+    Deployment,
+    Holding,
+    Prepare,
+    Report,
+    Retire,
+    Version,
+)
 from edgepart.agent.controller import Controller
+from edgepart.agent.cutover import Cutover
 from edgepart.agent.deployments import DeploymentMap
 from edgepart.agent.events import ComputePlan, Effect, Member, PlanComputed, PlanFailed, PlanKey, Send
 from edgepart.agent.messages import DeployOptions, Epoch
-from edgepart.agent.placement import World
-from edgepart.agent.planning import Cluster
+from edgepart.agent.placement import World, epochs
+from edgepart.agent.planning import Cluster, PlanningTiming
 from edgepart.planner import cluster
 from edgepart.planner.cluster import Device
 from edgepart.planner.plan import Plan, to_bytes
@@ -122,3 +134,37 @@ def test_the_second_is_planned_again_when_the_first_is_undeployed() -> None:
     leader.map = DeploymentMap([deployment("other")])
     del leader.holdings["net"]
     assert leader.settle() == ["other"]
+
+
+def test_spare_plans_give_way() -> None:
+    serving, spare = prepare("net", 1, 600), prepare("net", 2, 300)
+    serving = replace(serving, names=(("pi", "a"), ("pine", "b")))
+    cards = {"a": CARD}
+    assert room.all_fit([serving, spare], cards)
+    assert not room.all_fit([serving, spare, prepare("other", 3, 200)], cards)
+    assert room.all_fit([prepare("other", 3, 2000)], {})
+    cutover = Cutover(deployment("net"), serving, PlanningTiming(), held=[spare])
+    report = Report(
+        "boot", tuple(Holding("net", Epoch(1, n), READY, n == 1) for n in (1, 2)), ("m",), (("net", VERSION),)
+    )
+    two = tuple(Member(node, name, "boot", ALIVE, (), "", "") for name, node in serving.names)
+    world = World("a", 1, Cluster(two, cards, {"a": "d"}, frozenset()), {"a": report})
+    full = replace(world, orders=(prepare("other", 3, 200), serving))
+    cutover.step(world, epochs(2), 0.0)
+    assert [placement.epoch for placement in cutover.spares] == [Epoch(1, 2)]
+    effects = cutover.step(full, epochs(2), 1.0)
+    assert [*cutover.spares] == []
+    assert Send("a", Retire(1, "net", Epoch(1, 2))) in effects
+
+
+def test_a_new_leader_serves_what_it_finds_ready() -> None:
+    names = (("pi", "a"), ("pine", "b"))
+    serving, spare = replace(prepare("net", 1, 5), names=names), prepare("net", 2, 5)
+    cutover = Cutover(deployment("net"), serving, PlanningTiming(), held=[spare])
+    holdings = tuple(Holding("net", Epoch(1, n), READY, n == 1) for n in (1, 2))
+    report = Report("boot", holdings, ("m",), (("net", VERSION),))
+    member = Member("a", "pi", "boot", ALIVE, (), "", "")
+    world = World("a", 2, Cluster((member,), {"a": CARD}, {"a": "d"}, frozenset()), {"a": report})
+    effects = cutover.step(world, epochs(2), 0.0)
+    assert Send("a", Activate(2, "net", Epoch(1, 2))) in effects
+    assert not any(isinstance(effect, ComputePlan) and effect.urgent for effect in effects)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from edgepart.agent.sessions import Sessions
+from edgepart.agent.sessions import PreparedProgram, Sessions
 from edgepart.planner.errors import InternalError, RequestError
 from edgepart.planner.plan import Piece, Port, Program, Segment, WeightRef
 from edgepart.planner.region import Array, Region
@@ -48,6 +48,28 @@ def test_equal_segments_and_weights_are_held_once_and_let_go_with_the_last_progr
     assert sessions.held == (0, 0)
     (out,) = first.run(0, [handmade.request_input(1)[:, :, :5]])
     assert out.shape == (1, 2, 4, 6)  # a released program still runs what is under way
+
+
+def test_letting_go_waits_for_nobody_and_is_not_forgotten() -> None:
+    plan = handmade.split_plan()
+    first: list[PreparedProgram] = []
+    rested: list[float] = []
+
+    def rest(took_s: float) -> None:
+        """Called in the middle of a preparation."""
+        rested.append(took_s)
+        if first:
+            sessions.release(first.pop())
+
+    sessions = Sessions(1, handmade.read_weight, rest=rest)
+    first.append(sessions.prepare(plan.programs["a"]))
+    rested.clear()
+    second = sessions.prepare(plan.programs["b"])
+    assert sessions.held == (2, 2)
+    assert len(rested) == len(plan.programs["b"].segments)
+    assert min(rested) >= 0
+    sessions.release(second)
+    assert sessions.held == (0, 0)
 
 
 def test_a_segment_computes_with_its_external_weights() -> None:
