@@ -7,7 +7,6 @@ until its deadline; deploying and undeploying are not.
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from edgepart.agent.gateway.buffers import Buffer, Buffers
 from edgepart.agent.messages import DeployOptions
 from edgepart.cli.options import Target
 from edgepart.cli.tensors import encode_request, read_answer
@@ -75,7 +75,10 @@ class Client:
         if not self._target.is_local:
             headers["Authorization"] = f"Bearer {self._target.credential()}"
         connector = aiohttp.TCPConnector(limit=0)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
+        # Agents set no cookies, and looking for some takes a while with every request.
+        self._session = aiohttp.ClientSession(
+            connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
+        )
         return self
 
     async def __aexit__(
@@ -101,8 +104,8 @@ class Client:
         outputs: Sequence[str] | None = None,
         deadline_s: float = 60.0,
     ) -> Answer:
-        head, body = encode_request(inputs, outputs, deadline_s)
-        headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(head)}
+        body = encode_request(inputs, outputs, deadline_s)
+        headers = {"Inference-Header-Content-Length": str(len(body[0]))}
         path = f"/v2/models/{model}/infer"
         (data, length), retries = await self._again("POST", path, body, headers, deadline_s, binary=True)
         document, arrays = read_answer(data, length)
@@ -196,7 +199,7 @@ class Client:
         self,
         method: str,
         path: str,
-        body: bytes | None,
+        body: Sequence[Buffer] | None,
         headers: Mapping[str, str],
         deadline_s: float,
         *,
@@ -216,7 +219,7 @@ class Client:
                 async with self._open().request(
                     method,
                     url + path,
-                    data=None if body is None else io.BytesIO(body),
+                    data=None if body is None else Buffers(body, "application/octet-stream"),
                     headers=headers,
                     timeout=timeout,
                 ) as response:

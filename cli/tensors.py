@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from edgepart.agent.gateway.buffers import padded
 from edgepart.agent.gateway.datatypes import BINARY_ONLY, NUMPY, datatype_of_array
 from edgepart.agent.gateway.elements import array_from_binary, array_from_json, binary_of
 from edgepart.planner.errors import InternalError, RequestError, UsageError
@@ -117,8 +118,8 @@ def random_inputs(metadata: Mapping[str, Any], seed: int) -> dict[str, Array]:
 
 def encode_request(
     inputs: Mapping[str, Array], outputs: Sequence[str] | None, deadline_s: float
-) -> tuple[int, bytes]:
-    """The length of the JSON part, and the body."""
+) -> list[bytes | memoryview]:
+    """The body's pieces: the JSON part, and after it the arrays' bytes, which are not copied where they are contiguous."""
     entries = []
     buffers: list[bytes | memoryview] = []
     for name, array in inputs.items():
@@ -135,8 +136,7 @@ def encode_request(
     }
     if outputs:
         document["outputs"] = [{"name": name} for name in outputs]
-    head = json.dumps(document).encode()
-    return len(head), b"".join((head, *buffers))
+    return [padded(json.dumps(document).encode()), *buffers]
 
 
 def read_answer(data: bytes, head_length: str | None) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from edgepart.agent.gateway.buffers import Buffers, padded
 from edgepart.planner.errors import (
     EdgepartError,
     Infeasible,
@@ -77,20 +78,27 @@ def document_response(document: Any, status: int = 200) -> web.Response:
 
 
 def tensor_response(head: bytes, buffers: Sequence[bytes | memoryview], accepted: str) -> web.Response:
-    """Protocol v2's answer. `accepted` is the request's Accept-Encoding; tensors rarely shrink, so only a
-    client that names one coding and no other (as tritonclient does when told to) gets it."""
-    headers = {"Content-Type": "application/json"}
+    """Protocol v2's answer: its JSON, and the binary data after it, which is not copied. `accepted` is the request's
+    Accept-Encoding."""
+    kind = "application/octet-stream" if buffers else "application/json"
+    headers = {"Content-Type": kind}
     if buffers:
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Inference-Header-Content-Length": str(len(head)),
-        }
-    body = b"".join((head, *buffers)) if buffers else head
-    coding = accepted.strip().lower()
-    if coding in ("gzip", "deflate") and len(body) >= COMPRESS_FROM_BYTES:
-        body = gzip.compress(body, 1) if coding == "gzip" else zlib.compress(body, 1)
-        headers["Content-Encoding"] = coding
+        head = padded(head)
+        headers["Inference-Header-Content-Length"] = str(len(head))
+    coding = wanted_coding(accepted)
+    if not coding or len(head) + sum(map(len, buffers)) < COMPRESS_FROM_BYTES:
+        return web.Response(body=Buffers((head, *buffers), kind) if buffers else head, headers=headers)
+    body = b"".join((head, *buffers))
+    headers["Content-Encoding"] = coding
+    body = gzip.compress(body, 1) if coding == "gzip" else zlib.compress(body, 1)
     return web.Response(body=body, headers=headers)
+
+
+def wanted_coding(accepted: str) -> str:
+    """How the answer is to be compressed, of an Accept-Encoding; "" for not at all. Tensors rarely shrink, so only a
+    client that names one coding and no other (as tritonclient does when told to) gets it."""
+    coding = accepted.strip().lower()
+    return coding if coding in ("gzip", "deflate") else ""
 
 
 def json_line(document: Mapping[str, Any]) -> bytes:

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import numpy as np
 from aiohttp import web
 
+from edgepart.agent.gateway.buffers import ALIGN_BYTES
 from edgepart.planner.errors import RequestError, Unavailable
 
 
@@ -54,37 +56,74 @@ class Bodies:
         self.in_flight = 0
 
     @asynccontextmanager
-    async def read(self, request: web.Request) -> AsyncIterator[bytearray]:
-        """The whole body, accounted for until the block ends. TooLarge, Unavailable, or RequestError when
-        too slow."""
+    async def read(
+        self, request: web.Request, align_at: int | None = None
+    ) -> AsyncIterator[bytearray | memoryview]:
+        """The whole body, accounted for until the block ends; its byte `align_at` lies where any array may begin.
+        TooLarge, Unavailable, or RequestError when too slow."""
         announced = request.content_length or 0
         if announced > self.limits.request_bytes:
             raise TooLarge(f"the body has {announced} bytes; the limit is {self.limits.request_bytes}")
         if self.in_flight >= self.limits.in_flight:
             raise Unavailable(f"{self.in_flight} requests are in flight here, and no more are taken now")
-        body = bytearray()
+        # What is compressed or in chunks says nothing of its size.
+        place = _Place(announced, align_at or 0) if not request.headers.get("Content-Encoding") else _Place()
         self.in_flight += 1
         try:
             try:
-                async with asyncio.timeout(self.limits.body_s):
-                    await self._fill(body, request)
+                await self._fill(place, request)
             except TimeoutError:
-                message = f"the body stood still or took too long; {len(body)} bytes came"
+                message = f"the body stood still or took too long; {place.nbytes} bytes came"
                 raise RequestError(message) from None
-            yield body
+            yield place.filled()
         finally:
-            self.held_bytes -= len(body)
+            self.held_bytes -= place.nbytes
             self.in_flight -= 1
 
-    async def _fill(self, body: bytearray, request: web.Request) -> None:
-        while True:
-            async with asyncio.timeout(self.limits.stall_s):
-                chunk = await request.content.readany()
-            if not chunk:
-                return
-            if len(body) + len(chunk) > self.limits.request_bytes:
-                raise TooLarge(f"the body is over the limit of {self.limits.request_bytes} bytes")
-            if self.held_bytes + len(chunk) > self.limits.all_requests_bytes:
-                raise Unavailable("the requests in flight here take all the memory they may; try again")
-            self.held_bytes += len(chunk)
-            body += chunk
+    async def _fill(self, place: _Place, request: web.Request) -> None:
+        now = asyncio.get_running_loop().time
+        until = now() + self.limits.body_s
+        async with asyncio.timeout_at(until) as timer:
+            while True:
+                timer.reschedule(min(now() + self.limits.stall_s, until))
+                # Not readany, which puts together what came in pieces: that is done here, once.
+                data, ends_a_chunk = await request.content.readchunk()
+                if data:
+                    self._take(place, data)
+                elif not ends_a_chunk:
+                    return
+
+    def _take(self, place: _Place, data: bytes) -> None:
+        if place.nbytes + len(data) > self.limits.request_bytes:
+            raise TooLarge(f"the body is over the limit of {self.limits.request_bytes} bytes")
+        if self.held_bytes + len(data) > self.limits.all_requests_bytes:
+            raise Unavailable("the requests in flight here take all the memory they may; try again")
+        place.add(data)
+        self.held_bytes += len(data)
+
+
+class _Place:
+    """Where one body is put. One whose size is known is put where it stays: numpy's memory is not cleared first, and
+    takes real pages only as bytes come in, so a client that announces much and sends little takes little."""
+
+    def __init__(self, announced: int = 0, align_at: int = 0) -> None:
+        self.nbytes = 0
+        self._growing = bytearray()
+        self._fixed: memoryview | None = None
+        if announced:
+            try:
+                room = np.empty(announced + ALIGN_BYTES, np.uint8)
+            except MemoryError:
+                raise Unavailable(f"there is no memory for a body of {announced} bytes now") from None
+            begin = -(room.__array_interface__["data"][0] + align_at) % ALIGN_BYTES
+            self._fixed = room[begin : begin + announced].data
+
+    def add(self, data: bytes) -> None:
+        if self._fixed is None:
+            self._growing += data
+        else:
+            self._fixed[self.nbytes : self.nbytes + len(data)] = data
+        self.nbytes += len(data)
+
+    def filled(self) -> bytearray | memoryview:
+        return self._growing if self._fixed is None else self._fixed[: self.nbytes]

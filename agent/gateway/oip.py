@@ -25,6 +25,8 @@ MAX_RANK = 32
 MAX_EXTENT = 2**40
 MAX_TENSORS = 1024
 MAX_ID = 1024
+QUICK_BYTES = 4 << 20
+"""So much of binary numbers is read or written at once, in a millisecond at most even where it has to be copied."""
 VERSION = "1"
 """The only version: a deployment that changes keeps its name and gets a new epoch."""
 
@@ -50,19 +52,42 @@ class InferRequest:
         return self.binary_output if own is None else own
 
 
-def read_request(body: bytes | bytearray | memoryview, header_length: int | None) -> InferRequest:
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A request whose JSON is read, and whose tensors are not yet."""
+
+    document: Mapping[str, Any]
+    binary: memoryview
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether reading the tensors takes no time to speak of: binary numbers are views on what came."""
+        entries = self.document.get("inputs")
+        return (
+            len(self.binary) <= QUICK_BYTES
+            and isinstance(entries, list)
+            and all(
+                isinstance(entry, dict) and "data" not in entry and entry.get("datatype") != "BYTES"
+                for entry in entries
+            )
+        )
+
+
+def read_envelope(body: bytes | bytearray | memoryview, header_length: int | None) -> Envelope:
     """`header_length` is the Inference-Header-Content-Length: where the JSON ends and binary data begins."""
     view = memoryview(body)
     if header_length is not None and not 0 <= header_length <= len(view):
         _refuse(f"Inference-Header-Content-Length is {header_length}, but the body has {len(view)} bytes")
     split = len(view) if header_length is None else header_length
-    document = _json(view[:split])
+    return Envelope(_json(view[:split]), view[split:])
+
+
+def read_tensors(envelope: Envelope) -> InferRequest:
+    document, binary = envelope.document, envelope.binary
     parameters = _object(document.get("parameters", {}), "parameters")
-    inputs, used = _inputs(_entries(document, "inputs"), view[split:])
-    if used != len(view) - split:
-        _refuse(
-            f"{len(view) - split - used} bytes follow the last input's binary data; send what is announced"
-        )
+    inputs, used = _inputs(_entries(document, "inputs"), binary)
+    if used != len(binary):
+        _refuse(f"{len(binary) - used} bytes follow the last input's binary data; send what is announced")
     return InferRequest(
         id=_id(document.get("id")),
         inputs=inputs,
@@ -70,6 +95,20 @@ def read_request(body: bytes | bytearray | memoryview, header_length: int | None
         binary_output=_flag(parameters, "binary_data_output", "parameters"),
         timeout_s=_timeout(parameters.get("timeout")),
     )
+
+
+def read_request(body: bytes | bytearray | memoryview, header_length: int | None) -> InferRequest:
+    """Both, one after the other."""
+    return read_tensors(read_envelope(body, header_length))
+
+
+def is_quick_answer(request: InferRequest, outputs: Mapping[str, Any]) -> bool:
+    """Whether writing the answer takes no time to speak of."""
+    arrays = {name: value for name, value in outputs.items() if name in (request.outputs or outputs)}
+    return all(
+        isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and request.wants_binary(name)
+        for name, array in arrays.items()
+    ) and sum(array.nbytes for array in arrays.values()) <= QUICK_BYTES
 
 
 def build_answer(

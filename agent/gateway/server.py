@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 _http_log = logging.getLogger(f"{__name__}.aiohttp")
 """aiohttp's own."""
 
+READ_AHEAD_BYTES = 512 << 10
+"""A connection holds up to twice as much that nobody has read yet, and is then left to wait. An image of 224 x 224 in
+float32 comes in without a pause; more lets a client take more memory that no limit counts."""
+
 
 class HttpServer:
     """Serves `node`. `listener` is a socket that listens already, in place of `host` and `port`; `spool` is
@@ -68,6 +72,7 @@ class HttpServer:
             logger=_http_log,
             handle_signals=False,
             handler_cancellation=True,
+            read_bufsize=READ_AHEAD_BYTES,
             keepalive_timeout=self._limits.head_s,
             lingering_time=self._limits.linger_s,
             shutdown_timeout=5.0,

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from edgepart.agent.gateway import oip
 from edgepart.agent.gateway.access import authorise
-from edgepart.agent.gateway.answers import document_response, tensor_response
+from edgepart.agent.gateway.answers import document_response, tensor_response, wanted_coding
 from edgepart.agent.gateway.bodies import Bodies
 from edgepart.agent.gateway.datatypes import datatype_of_element
 from edgepart.agent.gateway.metrics import Metrics
@@ -19,8 +19,9 @@ from edgepart.agent.spans import BODY, DECODE, ENCODE, HTTP, Subject
 from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment
 from edgepart.planner.plan import ValueInfo
 
-PARSE_ASIDE_FROM_BYTES = 64 << 10
-"""Larger bodies are read by a thread of the pool: the event loop has heartbeats to keep."""
+ASIDE_FROM_BYTES = 64 << 10
+"""More JSON, or texts, are read by a thread of the pool: the event loop has heartbeats to keep. Changing threads takes
+longer than it takes to read numbers in binary, and so does writing them: both are done at once."""
 
 
 class V2:
@@ -110,8 +111,9 @@ class V2:
         card = self._card(request)
         began_s = self._recorder.now()
         try:
-            async with self._bodies.read(request) as body:
-                response, result = await self._run(request, card, body, began_s)
+            length = _header_length(request)
+            async with self._bodies.read(request, length) as body:
+                response, result = await self._run(request, card, body, length, began_s)
         except EdgepartError as error:
             self._metrics.failed(card.name, type(error).__name__)
             raise
@@ -122,16 +124,16 @@ class V2:
         return response
 
     async def _run(
-        self, request: web.Request, card: ModelCard, body: bytearray, began_s: float
+        self,
+        request: web.Request,
+        card: ModelCard,
+        body: bytearray | memoryview,
+        length: int | None,
+        began_s: float,
     ) -> tuple[web.Response, InferResult]:
         now = self._recorder.now
         read_s = now()
-        length = _header_length(request)
-        big = len(body) >= PARSE_ASIDE_FROM_BYTES
-        if big:
-            asked = await asyncio.to_thread(oip.read_request, body, length)
-        else:
-            asked = oip.read_request(body, length)
+        asked = await _read(body, length)
         if card.epoch is not None:
             oip.check_fit(card, asked)
         limits = self._bodies.limits
@@ -140,7 +142,11 @@ class V2:
         wanted = None if asked.outputs is None else list(asked.outputs)
         result = await self.node.infer(card.name, asked.inputs, wanted, deadline_s)
         answered_s = now()
-        response = await asyncio.to_thread(_answer, card.name, asked, result, request)
+        accepted = request.headers.get("Accept-Encoding", "")
+        if oip.is_quick_answer(asked, result.outputs) and not wanted_coding(accepted):
+            response = _answer(card.name, asked, result, accepted)
+        else:
+            response = await asyncio.to_thread(_answer, card.name, asked, result, accepted)
         if self._recorder.on:
             about, add = Subject(card.name, request=result.request), self._recorder.add
             add(HTTP, BODY, began_s, about, nbytes=len(body), ended_s=read_s)
@@ -170,8 +176,16 @@ def find_card(node: Node, name: str) -> ModelCard:
     raise UnknownDeployment(f"no deployment {name[:200]!r}; deployed: {there}")
 
 
-def _answer(model: str, asked: oip.InferRequest, result: InferResult, request: web.Request) -> web.Response:
-    """Built in a thread of the pool: large JSON and compression take a while."""
+async def _read(body: bytearray | memoryview, length: int | None) -> oip.InferRequest:
+    if (len(body) if length is None else length) >= ASIDE_FROM_BYTES:
+        return await asyncio.to_thread(oip.read_request, body, length)
+    envelope = oip.read_envelope(body, length)
+    if envelope.is_quick or len(body) < ASIDE_FROM_BYTES:
+        return oip.read_tensors(envelope)
+    return await asyncio.to_thread(oip.read_tensors, envelope)
+
+
+def _answer(model: str, asked: oip.InferRequest, result: InferResult, accepted: str) -> web.Response:
     if missing := [name for name in asked.outputs or () if name not in result.outputs]:
         raise RequestError(f"{model!r} has no outputs {missing}; it has {sorted(result.outputs)}")
     parameters: dict[str, Any] = {
@@ -180,7 +194,7 @@ def _answer(model: str, asked: oip.InferRequest, result: InferResult, request: w
         "replays": result.replays,
     }
     head, buffers = oip.build_answer(model, asked, result.outputs, parameters)
-    return tensor_response(head, buffers, request.headers.get("Accept-Encoding", ""))
+    return tensor_response(head, buffers, accepted)
 
 
 def _header_length(request: web.Request) -> int | None:
