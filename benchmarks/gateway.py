@@ -1,23 +1,30 @@
 """What HTTP adds: one agent on this machine, asked in the protocol's binary form, against the executor alone.
 
-The executor runs in this process, the agent in its own; they are asked in turn, so that what else the machine does
-weighs on both.
+The executor runs in this process, the agent in its own. Three are asked in turn, so that what else the machine does
+weighs on all: the executor; the agent, through a client that does next to nothing (benchmarks/lean.py), which shows what
+the gateway adds; and the agent through the product's own client, which packs, reads and unpacks as well.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from benchmarks.comparing import largest_difference
 from benchmarks.executor import WARM_UP, OneDevice
+from benchmarks.lean import Lean, read
 from benchmarks.models import light, sample_inputs
 from benchmarks.serving import client_of, deploy, settle
 from edgepart.agent.messages import DeployOptions
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model import load_graph
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -26,54 +33,65 @@ class Gateway:
 
     model: str
     threads: int
-    pairs: int
+    turns: int
     executor_s: float
     """Median."""
-    http_s: float
-    """Median, at a client on the same machine."""
+    lean_s: float
+    """Median, from the first byte handed to the agent's socket to the last one of its answer."""
     added_s: float
-    """Median of the differences within the pairs."""
+    """Median of the differences of that and the executor within the turns."""
     outside_s: float
-    """Median of what of the client's time was spent outside the agent's own count: the way there and back, and
-    both ends' reading and writing of HTTP."""
+    """Median of what of `lean_s` the agent does not count itself: reading the request, writing the answer, and the way."""
+    client_s: float
+    """Median, at the product's client."""
+    client_added_s: float
+    """As `added_s`, with that client."""
     request_bytes: int
     largest_difference: float
-    """Between the two answers, relative."""
+    """Between the answers, relative."""
 
 
-def measure(name: str, threads: int, pairs: int) -> Gateway:
+def measure(name: str, threads: int, turns: int) -> Gateway:
     options = ("--threads", str(threads), "--no-mdns")
     with LocalCluster(["a"], options=options, listen="127.0.0.1:0") as cluster:
-        return asyncio.run(_measure(cluster, name, threads, pairs))
+        return asyncio.run(_measure(cluster, name, threads, turns))
 
 
-async def _measure(cluster: LocalCluster, name: str, threads: int, pairs: int) -> Gateway:
+async def _measure(cluster: LocalCluster, name: str, threads: int, turns: int) -> Gateway:
     path = light(name)
     graph = load_graph(path)
     inputs = sample_inputs(graph)
-    times: list[tuple[float, float, float]] = []
+    times: list[tuple[float, float, float, float]] = []
     async with client_of(cluster.first) as client:
         await deploy(client, path, name, DeployOptions())
         await settle(client, name)
-        with OneDevice(graph, threads) as executor:
-            for number in range(WARM_UP + pairs):
-                began = time.perf_counter()
-                expected = executor(inputs)
-                executor_s = time.perf_counter() - began
+        with OneDevice(graph, threads) as executor, Lean(cluster.first.url, name, inputs) as lean:
+            for number in range(WARM_UP + turns):
+                executor_s, expected = _timed(lambda: executor(inputs))
+                lean_s, came = _timed(lean.ask)
+                counted_s, outputs = read(*came)
                 began = time.perf_counter()
                 answer = await client.infer(name, inputs)
-                http_s = time.perf_counter() - began
+                client_s = time.perf_counter() - began
                 if number >= WARM_UP:
-                    times.append((executor_s, http_s, http_s - answer.seconds))
-        difference = largest_difference(answer.outputs, expected)
+                    times.append((executor_s, lean_s, lean_s - counted_s, client_s))
+    difference = max(largest_difference(found, expected) for found in (outputs, answer.outputs))
     return Gateway(
         model=name,
         threads=threads,
-        pairs=pairs,
-        executor_s=median(executor for executor, _, _ in times),
-        http_s=median(http for _, http, _ in times),
-        added_s=median(http - executor for executor, http, _ in times),
-        outside_s=median(outside for _, _, outside in times),
+        turns=turns,
+        executor_s=median(executor for executor, _, _, _ in times),
+        lean_s=median(lean for _, lean, _, _ in times),
+        added_s=median(lean - executor for executor, lean, _, _ in times),
+        outside_s=median(outside for _, _, outside, _ in times),
+        client_s=median(client for _, _, _, client in times),
+        client_added_s=median(client - executor for executor, _, _, client in times),
         request_bytes=sum(array.nbytes for array in inputs.values()),
         largest_difference=difference,
     )
+
+
+def _timed(work: Callable[[], T]) -> tuple[float, T]:
+    began = time.perf_counter()
+    result = work()
+    return time.perf_counter() - began, result

@@ -1,6 +1,6 @@
 """What the product costs and gains: the numbers in the README.
 
-    python -m benchmarks.overhead [--only executor|gateway|speedup] [--models A,B] [--markdown] [--json FILE]
+    python -m benchmarks.overhead [--only idle|executor|gateway|speedup] [--models A,B] [--markdown] [--json FILE]
 
 Prints tables; nothing here passes or fails. The machine should have nothing else to do.
 """
@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import executor, gateway, speedup
+from benchmarks import executor, gateway, idle, speedup
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import LIGHT
 from edgepart.cli.output import nbytes, note, say, seconds, table
 
 PAIRS = 41
-PARTS = ("executor", "gateway", "speedup")
+PARTS = ("idle", "executor", "gateway", "speedup")
 
 
 @dataclass(frozen=True)
@@ -79,22 +79,52 @@ def gateway_part(models: Sequence[str]) -> tuple[Block, Rows]:
     """HTTP against the executor."""
     found = []
     for model in models:
-        note(f"{model}: HTTP and executor in turn")
+        note(f"{model}: executor and HTTP in turn")
         found.append(gateway.measure(model, 1, PAIRS))
     rows = tuple(
         (
             one.model,
             str(one.threads),
             seconds(one.executor_s),
-            seconds(one.http_s),
+            seconds(one.lean_s),
             f"{one.added_s * 1e3:.2f} ms",
             f"{one.outside_s * 1e3:.2f} ms",
+            seconds(one.client_s),
+            f"{one.client_added_s * 1e3:.2f} ms",
             nbytes(one.request_bytes),
         )
         for one in found
     )
-    columns = ("model", "threads", "executor", "HTTP", "added", "of it outside the agent", "request")
-    return Block(f"Through HTTP, {PAIRS} pairs", columns, rows), [asdict(one) for one in found]
+    columns = (
+        "model",
+        "threads",
+        "executor",
+        "HTTP",
+        "added",
+        "of it outside the agent's count",
+        "edgepart's client",
+        "added in all",
+        "request",
+    )
+    return Block(f"Through HTTP, {PAIRS} turns", columns, rows), [asdict(one) for one in found]
+
+
+def idle_part() -> tuple[Block, Rows]:
+    """Agents with nothing to do and nothing deployed."""
+    found = idle.measure(note)
+    rows = tuple(
+        (
+            one.members,
+            f"{one.core:.2%}",
+            nbytes(one.resident_bytes),
+            nbytes(one.own_share_bytes),
+            str(one.threads),
+            f"{one.switches_per_s:.0f}",
+        )
+        for one in found
+    )
+    columns = ("agent", "of a core", "resident", "its share", "threads", "wakeups/s")
+    return Block(f"Idle for {idle.WATCHED_S:.0f} s", columns, rows), [asdict(one) for one in found]
 
 
 def speedup_part(models: Sequence[str]) -> tuple[Block, Rows]:
@@ -156,6 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(chosen or ()) - set(LIGHT):
         parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(LIGHT)}")
     parts: dict[str, Callable[[], tuple[Block, Rows]]] = {
+        "idle": idle_part,
         "executor": lambda: executor_part(chosen or ["resnet50"]),
         "gateway": lambda: gateway_part(chosen or ["resnet50"]),
         "speedup": lambda: speedup_part(chosen or speedup.MODELS),

@@ -1,0 +1,109 @@
+"""What an agent costs that has nothing to do: alone, and as one of three members that found each other by mDNS.
+
+Measured from outside, for a minute, once the agents have found and measured each other. Nothing is deployed. Processes
+that an agent keeps beside it count with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from edgepart.cli.local import LocalAgent, LocalCluster
+
+WATCHED_S = 60.0
+REST_S = 20.0
+"""Before: devices and links are measured, and the processes that do so end."""
+CLUSTERS = (("alone", ("a",)), ("one of three", ("a", "b", "c")))
+
+
+@dataclass(frozen=True)
+class Idle:
+    """One agent."""
+
+    members: str
+    """In words, with its name where there are several."""
+    core: float
+    """CPU time over time."""
+    resident_bytes: int
+    """All pages that it can see in memory, also those that other processes share with it."""
+    own_share_bytes: int
+    """Each page divided by how many processes share it: what agents take together is the sum of this."""
+    threads: int
+    switches_per_s: float
+    """How often one of its threads was put on a core: nearly all of these are wakeups."""
+    notes: tuple[str, ...] = ()
+    """What did not go as it should, such as mDNS that does not reach the others."""
+
+
+@dataclass(frozen=True)
+class _Reading:
+    cpu_s: float
+    switches: int
+    resident_bytes: int
+    own_share_bytes: int
+    threads: int
+
+
+def measure(note: Callable[[str], None]) -> list[Idle]:
+    """A row for each agent."""
+    return [row for words, names in CLUSTERS for row in _measure(words, names, note)]
+
+
+def _measure(words: str, names: tuple[str, ...], note: Callable[[str], None]) -> list[Idle]:
+    note(f"idle, {words}: {REST_S + WATCHED_S:.0f} s of nothing")
+    with LocalCluster(names) as cluster:
+        time.sleep(REST_S)
+        before, began = _readings(cluster.living), time.monotonic()
+        time.sleep(WATCHED_S)
+        after, took_s = _readings(cluster.living), time.monotonic() - began
+        return [
+            Idle(
+                members=words if len(names) == 1 else f"{words}: {name}",
+                core=(after[name].cpu_s - before[name].cpu_s) / took_s,
+                resident_bytes=after[name].resident_bytes,
+                own_share_bytes=after[name].own_share_bytes,
+                threads=after[name].threads,
+                switches_per_s=(after[name].switches - before[name].switches) / took_s,
+                notes=tuple(cluster.notes),
+            )
+            for name in names
+        ]
+
+
+def _readings(agents: list[LocalAgent]) -> Mapping[str, _Reading]:
+    return {agent.name: _reading(int(agent.addresses["pid"])) for agent in agents}
+
+
+def _reading(pid: int) -> _Reading:
+    """Of a process and those that it started and that still run."""
+    agent = psutil.Process(pid)
+    every = [agent, *agent.children(recursive=True)]
+    times = agent.cpu_times()  # with those of its children that have ended
+    living = sum(child.cpu_times().user + child.cpu_times().system for child in every[1:])
+    return _Reading(
+        times.user + times.system + times.children_user + times.children_system + living,
+        sum(_switches(one.pid) for one in every),
+        sum(one.memory_info().rss for one in every),
+        sum(_own_share_bytes(one.pid) for one in every),
+        sum(one.num_threads() for one in every),
+    )
+
+
+def _switches(pid: int) -> int:
+    """Of all its threads; those of threads that ended are not known any more."""
+    return sum(
+        int(line.split()[1])
+        for status in Path(f"/proc/{pid}/task").glob("*/status")
+        for line in status.read_text().splitlines()
+        if "ctxt_switches" in line
+    )
+
+
+def _own_share_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))

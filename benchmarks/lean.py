@@ -1,0 +1,81 @@
+"""A client that does as little as can be: one kept connection, a request that was put together before, and of the answer
+only what must be read. What a request takes through it is what the agent takes.
+
+From the first byte handed to the agent's socket to the last one of the answer; over loopback the way there is a copy.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from edgepart.agent.gateway.elements import Array
+from edgepart.cli.tensors import encode_request, read_answer
+from edgepart.planner.errors import InternalError
+
+ANSWER_S = 60.0
+READ_BYTES = 256 << 10
+
+
+class Lean:
+    """To one deployment, with one request's inputs. A context manager."""
+
+    def __init__(self, url: str, model: str, inputs: Mapping[str, Array]) -> None:
+        where = urlsplit(url)
+        self._socket = socket.create_connection((str(where.hostname), int(where.port or 80)), ANSWER_S)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        body = encode_request(inputs, None, ANSWER_S)
+        lines = (
+            f"POST /v2/models/{model}/infer HTTP/1.1",
+            f"Host: {where.netloc}",
+            "Content-Type: application/octet-stream",
+            f"Inference-Header-Content-Length: {len(body[0])}",
+            f"Content-Length: {sum(map(len, body))}",
+        )
+        self._request = b"".join(("\r\n".join((*lines, "", "")).encode(), *body))
+        self._room = bytearray(READ_BYTES)
+
+    def __enter__(self) -> Lean:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def ask(self) -> tuple[bytes, bytes]:
+        """The answer's head and body. Only this is to be timed."""
+        self._socket.sendall(self._request)
+        came = b""
+        while (end := came.find(b"\r\n\r\n")) < 0:
+            came += self._receive()
+        head, whole = came[:end], [came[end + 4 :]]
+        left = int(_field(head, b"content-length")) - len(whole[0])
+        while left > 0:
+            whole.append(self._receive())
+            left -= len(whole[-1])
+        return head, b"".join(whole)
+
+    def _receive(self) -> bytes:
+        count = self._socket.recv_into(self._room)
+        if not count:
+            raise InternalError("the agent closed the connection")
+        return bytes(memoryview(self._room)[:count])
+
+
+def read(head: bytes, body: bytes) -> tuple[float, dict[str, Array]]:
+    """The seconds that the agent counted, and the outputs. InternalError for an answer that is none."""
+    if not head.startswith(b"HTTP/1.1 200 "):
+        raise InternalError(f"the agent says: {json.loads(body).get('error')}")
+    document: dict[str, Any]
+    document, outputs = read_answer(body, _field(head, b"inference-header-content-length").decode())
+    return float(document["parameters"]["seconds"]), outputs
+
+
+def _field(head: bytes, name: bytes) -> bytes:
+    for line in head.split(b"\r\n")[1:]:
+        key, _, value = line.partition(b":")
+        if key.lower() == name:
+            return value.strip()
+    raise InternalError(f"the answer has no {name.decode()}")
