@@ -22,6 +22,7 @@ from pathlib import Path
 from cryptography import x509
 
 from edgepart.agent import certificates
+from edgepart.agent.ciphers import grant_chacha
 from edgepart.agent.options import Address
 from edgepart.agent.store import write_atomic
 from edgepart.planner.errors import NotAuthorised, UsageError
@@ -64,6 +65,7 @@ class Identity:
         context.verify_mode = ssl.CERT_OPTIONAL
         # Tickets would make this side write after the handshake on a connection that only ever reads.
         context.num_tickets = 0
+        grant_chacha(context)
         return context
 
     def client_context(self) -> ssl.SSLContext:

@@ -23,7 +23,6 @@ from edgepart.agent.messages import DeployOptions
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model import load_graph
 
-
 T = TypeVar("T")
 
 

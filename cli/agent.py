@@ -7,13 +7,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+import ssl
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from edgepart.agent.ciphers import configuration, lacks_aes
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.options import AgentOptions
+from edgepart.agent.store import write_atomic
 from edgepart.cli.ending import exit_status, report
 from edgepart.planner.errors import EdgepartError
 
@@ -30,7 +33,25 @@ def become(options: AgentOptions, log_level: str) -> NoReturn:
             password  # who lists processes sees their arguments, not their environment
         )
     text = json.dumps(fields, default=str)
+    set_ciphers(options.state, Path("/proc/cpuinfo"))
     os.execv(sys.executable, [sys.executable, "-m", __name__, log_level, text])
+
+
+def set_ciphers(state: Path, cpuinfo: Path) -> None:
+    """Has OpenSSL, in the process that this one becomes, prefer ChaCha20 where the processor has no AES. Who sets
+    OPENSSL_CONF has decided otherwise; so has a system with a policy of its own."""
+    if "OPENSSL_CONF" in os.environ or not state.is_dir() or not cpuinfo.exists():
+        return
+    if not lacks_aes(cpuinfo.read_text(errors="replace")):
+        return
+    place = Path(ssl.get_default_verify_paths().openssl_capath).with_name("openssl.cnf")
+    text = configuration(place.read_text(errors="replace") if place.exists() else "", str(place))
+    if text is None:
+        print(f"{place} decides about TLS; AES may be slow without instructions for it", file=sys.stderr)
+        return
+    ours = state / "openssl.cnf"
+    write_atomic(ours, text.encode())
+    os.environ["OPENSSL_CONF"] = str(ours)
 
 
 def options_of(text: str) -> AgentOptions:
