@@ -98,6 +98,10 @@ class Face:
     def models(self) -> list[ModelCard]:
         return [self._card(entry) for entry in self._core.deployments.living()]
 
+    def model(self, name: str) -> ModelCard | None:
+        entry = self._core.deployments.get(name)
+        return None if entry is None or entry.deleted else self._card(entry)
+
     def _card(self, entry: Deployment) -> ModelCard:
         active = self._plans.active(entry.name)
         if active is None:

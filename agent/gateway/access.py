@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Mapping
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from edgepart.planner.errors import NotAuthorised
@@ -38,10 +39,15 @@ def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
     """Whether the request is from a program on this machine, or a page that this agent served to it."""
     if not _is_loopback(peer or "") or any(name in headers for name in FORWARDED):
         return False
-    host = urlsplit(f"//{headers.get('Host', '')}")
-    if not (host.hostname == "localhost" or _is_address(host.hostname or "")):
-        return False
-    return "Origin" not in headers or urlsplit(headers["Origin"]).netloc == host.netloc
+    netloc = _own_netloc(headers.get("Host", ""))
+    return netloc is not None and ("Origin" not in headers or urlsplit(headers["Origin"]).netloc == netloc)
+
+
+@lru_cache(maxsize=256)
+def _own_netloc(host: str) -> str | None:
+    """Of a Host header that names this machine, or an address; None of any other."""
+    where = urlsplit(f"//{host}")
+    return where.netloc if where.hostname == "localhost" or _is_address(where.hostname or "") else None
 
 
 def _is_address(host: str) -> bool:
@@ -52,6 +58,7 @@ def _is_address(host: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=256)
 def _is_loopback(host: str) -> bool:
     if not _is_address(host.partition("%")[0]):
         return False

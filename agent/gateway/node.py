@@ -99,6 +99,9 @@ class Node(Protocol):
 
     def models(self) -> Sequence[ModelCard]: ...
 
+    def model(self, name: str) -> ModelCard | None:
+        """The one of that name, as each request asks; None where there is none."""
+
     async def infer(
         self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float
     ) -> InferResult:

@@ -105,10 +105,13 @@ def read_request(body: bytes | bytearray | memoryview, header_length: int | None
 def is_quick_answer(request: InferRequest, outputs: Mapping[str, Any]) -> bool:
     """Whether writing the answer takes no time to speak of."""
     arrays = {name: value for name, value in outputs.items() if name in (request.outputs or outputs)}
-    return all(
-        isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and request.wants_binary(name)
-        for name, array in arrays.items()
-    ) and sum(array.nbytes for array in arrays.values()) <= QUICK_BYTES
+    return (
+        all(
+            isinstance(array, np.ndarray) and array.dtype.kind in "biuf" and request.wants_binary(name)
+            for name, array in arrays.items()
+        )
+        and sum(array.nbytes for array in arrays.values()) <= QUICK_BYTES
+    )
 
 
 def build_answer(

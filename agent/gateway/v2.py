@@ -168,11 +168,9 @@ class V2:
 
 def find_card(node: Node, name: str) -> ModelCard:
     """UnknownDeployment names those that there are."""
-    cards = node.models()
-    for card in cards:
-        if card.name == name:
-            return card
-    there = ", ".join(repr(card.name) for card in cards[:20]) or "nothing yet"
+    if (card := node.model(name)) is not None:
+        return card
+    there = ", ".join(repr(card.name) for card in node.models()[:20]) or "nothing yet"
     raise UnknownDeployment(f"no deployment {name[:200]!r}; deployed: {there}")
 
 

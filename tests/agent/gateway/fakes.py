@@ -83,6 +83,9 @@ class FakeNode:
     def models(self) -> Sequence[ModelCard]:
         return [self._card(name) for name in self.sessions]
 
+    def model(self, name: str) -> ModelCard | None:
+        return self._card(name) if name in self.sessions else None
+
     def _card(self, name: str) -> ModelCard:
         def values(found: Any) -> tuple[ValueInfo, ...]:
             return tuple(
