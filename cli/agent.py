@@ -7,16 +7,13 @@ from __future__ import annotations
 import json
 import logging
 import os
-import ssl
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-from edgepart.agent.ciphers import configuration, lacks_aes
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.options import AgentOptions
-from edgepart.agent.store import write_atomic
 from edgepart.cli.ending import exit_status, report
 from edgepart.planner.errors import EdgepartError
 
@@ -42,6 +39,12 @@ def set_ciphers(state: Path, cpuinfo: Path) -> None:
     OPENSSL_CONF has decided otherwise; so has a system with a policy of its own."""
     if "OPENSSL_CONF" in os.environ or not state.is_dir() or not cpuinfo.exists():
         return
+    # Only who runs an agent is to pay for these.
+    import ssl
+
+    from edgepart.agent.ciphers import configuration, lacks_aes
+    from edgepart.agent.store import write_atomic
+
     if not lacks_aes(cpuinfo.read_text(errors="replace")):
         return
     place = Path(ssl.get_default_verify_paths().openssl_capath).with_name("openssl.cnf")
