@@ -50,8 +50,19 @@ lab-commands:  ## what the laboratory is made of, where it is missing and apt ca
 	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $$missing; } \
 	    || echo "the laboratory's tests will be skipped: apt-get could not install$$missing" >&2; fi
 
-bench: .venv/.dev  ## the README's numbers; takes about six minutes on a machine that does nothing else
+bench: .venv/.dev  ## the README's numbers on one device; takes about six minutes on a machine that does nothing else
 	$(BIN)/python -m benchmarks.overhead --markdown
+
+latency: .venv/.dev lab-commands  ## as root: how much sooner several hosts answer; takes a quarter of an hour
+	$(BIN)/python -m benchmarks.latency --markdown --json results/latency.json
+	$(BIN)/python -m benchmarks.latency --models vgg19,resnet50 --hosts 4 --slow 4,8,8,16 --markdown
+	$(BIN)/python -m benchmarks.latency --models vgg19,resnet50 --hosts 2,3,4,5,6,7,8 --markdown
+
+throughput: .venv/.dev lab-commands  ## as root: how many answers a second four hosts give; takes some minutes
+	$(BIN)/python -m benchmarks.throughput --markdown --json results/throughput.json
+
+links: .venv/.dev lab-commands  ## as root: every strategy over slow links; takes two hours
+	$(BIN)/python -m benchmarks.links --markdown --json results/links.json
 
 truth: .venv/.dev  ## predicted against measured on slow devices; takes half an hour on a machine that does nothing else
 	$(BIN)/python -m benchmarks.truth --markdown

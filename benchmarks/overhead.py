@@ -1,6 +1,6 @@
-"""What the product costs and gains: the numbers in the README.
+"""What the product costs on one device: the numbers in the README.
 
-    python -m benchmarks.overhead [--only idle|executor|gateway|speedup] [--models A,B] [--markdown] [--json FILE]
+    python -m benchmarks.overhead [--only idle|executor|gateway] [--models A,B] [--markdown] [--json FILE]
 
 Prints tables; nothing here passes or fails. The machine should have nothing else to do.
 """
@@ -16,13 +16,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks import executor, gateway, idle, speedup
+from benchmarks import executor, gateway, idle
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import LIGHT
 from edgepart.cli.output import nbytes, note, say, seconds, table
 
 PAIRS = 41
-PARTS = ("idle", "executor", "gateway", "speedup")
+PARTS = ("idle", "executor", "gateway")
 
 
 @dataclass(frozen=True)
@@ -127,46 +127,6 @@ def idle_part() -> tuple[Block, Rows]:
     return Block(f"Idle for {idle.WATCHED_S:.0f} s", columns, rows), [asdict(one) for one in found]
 
 
-def speedup_part(models: Sequence[str]) -> tuple[Block, Rows]:
-    """Slow devices together."""
-    found, bare = speedup.measure(models, note)
-    rows = tuple(
-        (
-            one.model,
-            str(one.devices),
-            seconds(bare[one.model]) if one.devices == 1 else "",
-            seconds(one.latency_s),
-            f"{one.speedup:.2f}x",
-            seconds(one.predicted_s),
-            f"{one.share:.0%}",
-            f"{one.latency_s - one.busiest_s:.3f} s",
-            f"{one.balance:.0%}",
-            str(one.segments),
-            str(one.messages),
-            nbytes(one.moved_bytes),
-            f"{one.largest_difference:.0e}",
-        )
-        for one in found
-    )
-    columns = (
-        "model",
-        "devices",
-        "bare session",
-        "latency",
-        "speed-up",
-        "predicted",
-        "busiest computes",
-        "rest",
-        "balance",
-        "segments",
-        "messages",
-        "moved",
-        "difference",
-    )
-    title = f"Slow devices ({speedup.FACTOR}x, one thread each) over loopback"
-    return Block(title, columns, rows), [asdict(one) for one in found]
-
-
 def percent(part: float) -> str:
     """
     >>> percent(0.0123), percent(-0.004)
@@ -189,7 +149,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "idle": idle_part,
         "executor": lambda: executor_part(chosen or ["resnet50"]),
         "gateway": lambda: gateway_part(chosen or ["resnet50"]),
-        "speedup": lambda: speedup_part(chosen or speedup.MODELS),
     }
     document: dict[str, Any] = {"machine": describe(), "load_before": os.getloadavg()}
     blocks = []

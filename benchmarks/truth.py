@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import LIGHT, light, sample_inputs, zoo_model
 from benchmarks.serving import ask, client_of, deploy, settle
-from benchmarks.speedup import slow_environment
+from benchmarks.slowed import slow_environment
 from edgepart.agent.messages import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
