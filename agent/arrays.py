@@ -5,7 +5,9 @@ or a map (dict of int or str keys) of values, or a plain number or string inside
 says how to read it from the payload and is itself MessagePack-able:
 
     None | ("array", element type, shape) | ("strings", shape, bytes) | ("plain", value)
-         | ("list", metas) | ("map", keys, metas)
+         | ("list", metas) | ("map", keys, metas) | ("rounded", kind, shape)
+
+What is rounded (a Rounded, of rounding.py) stands by itself, in no sequence or map.
 
 Bytes are little-endian (big-endian hosts are refused); each array starts at a multiple of ALIGNMENT in the
 payload. Element types under a byte (int4, float4, ...) take one byte an element, as numpy holds them.
@@ -22,7 +24,9 @@ import msgpack
 import numpy as np
 
 from edgepart.agent.elements import element_dtype, element_name
+from edgepart.agent.rounding import Rounded
 from edgepart.planner.errors import FrameError, InternalError
+from edgepart.planner.rounding import wire_bytes
 
 ALIGNMENT = 64
 MAX_DEPTH = 8
@@ -84,6 +88,9 @@ class _Packer:
                 return None
             case np.ndarray() | np.generic():
                 return self._array(np.asarray(value))
+            case Rounded() if not depth:
+                self._add(value.data.data)
+                return ("rounded", value.kind, value.shape)
             case list() | tuple():
                 return ("list", tuple(self.pack(item, depth + 1) for item in value))
             case dict():
@@ -138,6 +145,10 @@ class _Reader:
                 return None
             case ("array", str() as name, tuple() as shape):
                 return self._array(dtype_of(name), _shape(shape))
+            case ("rounded", str() as kind, tuple() as shape) if not depth:
+                extents = _shape(shape)
+                nbytes = wire_bytes(kind, extents)
+                return Rounded(kind, extents, np.frombuffer(self._take(nbytes), np.uint8))
             case ("strings", tuple() as shape, int() as nbytes):
                 return self._strings(_shape(shape), nbytes)
             case ("plain", (bool() | int() | float() | str() | bytes()) as value) if depth:

@@ -119,7 +119,15 @@ class Computing:
         gateway = here if here in {device.name for device in cluster.devices} else cluster.devices[0].name
         options = order.deployment.options
         budget_s = search_budget_s(options, quick=order.quick)
-        return Problem(graph, cluster, gateway, options.objective, options.axis, search_budget_s=budget_s)
+        return Problem(
+            graph,
+            cluster,
+            gateway,
+            options.objective,
+            options.axis,
+            search_budget_s=budget_s,
+            transfer_dtype=options.transfer_dtype,
+        )
 
     def _loaded(self, deployment: Deployment) -> tuple[Graph, Digests]:
         """The model with the deployment's shapes bound, and what is remembered of its weights (some constants are

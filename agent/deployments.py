@@ -13,6 +13,7 @@ from typing import Any
 from edgepart.agent.control import Deployment, Version
 from edgepart.agent.messages import DeployOptions
 from edgepart.planner.errors import UsageError
+from edgepart.planner.rounding import checked
 
 MAX_ENTRIES = 10_000
 MAX_COUNTER = 2**53
@@ -137,6 +138,7 @@ def _options(entry: Mapping[str, Any], where: str) -> DeployOptions:
     axis, limit = entry.get("axis"), entry.get("memory_limit_bytes")
     bindings = entry.get("bindings", DeployOptions().bindings)
     budget_s = entry.get("search_budget_s")
+    dtype = entry.get("transfer_dtype", DeployOptions().transfer_dtype)
     return DeployOptions(
         shapes={
             name: tuple(_expect(d, int, f"{where}.shapes[{name!r}]") for d in _expect(dims, list, where))
@@ -149,6 +151,7 @@ def _options(entry: Mapping[str, Any], where: str) -> DeployOptions:
         memory_limit_bytes=None if limit is None else _expect(limit, int, f"{where}.memory_limit_bytes"),
         bindings=_expect(bindings, int, f"{where}.bindings"),
         search_budget_s=None if budget_s is None else _expect(budget_s, float, f"{where}.search_budget_s"),
+        transfer_dtype=checked(_expect(dtype, str, f"{where}.transfer_dtype"), f"{where}.transfer_dtype"),
     )
 
 

@@ -18,6 +18,7 @@ from threading import Condition, Thread
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.recipes import Scratch
 from edgepart.agent.recorder import Recorder
+from edgepart.agent.rounding import RoundingTally, restored, round_all
 from edgepart.agent.schedule import Progress, Schedule, Value, Work, make_schedule, value_bytes
 from edgepart.agent.sessions import PreparedProgram, describe
 from edgepart.agent.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT, Subject
@@ -84,6 +85,8 @@ class Counters:
     """By node id."""
     received_bytes: dict[str, int] = field(default_factory=dict)
     """By node id; "" where the deliverer did not say."""
+    rounding: dict[str, RoundingTally] = field(default_factory=dict)
+    """By deployment."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,8 @@ class _Task:
     request: str
     installed: _Installed
     progress: Progress
+    exact: bool = False
+    """Whether nothing of it is to be rounded."""
 
     @property
     def subject(self) -> Subject:
@@ -217,6 +222,8 @@ class Executor:
         """A transfer's pieces for a request. They are kept as they are and must not be changed afterwards.
 
         Never raises for what a peer sent: what does not fit goes back to the request's gateway as Failed."""
+        for value in values:
+            restored(value)  # Here, and not in the compute thread or while others wait.
         with self._changed:
             received = self._counters.received_bytes
             received[source] = received.get(source, 0) + sum(map(value_bytes, values))
@@ -265,6 +272,7 @@ class Executor:
                 segments,
                 dict(now.sent_bytes),
                 dict(now.received_bytes),
+                {name: replace(tally) for name, tally in now.rounding.items()},
             )
 
     def waiting(self) -> tuple[int, int]:
@@ -297,7 +305,7 @@ class Executor:
             if self._tasks and self._is_full(nbytes):
                 self._remember(message.request, None)
                 return [_stale(message, "this device has too many requests under way")]
-            task = _Task(*key, message.request, installed, Progress(installed.schedule))
+            task = _Task(*key, message.request, installed, Progress(installed.schedule), message.exact)
             self._tasks[message.request] = task
         try:
             if (message.deployment, message.epoch) != (task.deployment, task.epoch):
@@ -409,12 +417,25 @@ class Executor:
     def _step(self, task: _Task, work: Work) -> list[Value]:
         if self._recorder.on:
             return self._recorded(task, work)
-        return self._act(task, work.step, work.values(task.installed.scratch))
+        return self._act(task, work.step, self._values(task, work))
+
+    def _values(self, task: _Task, work: Work) -> list[Value]:
+        """A Run's inputs, or a Send's pieces as they are to travel."""
+        values = work.values(task.installed.scratch)
+        if task.exact or isinstance(work.step, Run):
+            return values
+        kinds = task.installed.schedule.outgoing[work.step.transfer].dtypes
+        if not kinds:
+            return values
+        found = round_all(kinds, values)
+        with self._changed:
+            self._counters.rounding.setdefault(task.deployment, RoundingTally()).count(kinds, found)
+        return found
 
     def _recorded(self, task: _Task, work: Work) -> list[Value]:
         """The step, and how long its parts took."""
         began_s = self._recorder.now()
-        values = work.values(task.installed.scratch)
+        values = self._values(task, work)
         made_s = self._recorder.now()
         if any(one.copies or one.crop is not None for one in work.recipes):
             nbytes = sum(map(value_bytes, values))
@@ -436,7 +457,8 @@ class Executor:
             return installed.prepared.run(step.segment, values)
         transfer = installed.schedule.outgoing[step.transfer]
         node = installed.nodes[transfer.target] if transfer.target != GATEWAY else gateway_of(task.request)
-        self._send(node, Tensors(task.deployment, task.epoch, task.request, transfer.number, ()), values)
+        message = Tensors(task.deployment, task.epoch, task.request, transfer.number, (), exact=task.exact)
+        self._send(node, message, values)
         with self._changed:
             sent = self._counters.sent_bytes
             sent[node] = sent.get(node, 0) + sum(map(value_bytes, values))

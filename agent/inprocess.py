@@ -12,6 +12,7 @@ from typing import Any
 
 from edgepart.agent.recipes import Scratch
 from edgepart.agent.requester import activate_plan, check_inputs, cut, put_together
+from edgepart.agent.rounding import RoundingTally, round_all
 from edgepart.agent.schedule import Progress, make_schedule
 from edgepart.agent.sessions import Compiler, Sessions, Value
 from edgepart.planner import blobs
@@ -48,6 +49,10 @@ class InProcess:
         self.plan = plan
         self.computed_s: dict[str, float] = {}
         """By device, what its segments took in the last run."""
+        self.exact = False
+        """Whether runs round nothing, whatever the plan says."""
+        self.rounding = RoundingTally()
+        """Of all runs."""
         self._prepared = {
             name: sessions.prepare(program, plan.transfers) for name, program in plan.programs.items()
         }
@@ -101,8 +106,11 @@ class InProcess:
             self.computed_s[name] += time.perf_counter() - began
             progress.done(outputs)
             return True
-        number = work.step.transfer
-        target = self.plan.transfers[number].target
+        transfer = self.plan.transfers[work.step.transfer]
+        number, target = transfer.number, transfer.target
+        if transfer.dtypes and not self.exact:
+            values = round_all(transfer.dtypes, values)
+            self.rounding.count(transfer.dtypes, values)
         if target == GATEWAY:
             slots = self._gateway.sides[replica].slots
             answers.update((slots[number, n], value) for n, value in enumerate(values))

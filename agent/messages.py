@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from edgepart.planner.rounding import EXACT
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
@@ -35,6 +37,8 @@ class Tensors:
     """`Transfer.number` of the plan."""
     arrays: tuple[Any, ...]
     """Per piece of the transfer, in its order: what agent/wire.py needs to read the array from the payload."""
+    exact: bool = False
+    """Whether nothing of this request is to be rounded, whatever the plan says: what a rounded one is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,8 @@ class DeployOptions:
     search_budget_s: float | None = None
     """For how long the leader may search for a plan, about; None leaves it to the leader (agent/computing.py). More finds
     better plans and has them later."""
+    transfer_dtype: str = EXACT
+    """What float32 numbers may be rounded to on their way from device to device (planner/rounding.py)."""
 
 
 MOST_BINDINGS = 64

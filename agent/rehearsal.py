@@ -22,6 +22,7 @@ from edgepart.planner.graph import Graph
 from edgepart.planner.layout import Problem
 from edgepart.planner.lower import lower, make_plan
 from edgepart.planner.plan_rules import check
+from edgepart.planner.rounding import EXACT
 from edgepart.planner.search import Digests
 from edgepart.planner.study import Study
 
@@ -48,9 +49,16 @@ class Divided:
 class Rehearsal:
     """One model with bound shapes, and devices that take parts of it in proportion to their shares."""
 
-    def __init__(self, graph: Graph, shares: Sequence[float] = SHARES, *, level: Any = None) -> None:
-        """`level` is an ort.GraphOptimizationLevel for all sessions, None ONNX Runtime's default. UsageError where the
-        shares are none."""
+    def __init__(
+        self,
+        graph: Graph,
+        shares: Sequence[float] = SHARES,
+        *,
+        level: Any = None,
+        transfer_dtype: str = EXACT,
+    ) -> None:
+        """`level` is an ort.GraphOptimizationLevel for all sessions, None ONNX Runtime's default; `transfer_dtype` what
+        float32 numbers are rounded to between devices. UsageError where the shares are none."""
         if not 0 < len(shares) <= MAX_DEVICES or not all(math.isfinite(s) and s > 0 for s in shares):
             raise UsageError(
                 f"shares {tuple(shares)}: give 1 to {MAX_DEVICES} numbers above 0, one for each device"
@@ -59,7 +67,7 @@ class Rehearsal:
         cluster = Cluster(tuple(Device(name, "virtual", 1e9, 1e9, 1e12) for name in names))
         self.graph = graph
         self.shares = tuple(zip(names, map(float, shares), strict=True))
-        self.study = Study(Problem(graph, cluster, names[0]))
+        self.study = Study(Problem(graph, cluster, names[0], transfer_dtype=transfer_dtype))
         self._level = level
         self._digests: Digests = {}
 

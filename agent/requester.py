@@ -104,6 +104,8 @@ class _Held:
     began_s: float = 0.0
     idle_s: float = 0.0
     """Since when no attempt at it is under way."""
+    exact: bool = False
+    """Whether nothing of it is to be rounded on its way."""
 
 
 @dataclass
@@ -162,13 +164,20 @@ class Requester:
         return await self.run(deployment, checked, deadline_s, names_of(deployment, plan, outputs))
 
     async def run(
-        self, deployment: str, inputs: dict[str, Value], deadline_s: float, outputs: tuple[str, ...]
+        self,
+        deployment: str,
+        inputs: dict[str, Value],
+        deadline_s: float,
+        outputs: tuple[str, ...],
+        *,
+        exact: bool = False,
     ) -> tuple[dict[str, Value], Info]:
-        """`infer` for what is checked already (`check_inputs`, `names_of`), also where the first plan is to come."""
+        """`infer` for what is checked already (`check_inputs`, `names_of`), also where the first plan is to come. With
+        `exact`, nothing is rounded on its way."""
         self._count += 1
         number = self._count
         now = self._loop.time()
-        held = _Held(deployment, inputs, outputs, self._loop.create_future(), now, now)
+        held = _Held(deployment, inputs, outputs, self._loop.create_future(), now, now, exact)
         self._held[number] = held
         self._handle(rules.Submitted(number, deployment, self._loop.time() + deadline_s, patient=True))
         try:
@@ -321,7 +330,7 @@ class Requester:
             effect.epoch,
             effect.side,
             self._loop.time(),
-            not self._flights,
+            not self._flights and not held.exact,
         )
         about, began_s = self._subject(effect), self._loop.time()
         if self._recorder.on:
@@ -331,7 +340,9 @@ class Requester:
             parcels = cut(active, held.inputs, effect.side)
             self._copied(about, began_s, (value for _, _, values in parcels for value in values))
             for target, transfer, values in parcels:
-                message = Tensors(effect.deployment, effect.epoch, about.request, transfer, ())
+                message = Tensors(
+                    effect.deployment, effect.epoch, about.request, transfer, (), exact=held.exact
+                )
                 self._send_input(target, message, values, about)
         except EdgepartError as error:
             stale = isinstance(error, ClusterError)

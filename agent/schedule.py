@@ -16,6 +16,7 @@ import numpy as np
 
 from edgepart.agent.blocked import PLAIN, Kept
 from edgepart.agent.recipes import Recipe, Scratch, Value, recipe
+from edgepart.agent.rounding import Rounded, restored
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plan import Piece, Program, Receive, Run, Send, Transfer
 
@@ -203,7 +204,7 @@ class Progress:
             return False
         self._arrived.add(transfer)
         for slot, _, value in zip(self.schedule.received[transfer], pieces, values, strict=True):
-            self._keep(slot, value)
+            self._keep(slot, restored(value))
         return True
 
     def next_work(self) -> Work | None:
@@ -255,7 +256,9 @@ class Progress:
 
 
 def value_bytes(value: Value) -> int:
-    """Bytes of an array; 0 for strings and what is no tensor."""
+    """Bytes of an array, or of one that is rounded; 0 for strings and what is no tensor."""
+    if isinstance(value, Rounded):
+        return value.nbytes
     return value.nbytes if isinstance(value, np.ndarray) and value.dtype != object else 0
 
 
@@ -267,8 +270,10 @@ def check_pieces(
         raise FrameError(f"transfer {number} does not come to this device in this plan")
     if len(values) != len(transfer.pieces):
         raise FrameError(f"transfer {number} has {len(transfer.pieces)} pieces, {len(values)} came")
-    for piece, value in zip(transfer.pieces, values, strict=True):
-        if fault := _misfit(piece, value, dtypes):
+    for n, (piece, value) in enumerate(zip(transfer.pieces, values, strict=True)):
+        if isinstance(value, Rounded) and transfer.dtypes[n : n + 1] != (value.kind,):
+            raise FrameError(f"transfer {number} brought {piece.tensor} as {value.kind}, not as planned")
+        if fault := _misfit(piece, restored(value), dtypes):
             raise FrameError(f"transfer {number} brought {fault}")
     return transfer.pieces
 

@@ -14,9 +14,10 @@ import typer
 
 from edgepart.agent.messages import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
 from edgepart.agent.options import parse_bytes, parse_shapes
-from edgepart.cli.options import Agent, Json, State, Target, target_of
+from edgepart.cli.options import Agent, Json, State, Target, TransferDtype, target_of
 from edgepart.cli.output import note, print_json, progress, say, seconds
 from edgepart.planner.errors import ModelError, UsageError
+from edgepart.planner.rounding import EXACT, checked
 
 OBJECTIVES = ("latency", "throughput")
 AXES = ("height", "width", "channel", "batch")
@@ -64,6 +65,7 @@ def deploy(
             show_default="1 while requests wait, else 10",
         ),
     ] = None,
+    transfer_dtype: TransferDtype = EXACT,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it serves.")] = True,
     state: State = None,
     agent: Agent = None,
@@ -83,6 +85,7 @@ def deploy(
         else parse_bytes(memory_limit, option="--memory-limit"),
         "bindings": bindings,
         "search_budget_s": None if search_budget is None else _search_budget_s(search_budget),
+        "transfer_dtype": checked(transfer_dtype, "--transfer-dtype"),
     }
     note(f"reading {model}")
     result = asyncio.run(_deploy(target, called, files_of(model), options, wait))

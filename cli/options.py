@@ -20,6 +20,7 @@ from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.options import state_folder
 from edgepart.cli.agent import MQTT_PASSWORD
 from edgepart.planner.errors import Unavailable, UsageError
+from edgepart.planner.rounding import KINDS
 
 State = Annotated[
     Path | None,
@@ -40,6 +41,14 @@ Agent = Annotated[
         metavar="URL",
         help="The agent to talk to.",
         show_default="this machine's",
+    ),
+]
+TransferDtype = Annotated[
+    str,
+    typer.Option(
+        "--transfer-dtype",
+        metavar="|".join(KINDS),
+        help="Round what travels from device to device: fewer bytes, and answers that differ more than 1e-4.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.agent.garbage import collect_seldom
-from edgepart.cli.options import Agent, State, target_of
+from edgepart.cli.options import Agent, State, TransferDtype, target_of
 from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
 from edgepart.planner.errors import UsageError
+from edgepart.planner.rounding import EXACT, checked
 
 if TYPE_CHECKING:
     from edgepart.planner.cluster import Cluster
@@ -68,6 +69,7 @@ def plan(
             help="Whatever the strategy, send borders before the rest is computed where that is faster; auto does.",
         ),
     ] = False,
+    transfer_dtype: TransferDtype = EXACT,
     verify: Annotated[
         bool,
         typer.Option(
@@ -92,7 +94,8 @@ def plan(
     problem = _problem(
         model, cluster, shape or [], devices, gateway, memory_limit or [], objective, axis, budget
     )
-    problem = replace(problem, borders_first=borders_first)
+    rounding = checked(transfer_dtype, "--transfer-dtype")
+    problem = replace(problem, borders_first=borders_first, transfer_dtype=rounding)
     for note in problem.graph.notes:
         print(f"note: {note}", file=sys.stderr)
     if compare:

@@ -27,6 +27,7 @@ from edgepart.planner.plan import (
     WeightRef,
 )
 from edgepart.planner.region import Region
+from edgepart.planner.rounding import EXACT, travelling_bytes, travels_as
 from edgepart.planner.segment import (
     Digests,
     Refs,
@@ -86,12 +87,12 @@ def assemble(
         steps = tuple(_steps(schedule, device, stages, numbers))
         segments = tuple(one.segment for one in made)
         programs[device] = _program(graph, device, steps, segments, schedule, [one.session for one in made])
-    strategy = draft.blueprint.strategy
+    strategy, asked = draft.blueprint.strategy, draft.blueprint.problem.transfer_dtype
     return Plan(
         model_digest=model_digest,
         strategy=strategy.name,
         programs=programs,
-        transfers=tuple(_transfer(graph, message, n) for n, message in enumerate(schedule.messages)),
+        transfers=tuple(_transfer(graph, message, n, asked) for n, message in enumerate(schedule.messages)),
         inputs=tuple(_info(graph, name) for name in graph.inputs),
         outputs=tuple(_info(graph, name) for name in graph.outputs),
         constant_outputs=tuple(name for name in graph.outputs if name not in graph.producers),
@@ -104,13 +105,16 @@ def _info(graph: Graph, name: str) -> ValueInfo:
     return ValueInfo(name, known.dtype, known.shape, graph.free.get(name, ()))
 
 
-def _transfer(graph: Graph, message: Message, number: int) -> Transfer:
-    pieces = tuple(Piece(move.tensor, move.region) for move in message.moves)
-    return Transfer(number, message.source, message.target, pieces, _nbytes(graph, pieces))
-
-
-def _nbytes(graph: Graph, pieces: Iterable[Piece]) -> int:
-    return sum(_nbytes_of(graph, piece.tensor, piece.region) for piece in pieces)
+def _transfer(graph: Graph, message: Message, number: int, asked: str) -> Transfer:
+    ends, moves = (message.source, message.target), message.moves
+    dtypes = tuple(travels_as(graph.tensors[move.tensor], move.region, ends, asked) for move in moves)
+    return Transfer(
+        number,
+        *ends,
+        tuple(Piece(move.tensor, move.region) for move in moves),
+        sum(travelling_bytes(graph.tensors[move.tensor], move.region, ends, asked) for move in moves),
+        () if set(dtypes) == {EXACT} else dtypes,
+    )
 
 
 def _nbytes_of(graph: Graph, name: str, region: Region) -> int:

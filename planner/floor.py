@@ -138,7 +138,8 @@ class _Sure:
         for name in (*self.graph.inputs, *self.graph.producers):
             owned = self._sources(name)
             missing = self._missing(name, owned) if owned else {}
-            item_bytes = self.study.cost.item_bytes(name)
+            is_input = name in self.graph.inputs
+            item_bytes = self.study.cost.item_bytes(name) if is_input else self.study.travel_bytes(name)
             for device, size in missing.items():
                 received[device] += size * item_bytes
             if len(owned) == 1:
@@ -174,5 +175,5 @@ class _Sure:
         for name in (name for layer in self.study.layers for name in layer.exits):
             if self.needed.get(name) and self._is_known(name) and self._is_partition(name):
                 rest = sum(region.size for device, region in self._owned(name).items() if device != hub)
-                found += rest * self.study.cost.item_bytes(name)
+                found += rest * self.study.travel_bytes(name)
         return {hub: found}

@@ -105,5 +105,7 @@ class Problem:
     """Per device, where it is to be less than the device's own `memory_bytes`."""
     search_budget_s: float = 10.0
     """What a strategy may spend; by count of candidates, as rules have no clock (see strategies/auto.py)."""
+    transfer_dtype: str = "float32"
+    """What float32 numbers may be rounded to on their way from device to device (planner/rounding.py)."""
     borders_first: bool = False
     """Whether the best plan of any strategy computes and sends borders first where that is faster; `auto`'s does anyway."""

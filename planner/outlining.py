@@ -17,6 +17,7 @@ from edgepart.planner.levels import Levels
 from edgepart.planner.memory import OPERATOR_BYTES, REORDERING, SESSION_BYTES, THREAD_BYTES, kept_bytes
 from edgepart.planner.plan import Receive, Send
 from edgepart.planner.region import Region
+from edgepart.planner.rounding import EXACT, converted_bytes, travelling_bytes, travels_as
 from edgepart.planner.segment import Value, input_values
 from edgepart.planner.stages import At, Cost, Seconds, Stage, stage_s
 from edgepart.planner.stages import Message as Sent
@@ -50,8 +51,8 @@ class Outliner:
 
     def messages(self, planned: Planned) -> list[Message]:
         """What travels."""
-        graph = planned.draft.graph
-        return [Message(m.source, m.target, _nbytes(graph, m)) for m in planned.messages]
+        graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
+        return [Message(m.source, m.target, _travelling(graph, m, asked)) for m in planned.messages]
 
     def by_stage(self, planned: Planned, seconds: Seconds) -> dict[str, list[Steps]]:
         """By device, the steps of each of its stages."""
@@ -92,10 +93,23 @@ class Outliner:
     ) -> Iterator[Receive | Compute | Send]:
         for message in planned.received(device, stage):
             yield Receive(numbers[id(message)])
+            yield from self._rounding(planned, device, message)
         if stage.shares:
             yield self._run(planned.draft, device, stage, handed, seconds)
         for message in planned.sent(device, stage):
+            yield from self._rounding(planned, device, message)
             yield Send(numbers[id(message)])
+
+    def _rounding(self, planned: Planned, device: str, message: Sent) -> Iterator[Compute]:
+        """At either end of a message."""
+        graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
+        ends = message.source, message.target
+        if asked != EXACT and all(ends):
+            kinds = [travels_as(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves]
+            sizes = (move.region.size for move in message.moves)
+            nbytes = converted_bytes(zip(kinds, sizes, strict=True))
+            if nbytes:
+                yield Compute(self.cost.copy_s(device, nbytes), "rounding")
 
     def _given(
         self, draft: Draft, device: str, stages: Sequence[Stage], own: _Own
@@ -168,6 +182,11 @@ def _readers(own: _Own, stages: Sequence[Stage]) -> Mapping[str, Set[At]]:
 
 def _nbytes(graph: Graph, message: Sent) -> int:
     return sum(_size(graph, move.tensor, move.region) for move in message.moves)
+
+
+def _travelling(graph: Graph, message: Sent, asked: str) -> int:
+    ends = message.source, message.target
+    return sum(travelling_bytes(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves)
 
 
 def _size(graph: Graph, name: str, region: Region) -> int:

@@ -20,6 +20,7 @@ import msgpack
 
 from edgepart.planner.errors import FrameError
 from edgepart.planner.region import Interval, Region
+from edgepart.planner.rounding import EXACT
 
 GATEWAY = ""
 """In `Transfer.source` and `Transfer.target`: whoever holds the request."""
@@ -96,6 +97,9 @@ class Transfer:
     pieces: tuple[Piece, ...]
     nbytes: int
     """Payload, as far as it is known before the run (strings and unknown shapes count 0)."""
+    dtypes: tuple[str, ...] = ()
+    """By piece, what it is rounded to while it travels, "float32" where it is not (planner/rounding.py); () where none
+    is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +203,11 @@ class Plan:
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical bytes."""
         return hashlib.sha256(to_bytes(self)).hexdigest()
+
+    @property
+    def rounded_to(self) -> str:
+        """What some of the data between devices is rounded to; "" where nothing is."""
+        return next((d for t in self.transfers for d in t.dtypes if d != EXACT), "")
 
     @property
     def syncs(self) -> int:
@@ -323,7 +332,8 @@ def _port(packed: Any) -> Port:
 
 def _transfer(packed: Any) -> Transfer:
     pieces = tuple(map(_piece, packed["pieces"]))
-    return Transfer(packed["number"], packed["source"], packed["target"], pieces, packed["nbytes"])
+    dtypes = tuple(packed["dtypes"])
+    return Transfer(packed["number"], packed["source"], packed["target"], pieces, packed["nbytes"], dtypes)
 
 
 def _value(packed: Any) -> ValueInfo:

@@ -14,6 +14,7 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph
 from edgepart.planner.plan import GATEWAY, Piece, Plan, Program, Receive, Run, Send, Step, Transfer
 from edgepart.planner.region import Region
+from edgepart.planner.rounding import KINDS
 
 
 def broken_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
@@ -46,6 +47,7 @@ def _numbers(plan: Plan) -> Iterator[str]:
             yield f"transfer {n} names {end!r}, which has no program"
         if not transfer.pieces:
             yield f"transfer {n} is empty"
+        yield from _rounding(transfer)
     for name, program in plan.programs.items():
         if program.device != name:
             yield f"the program of {name!r} says that it is {program.device!r}'s"
@@ -55,6 +57,16 @@ def _numbers(plan: Plan) -> Iterator[str]:
             known = len(program.segments) if isinstance(step, Run) else len(plan.transfers)
             if not 0 <= _number(step) < known:
                 yield f"{name}: {step} names nothing"
+
+
+def _rounding(transfer: Transfer) -> Iterator[str]:
+    """Only what goes from device to device is rounded, each piece to something that there is."""
+    if transfer.dtypes and GATEWAY in (transfer.source, transfer.target):
+        yield f"transfer {transfer.number} is rounded, and one end is the gateway"
+    if transfer.dtypes and len(transfer.dtypes) != len(transfer.pieces):
+        yield f"transfer {transfer.number} rounds {len(transfer.dtypes)} of {len(transfer.pieces)} pieces"
+    for kind in sorted(set(transfer.dtypes) - set(KINDS)):
+        yield f"transfer {transfer.number} is rounded to {kind!r}"
 
 
 def _is_light(program: Program) -> bool:

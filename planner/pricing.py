@@ -23,6 +23,7 @@ from edgepart.planner.footprint import Footprint, Spread, Walker
 from edgepart.planner.overlap import overlaps
 from edgepart.planner.portion import Portion
 from edgepart.planner.reach import Reach
+from edgepart.planner.rounding import SHARE
 from edgepart.planner.study import Study
 from edgepart.planner.work import CONVOLUTIONS
 
@@ -65,6 +66,8 @@ class Pricer:
         self.devices = study.cluster.devices
         self.gateway = next(n for n, d in enumerate(self.devices) if d.name == study.problem.gateway)
         self.wires = _wires(study)
+        self.share = SHARE[study.problem.transfer_dtype]
+        """Of the bytes of addends, what travels at the least."""
         self._masks: dict[Hashable, Mask] = {}
         self.start_s = np.array([study.cost.segment_s(d.name) for d in self.devices])
         self.copy_s = np.array([study.cost.copy_s(d.name, 1.0) for d in self.devices])
@@ -147,14 +150,14 @@ class Pricer:
         received = float(self.study.graph.tensors[op.outputs[0]].nbytes * others)
         if isinstance(choice.then, Divide):
             received /= others + 1
-        return received * self.wires.least_byte_s
+        return received * self.share * self.wires.least_byte_s
 
     def _may_sum(self, reach: Reach, whole: Portion) -> bool:
         """Whether parts of sums are worth weighing: where a layer has more weights than output, as dense layers have,
         and half of the output can travel (at the least that has to) in less time than one device takes for it all."""
         nbytes = max(self.study.graph.tensors[name].nbytes for name in reach.exits)
         alone_s = min(whole.seconds(device) for device in self.devices)
-        pays = nbytes < whole.weight_bytes and nbytes / 2 * self.wires.least_byte_s < alone_s
+        pays = nbytes < whole.weight_bytes and nbytes * self.share / 2 * self.wires.least_byte_s < alone_s
         return pays or self.among.axis is not None
 
     def _kept(self, choice: Choice) -> bool:
@@ -166,7 +169,7 @@ class Pricer:
         """Seconds in which addends travel and are taken in, by configuration."""
         gets = moved.sum(1)
         border = (gets > 0) * self.start_s + (gets + moved.sum(2)) * self.copy_s
-        found: Table = self.wires.seconds(moved) + border.max(1)
+        found: Table = self.wires.seconds(moved * self.share) + border.max(1)
         return found
 
     def edge(self, writer: Reach, exit: int, reader: Reach, source: int) -> Table:
@@ -176,8 +179,10 @@ class Pricer:
         if key not in self._tables:
             holds, reads = self.footprint(writer).holds[exit], self.footprint(reader).reads[source]
             moved = self.moved(writer, exit, reader, source)
-            border = self._border(moved, holds, reads, writer.exits[exit])
-            self._tables[key] = self.wires.seconds(moved) + border.max(2)
+            name = writer.exits[exit]
+            border = self._border(moved, holds, reads, name)
+            share = self.study.travel_bytes(name) / (self.study.cost.item_bytes(name) or 1.0)
+            self._tables[key] = self.wires.seconds(moved * share) + border.max(2)
         return self._tables[key]
 
     def moved(self, writer: Reach, exit: int, reader: Reach, source: int) -> Table:

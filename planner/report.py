@@ -10,6 +10,7 @@ from edgepart.planner.graph import Graph
 from edgepart.planner.layout import Strategy
 from edgepart.planner.plan import GATEWAY, Plan, Program, Run
 from edgepart.planner.region import Region
+from edgepart.planner.rounding import EXACT
 from edgepart.planner.simulate import Simulation
 
 AXIS_NAMES = {
@@ -47,6 +48,7 @@ def summary(
         "baselines": {
             "single": None if single is None else {"device": single[0], "predicted_latency_s": single[1]}
         },
+        "transfer_dtype": plan.rounded_to or EXACT,
         "why": plan.why,
     }
 

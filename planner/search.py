@@ -54,12 +54,15 @@ def choose(
     strategy = study.best([strategy, *also])
     plan = study.lowering.plan(strategy, model_digest=model_digest, digests=digests)
     simulation = simulate(plan, problem.cluster, problem.gateway, study.cost)
+    why = explain(study, strategy, simulation, _alone(study))
+    if plan.rounded_to:
+        why += f"; what travels between devices is rounded to {plan.rounded_to}, so answers differ a little"
     plan = replace(
         plan,
         predicted_latency_s=simulation.latency_s,
         predicted_throughput_per_s=study.many(simulation).throughput_per_s,
         replicas=simulation.paces,
-        why=explain(study, strategy, simulation, _alone(study)),
+        why=why,
     )
     return plan, simulation, strategy
 

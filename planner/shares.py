@@ -12,6 +12,7 @@ from typing import Any
 from edgepart.planner.plan import GATEWAY, Plan, Program, Run
 from edgepart.planner.region import Region
 from edgepart.planner.report import AXIS_NAMES, finite, replicas
+from edgepart.planner.rounding import EXACT
 
 
 def shares(plan: Plan) -> dict[str, dict[str, str]]:
@@ -52,6 +53,7 @@ def report(plan: Plan) -> dict[str, Any]:
         "inputs": [info.name for info in plan.inputs],
         "outputs": [info.name for info in plan.outputs],
         "shares": shares(plan),
+        "transfer_dtype": plan.rounded_to or EXACT,
         "why": plan.why,
     }
 

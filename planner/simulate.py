@@ -12,7 +12,7 @@ Of a plan with replicas each is simulated by itself: one request goes to one of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heappop, heappush
@@ -24,8 +24,9 @@ from edgepart.planner.cost import Cost
 from edgepart.planner.dealing import deal
 from edgepart.planner.errors import InternalError
 from edgepart.planner.network import Events, Network, local_s
-from edgepart.planner.plan import GATEWAY, Plan, Receive, Replica, Run, Send
+from edgepart.planner.plan import GATEWAY, Plan, Receive, Replica, Run, Send, Transfer
 from edgepart.planner.replicas import join_schedules, split
+from edgepart.planner.rounding import converted_bytes
 from edgepart.planner.sharing import Way
 from edgepart.planner.timeline import Busy, Compute, Message, Schedule, timelines
 from edgepart.planner.ways import Ways
@@ -115,10 +116,20 @@ def schedule_of(plan: Plan, cost: Cost | None = None) -> Schedule:
                 segment = program.segments[step.segment]
                 seconds = cost.running_s(program, segment) if cost else segment.compute_s
                 steps[device].append(Compute(seconds, _label(segment.operators)))
+            elif isinstance(step, Receive):
+                steps[device] += [step, *_rounding(plan.transfers[step.transfer], device, cost)]
             else:
-                steps[device].append(step)
+                steps[device] += [*_rounding(plan.transfers[step.transfer], device, cost), step]
     messages = [Message(t.source, t.target, t.nbytes) for t in plan.transfers]
     return Schedule(steps, messages, tuple(replica.devices for replica in plan.replicas))
+
+
+def _rounding(transfer: Transfer, device: str, cost: Cost | None) -> Iterator[Compute]:
+    """At either end of a transfer."""
+    if transfer.dtypes and cost is not None:
+        sizes = (piece.region.size for piece in transfer.pieces)
+        nbytes = converted_bytes(zip(transfer.dtypes, sizes, strict=True))
+        yield Compute(cost.copy_s(device, nbytes), "rounding")
 
 
 def simulate(plan: Plan, cluster: Cluster, gateway: str, cost: Cost | None = None) -> Simulation:

@@ -23,6 +23,7 @@ from edgepart.planner.lower import Lowering
 from edgepart.planner.pipelined import Stream, fitting, stream
 from edgepart.planner.portion import Held, Portion
 from edgepart.planner.region import Region
+from edgepart.planner.rounding import least_share
 from edgepart.planner.simulate import Simulation, run_schedule, simulate, together
 
 SECOND_AXES = ("head", "channel", "feature", "sequence")
@@ -240,6 +241,11 @@ class Study:
     def pull(self, layer: Layer) -> Choice | None:
         """Left to its readers; None where that cannot be: outputs of the model, and what is opaque."""
         return None if layer.opaque or any(n in self.graph.outputs for n in layer.exits) else Pull()
+
+    def travel_bytes(self, name: str) -> float:
+        """Bytes per element of a tensor on its way between devices, at the least."""
+        share = least_share(self.graph.tensors.get(name), self.problem.transfer_dtype)
+        return self.cost.item_bytes(name) * share
 
     def forecast(self, strategy: Strategy) -> Simulation:
         """What `strategy` would do: lowered to a sketch of a plan, and simulated; remembered."""

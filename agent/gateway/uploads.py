@@ -20,6 +20,7 @@ from aiohttp import BodyPartReader, MultipartReader, web
 from edgepart.agent.gateway.bodies import Limits, TooLarge
 from edgepart.agent.messages import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
 from edgepart.planner.errors import RequestError, UsageError
+from edgepart.planner.rounding import checked
 
 CHUNK_BYTES = 1 << 20
 OPTIONS_BYTES = 1 << 20
@@ -91,6 +92,9 @@ def read_options(text: str) -> DeployOptions:
     strategy = document.get("strategy", "auto")
     if not isinstance(strategy, str) or not strategy:
         raise UsageError("options: strategy must be a name")
+    dtype = document.get("transfer_dtype", DeployOptions().transfer_dtype)
+    if not isinstance(dtype, str):
+        raise UsageError("options: transfer_dtype must be a name")
     return DeployOptions(
         shapes=_shapes(document.get("shapes", {})),
         objective=objective,
@@ -100,6 +104,7 @@ def read_options(text: str) -> DeployOptions:
         memory_limit_bytes=limit,
         bindings=bindings,
         search_budget_s=None if budget_s is None else float(budget_s),
+        transfer_dtype=checked(dtype, "options: transfer_dtype"),
     )
 
 

@@ -85,7 +85,12 @@ def _loads(study: Study, device: str, parts: Sequence[Stretch]) -> Loads:
 def _nbytes(study: Study, names: Sequence[str]) -> float:
     """0 where shapes are known only at run time."""
     known = [study.graph.tensors[name] for name in names if name in study.graph.tensors]
-    return float(sum(tensor.region.nbytes(tensor.item_bytes) for tensor in known if tensor.shape is not None))
+    ends = {*study.graph.inputs, *study.graph.outputs}
+    return sum(
+        tensor.region.size * (tensor.item_bytes if tensor.name in ends else study.travel_bytes(tensor.name))
+        for tensor in known
+        if tensor.shape is not None
+    )
 
 
 def _seconds(study: Study, device: str, part: Stretch) -> float:
