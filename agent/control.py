@@ -329,6 +329,8 @@ class Standing:
     """Class name in planner/errors.py, so that the user's agent can raise it again."""
     note: str = ""
     """Why the plan that serves is another than was predicted to be the best."""
+    rounding: str = ""
+    """How far its answers are off because of what is rounded on its way; "" where nothing is, or it is not known yet."""
 
 
 ControlMessage = (

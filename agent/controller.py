@@ -13,7 +13,7 @@ from edgepart.agent.bindings import is_variant, parent_of
 from edgepart.agent.control import Latency, Prepare, Retire, Standing, Want
 from edgepart.agent.cutover import Cutover
 from edgepart.agent.deployments import DeploymentMap
-from edgepart.agent.events import Effect, PlanComputed, PlanFailed, Send
+from edgepart.agent.events import Effect, PlanComputed, PlanFailed, RoundingMeasured, Send
 from edgepart.agent.messages import Epoch
 from edgepart.agent.placement import RESEND_S, World, epochs
 from edgepart.agent.planning import PlanningTiming
@@ -105,6 +105,11 @@ class Controller:
         """What requests take on a plan; whether that says anything new."""
         cutover = self._cutover_of(latency.deployment)
         return cutover is not None and cutover.measured(latency)
+
+    def rounded(self, found: RoundingMeasured) -> None:
+        """How far answers by a plan are off."""
+        if cutover := self._cutover_of(found.deployment):
+            cutover.rounding = found
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
         """Of a deployment that is gone, the answer is dropped."""

@@ -56,6 +56,7 @@ from edgepart.agent.events import (
     PlanFailed,
     PlanLoaded,
     Received,
+    RoundingMeasured,
     SegmentsTimed,
     Send,
     StandingChanged,
@@ -227,6 +228,10 @@ class Core:
                 yield from self._tell_all(told)
             case LatencyMeasured(name, epoch, seconds, requests) if self.leader:
                 yield Send(self.leader, Latency(name, epoch, seconds, requests))
+            case RoundingMeasured():
+                if self.controller is not None:
+                    self.controller.rounded(event)
+                    self._stale = True
             case PlanComputed() | PlanFailed():
                 if self.controller is not None:
                     self.controller.answered(event, now)

@@ -26,7 +26,15 @@ from edgepart.agent.control import (
     Retire,
     Standing,
 )
-from edgepart.agent.events import ComputePlan, Effect, PlanComputed, PlanFailed, PlanKey, Send
+from edgepart.agent.events import (
+    ComputePlan,
+    Effect,
+    PlanComputed,
+    PlanFailed,
+    PlanKey,
+    RoundingMeasured,
+    Send,
+)
 from edgepart.agent.judging import Judge, busiest_s, measured_over_predicted, seconds_as_measured
 from edgepart.agent.messages import NO_EPOCH, Epoch
 from edgepart.agent.placement import RESEND_S, Placement, World
@@ -63,6 +71,8 @@ class Cutover:
         self.judge = Judge()
         self.note = ""
         """Why the plan that serves is not the one that was predicted to be the best at first."""
+        self.rounding: RoundingMeasured | None = None
+        """What was last found out of how far answers are off."""
         self._disappointed: tuple[PlanKey, str] | None = None
         self._fetch_at: dict[str, float] = {}
         self._trouble = ""
@@ -430,7 +440,12 @@ class Cutover:
             error=failed.error if failed else self._trouble,
             error_kind=failed.kind if failed else "",
             note=self.note,
+            rounding=self._rounding(),
         )
+
+    def _rounding(self) -> str:
+        known = self.rounding
+        return known.text if known and self.active and known.epoch == self.active.epoch else ""
 
     def _state(self, world: World) -> tuple[str, str]:
         holders = world.holders(self.deployment.model)

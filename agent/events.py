@@ -191,6 +191,16 @@ class LeaveAnnounced:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundingMeasured:
+    """How far answers by a plan are off because of what is rounded on its way."""
+
+    deployment: str
+    epoch: Epoch
+    text: str
+    """For people."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequested:
     """The agent is stopping on purpose."""
 
@@ -213,6 +223,7 @@ Event = (
     | DriftMeasured
     | LatencyMeasured
     | LeaveAnnounced
+    | RoundingMeasured
     | LeaveRequested
 )
 

@@ -27,9 +27,13 @@ from edgepart.planner import errors
 from edgepart.planner.cluster import to_json
 from edgepart.planner.errors import EdgepartError, ModelError, Unavailable, UnknownDeployment
 from edgepart.planner.plan import Plan, from_bytes
+from edgepart.planner.rounding import EXACT
 
 FINAL = ("Infeasible", "ModelError", "UsageError", "RequestError", "InternalError")
 """Kinds of errors that trying again does not mend: the deployment is taken back."""
+
+COMPARING_S = 30.0
+"""How long whoever deploys waits to be told how far rounded answers are off, once the model serves."""
 
 
 class Face:
@@ -119,6 +123,8 @@ class Face:
             why=plan.why,
             predicted_latency_s=plan.predicted_latency_s,
             note=self._note(entry),
+            transfer_dtype=plan.rounded_to or EXACT,
+            rounding=self._rounding(entry),
             model_digest=entry.model,
             bindings=self._bindings(entry.name, active),
         )
@@ -156,6 +162,11 @@ class Face:
         """What the leader says of a plan besides where it serves."""
         standing = self._standing(entry)
         return standing.note if standing else ""
+
+    def _rounding(self, entry: Deployment) -> str:
+        """How far its answers are off because of what is rounded on its way."""
+        standing = self._standing(entry)
+        return standing.rounding if standing else ""
 
     def _entry(self, name: str) -> Deployment:
         entry = self._core.deployments.get(name)
@@ -206,6 +217,9 @@ class Face:
         self._post(events.ModelsStored(self._store.models()))
         self._post(events.DeployRequested(name, model, nbytes, options))
         standing = await self._acknowledged(self._entry(name), before, progress)
+        if self._plan(name).rounded_to:
+            progress("comparing rounded answers with exact ones", 0, 0)
+            await self._compared(self._entry(name))
         return self._answer(name, standing, notes)
 
     async def _acknowledged(
@@ -242,6 +256,17 @@ class Face:
             except TimeoutError:
                 continue  # this agent's own switch to the plan is no news from the leader
 
+    async def _compared(self, entry: Deployment) -> None:
+        """Until the leader says how far answers are off, for a while."""
+        until = time.monotonic() + COMPARING_S
+        while not self._rounding(entry) and time.monotonic() < until:
+            news = self._news
+            try:
+                async with asyncio.timeout(0.2):
+                    await news.wait()
+            except TimeoutError:
+                continue
+
     def _answer(self, name: str, standing: Standing, notes: Sequence[str]) -> dict[str, Any]:
         plan = self._plan(name)
         return {
@@ -250,6 +275,8 @@ class Face:
             "strategy": plan.strategy,
             "predicted_latency_s": plan.predicted_latency_s,
             "why": plan.why,
+            "transfer_dtype": plan.rounded_to or EXACT,
+            "rounding": self._rounding(self._entry(name)),
             "notes": list(notes),
             "epoch": list(astuple(readable(standing.epoch))),
             "url": f"{self._http()}/v2/models/{name}/infer",

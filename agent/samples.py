@@ -39,6 +39,12 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
     return made
 
 
+def made_up(dtype: str, shape: tuple[int, ...], name: str, seed: int = 0) -> Any:
+    """A value for an input of that ONNX element type, for a model of which no more is known: whole numbers are 1, which
+    are good as indices and to divide by. UsageError for a type that cannot be made up."""
+    return _array(dtype, shape, name, np.random.default_rng(seed), 1)
+
+
 def _array(kind: str, shape: tuple[int, ...], name: str, draw: np.random.Generator, lowest: int) -> Any:
     dtype = element_dtype(kind)
     if dtype is None:

@@ -25,6 +25,7 @@ from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Serving
 from edgepart.agent.cards import Measured, read
 from edgepart.agent.clocks import Clocks
+from edgepart.agent.comparison import Active, Comparison
 from edgepart.agent.compiled import Compiled
 from edgepart.agent.compiling import Compiler
 from edgepart.agent.control import LEAVES
@@ -139,6 +140,8 @@ class Agent:
                 self._plans.programs, lambda: self._executor.counters().segments, self._requester.latencies
             ),
         )
+        comparison = Comparison(self._requester.run, self._shell.post)
+        self._keep_doing("comparing rounded answers", comparison.watch(self._led))
         self._keep_doing("deleting what nothing uses", self._collect_garbage())
         if (limit := self._options.memory_limit_bytes) is not None:
             self._keep_doing("keeping to the memory limit", keep_within(limit, self._options.state))
@@ -419,6 +422,13 @@ class Agent:
             self._shell.post(events.ModelsStored(self._store.models()))
             freed = await asyncio.to_thread(self._store.empty_trash)
             log.info("freed %.1f MB that nothing uses any more", freed / 1e6)
+
+    def _led(self) -> list[Active]:
+        """Deployments and the plans that serve, where this device leads."""
+        core = self._shell.core
+        names = [entry.name for entry in core.deployments.living()] if core.leader == core.node else []
+        found = [(name, self._plans.active(name)) for name in names]
+        return [(name, active[0], active[1].plan) for name, active in found if active is not None]
 
     def _progressing(self) -> bool:
         """Whether the event loop and the compute thread get on: what the watchdog lives on."""

@@ -165,6 +165,9 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
     for card in document.get("deployments", ()):
         if card.get("note"):
             parts.append(Text(f"\n{card['name']}: {card['note']}", style="yellow"))
+        if card.get("transfer_dtype", "float32") != "float32":
+            rounding = card.get("rounding") or f"rounded to {card['transfer_dtype']} between devices"
+            parts.append(Text(f"\n{card['name']}: {rounding}", style="yellow"))
     for name, why in (document.get("failed_deployments") or {}).items():
         parts.append(Text(f"\nthe last try to deploy {name} here failed: {why}", style="yellow"))
     return Group(*parts)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Json
+from edgepart.cli.options import Json, TransferDtype
 from edgepart.cli.output import note, print_json, progress, say, shape, table
 from edgepart.planner.errors import EdgepartError, UsageError
+from edgepart.planner.rounding import EXACT, checked
 
 if TYPE_CHECKING:
     from edgepart.agent.reference import Reference
@@ -40,6 +41,11 @@ class Way:
     """Largest from one session, relative to each output's largest magnitude; nan where there is no answer."""
     faults: tuple[str, ...] = ()
     """What is not the same answer, or why there is none."""
+    rounded_difference: float = math.nan
+    """The same as `difference` where what travels is rounded, as was asked for."""
+    rounded: int = 0
+    as_they_are: int = 0
+    """Pieces that were rounded on their way; and that were to be, and were not, as more than last digits would be lost."""
 
 
 def check(
@@ -52,6 +58,7 @@ def check(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the made-up inputs.")] = 0,
+    transfer_dtype: TransferDtype = EXACT,
     as_json: Json = False,
 ) -> None:
     """Try every way to split MODEL, and compare the answers with one session's.
@@ -67,7 +74,8 @@ def check(
     if not model.is_file():
         raise UsageError(f"there is no model {str(model)!r}; give the path of an .onnx file")
     graph = load_graph(model, shapes=parse_shapes(given or []))
-    rehearsal = Rehearsal(graph, shares(devices))
+    rounding = checked(transfer_dtype, "--transfer-dtype")
+    rehearsal = Rehearsal(graph, shares(devices), transfer_dtype=rounding)
     for text in graph.notes:
         note(f"note: {text}")
     inputs = random_inputs(graph, seed)
@@ -108,7 +116,11 @@ def tried(rehearsal: Rehearsal, reference: Reference, name: str, axis: str | Non
     """What comes out of one way; a failure of it is in its faults, and does not end the others."""
     try:
         divided = rehearsal.divide(axis)
+        divided.devices.exact = True
         got = divided.run(inputs)
+        divided.devices.exact = False
+        rounds = bool(divided.devices.plan.rounded_to)
+        off = reference.largest_difference(divided.run(inputs)) if rounds else math.nan
     except EdgepartError as error:
         return Way(name, axis, faults=(str(error),))
     return Way(
@@ -118,6 +130,9 @@ def tried(rehearsal: Rehearsal, reference: Reference, name: str, axis: str | Non
         divided.devices_used,
         reference.largest_difference(got),
         tuple(reference.differences(got)),
+        off,
+        divided.devices.rounding.rounded,
+        divided.devices.rounding.as_they_are,
     )
 
 
@@ -134,6 +149,7 @@ def document_of(model: Path, rehearsal: Rehearsal, reference: Reference, ways: l
         "inputs": {name: {"dtype": one.dtype, "shape": one.shape} for name, one in infos},
         "axes": list(rehearsal.axes),
         "tolerance": reference.tolerance,
+        "transfer_dtype": rehearsal.study.problem.transfer_dtype,
         "random_outputs": list(reference.random),
         "opaque_flops_share": opaque_flops / flops if flops else 0.0,
         "ways": [
@@ -144,6 +160,9 @@ def document_of(model: Path, rehearsal: Rehearsal, reference: Reference, ways: l
                 "nodes_split": len(way.split),
                 "difference": _finite(way.difference),
                 "faults": list(way.faults),
+                "rounded_difference": _finite(way.rounded_difference),
+                "rounded_pieces": way.rounded,
+                "pieces_as_they_are": way.as_they_are,
             }
             for way in ways
         ],
@@ -213,19 +232,22 @@ def _show(document: Mapping[str, Any]) -> None:
         f"{document['model']} on {document['devices']} devices in this process; made-up inputs: {taken or 'none'}"
     )
     say("")
+    rounds = document["transfer_dtype"]
+    off = [] if rounds == EXACT else [f"as {rounds}"]
     _print(
-        ["split along", "nodes split", "devices", "largest difference", ""],
+        ["split along", "nodes split", "devices", "largest difference", *off, ""],
         [
             (
                 way["name"],
                 str(way["nodes_split"]),
                 str(way["devices_used"] or "-"),
                 _difference(way["difference"]),
+                *(_difference(way["rounded_difference"]) for _ in off),
                 "DIFFERS" if way["faults"] else "same answer",
             )
             for way in document["ways"]
         ],
-        right=["nodes split", "devices", "largest difference"],
+        right=["nodes split", "devices", "largest difference", *off],
     )
     say("")
     _print(

@@ -176,6 +176,8 @@ def _explain(result: Mapping[str, Any]) -> None:
     say(f"{result['name']}: serving, split by {result.get('strategy')} over {devices}")
     if result.get("predicted_latency_s"):
         say(f"predicted latency {seconds(result['predicted_latency_s'])}: {result.get('why')}", prose=True)
+    if result.get("rounding"):
+        say(f"note: {result['rounding']}", prose=True)
     say(f"\nendpoint  {result['endpoint']}/infer  (Open Inference Protocol v2, at any agent)")
     say(f"inputs    {result['curl']}")
     say(f"try       edgepart infer {result['name']} --input NAME=FILE.npy")

@@ -52,6 +52,10 @@ class ModelCard:
     predicted_latency_s: float | None = None
     note: str = ""
     """What became of the plan before, where measurements said that it was worse than one device."""
+    transfer_dtype: str = "float32"
+    """What some of the data between devices is rounded to."""
+    rounding: str = ""
+    """How far answers are off by that, in a sentence; "" where nothing is rounded, or it is not known yet."""
     model_digest: str = ""
     bindings: tuple[Bound, ...] = ()
     """Where the model has free dimensions: the first one, then others that requests brought. What is above is of the
