@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf, nan, prod
 from typing import Any
 
@@ -12,12 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from edgepart.agent.arrays import pack_arrays, unpack_arrays
+from edgepart.agent.messages import Tensors
 from edgepart.agent.rounding import STEPS, Rounded, RoundingTally, restored, round_all, rounded
 from edgepart.agent.schedule import check_pieces, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.plan import Piece, Transfer
+from edgepart.planner.plan import GATEWAY, Piece, Plan, Transfer
 from edgepart.planner.region import Region
 from edgepart.planner.rounding import EXACT, FLOAT16, INT8, KINDS, rows_of, wire_bytes
+from tests.agent import handmade
+from tests.agent.test_executor import EPOCH, GATE, Net, assert_right
 
 SHAPES = arrays.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6) | st.sampled_from(
     [(1, 8, 2, 40), (2, 3, 33), (3, 1, 64), (1, 1, 0, 40)]
@@ -186,3 +190,56 @@ def test_any_bytes_are_numbers_of_some_kind(raw: bytes) -> None:
 
 def test_kinds_are_what_is_said() -> None:
     assert KINDS == (EXACT, FLOAT16, INT8) and wire_bytes(EXACT, (3, 5)) == 4 * prod((3, 5))
+
+
+def rounding_plan(kind: str) -> Plan:
+    """All that goes from device to device is rounded, however small."""
+    plan = handmade.split_plan()
+    inner = [GATEWAY not in (t.source, t.target) for t in plan.transfers]
+    changed = (replace(t, dtypes=(kind,)) if one else t for t, one in zip(plan.transfers, inner, strict=True))
+    return replace(plan, transfers=tuple(changed))
+
+
+@pytest.fixture(params=[FLOAT16, INT8])
+def rounding_net(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
+    net = Net(rounding_plan(request.param))
+    net.install()
+    yield net
+    net.stop()
+
+
+def tallies(net: Net) -> list[RoundingTally]:
+    return [net.at[node].counters().rounding.get("m", RoundingTally()) for node in handmade.NODES.values()]
+
+
+def test_executors_round_what_the_plan_says(rounding_net: Net) -> None:
+    x = handmade.request_input(3)
+    rounding_net.submit("r", x)
+    answer, expected = rounding_net.answers(3)["r"], handmade.expected(x)
+    y = np.concatenate([answer[4], answer[5]], axis=2)
+    off = np.abs(y - expected["y"]).max() / np.abs(expected["y"]).max()
+    assert 0 < off < 0.02
+    assert [(one.rounded, one.as_they_are) for one in tallies(rounding_net)] == [(2, 0), (2, 0), (0, 0)]
+    assert 0 < max(one.error for one in tallies(rounding_net)) <= 1 / 255
+    assert rounding_net.at["node-a"].counters().sent_bytes["node-c"] < 2 * 4 * 6 * 4
+
+
+def test_a_request_that_is_to_be_exact_is(rounding_net: Net) -> None:
+    """From the gateway on, every device passes on that it is."""
+    x = handmade.request_input(4)
+    for transfer in (t for t in rounding_net.plan.transfers if t.source == GATEWAY):
+        values = [piece.region.crop(x) for piece in transfer.pieces]
+        message = Tensors("m", EPOCH, f"{GATE}/0/r", transfer.number, (), exact=True)
+        rounding_net.at[handmade.NODES[transfer.target]].deliver(message, values, GATE)
+    assert_right(rounding_net.answers(3)["r"], x)
+    assert tallies(rounding_net) == [RoundingTally()] * 3
+
+
+def test_numbers_that_cannot_be_rounded_reach_the_others_all_the_same(rounding_net: Net) -> None:
+    x = handmade.request_input(5)
+    x[0, 0, 3, 2] = nan
+    rounding_net.submit("r", x)
+    answer = rounding_net.answers(3)["r"]
+    y = np.concatenate([answer[4], answer[5]], axis=2)
+    assert np.array_equal(np.isnan(y), np.isnan(handmade.expected(x)["y"]))
+    assert sum(one.as_they_are for one in tallies(rounding_net)) > 0

@@ -1,0 +1,53 @@
+"""What travels between agents is rounded where a user asks: fewer bytes, answers as far off as is said, and told so."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from typing import Any
+
+import pytest
+from benchmarks.comparing import largest_difference
+from benchmarks.models import light, sample_inputs
+
+from edgepart.cli.local import LocalCluster, edgepart
+from edgepart.planner.model import load_graph
+from tests.processes.asking import alone, deploy, infer, undeploy
+
+pytestmark = pytest.mark.processes
+
+PATH = light("squeezenet")
+INPUTS = sample_inputs(load_graph(PATH))
+ROWS = ("--strategy", "modnn", "--axis", "height")
+OFF = re.compile(r"off by (\S+) of their largest magnitude")
+
+
+def plan_of(cluster: LocalCluster, name: str) -> Any:
+    with urllib.request.urlopen(f"{cluster.first.url}/api/models/{name}/plan", timeout=10) as answer:
+        return json.load(answer)
+
+
+def test_rounded_transfers_are_shorter_and_answers_as_far_off_as_is_said(trio: LocalCluster) -> None:
+    expected, sent = alone(PATH, INPUTS), {}
+    for kind in ("float16", "int8"):
+        deployed = deploy(trio, PATH, "rounded", *ROWS, "--transfer-dtype", kind)
+        plan = plan_of(trio, "rounded")
+        sent[kind] = sum(device["sent_bytes"] for device in plan["devices"].values())
+        assert plan["transfer_dtype"] == deployed["transfer_dtype"] == kind and len(plan["devices"]) == 3
+        assert f"rounded to {kind}" in deployed["why"]
+        said = OFF.search(deployed["rounding"])
+        assert said is not None and 0 < float(said[1]) < 0.02
+        (card,) = models(trio)
+        assert card["transfer_dtype"] == kind and card["rounding"] == deployed["rounding"]
+        for agent in trio.living:
+            off = largest_difference(infer(agent, "rounded", INPUTS), expected)
+            # Other inputs than those that were compared: of the same size.
+            assert 0 < off < max(20 * float(said[1]), 0.01)
+    assert sent["int8"] < 0.6 * sent["float16"]
+    undeploy(trio, "rounded")
+
+
+def models(cluster: LocalCluster) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = edgepart("models", "--state", str(cluster.first.state))["models"]
+    return found
