@@ -3,7 +3,8 @@
 A piece is held plain or blocked (blocked.py), and wanted plain or blocked; what is held otherwise than it is wanted is
 converted by the copy that is made of it.
 
-Pieces of one tensor may overlap; where they do, they hold the same numbers, so any of them will do.
+Pieces of one tensor may overlap; where they do, they hold the same numbers, so any of them will do. (Where what travels is
+rounded, what came holds them rounded; that is what the user asked for.)
 """
 
 from __future__ import annotations

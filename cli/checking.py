@@ -286,6 +286,11 @@ def _conclude(document: Mapping[str, Any]) -> None:
         say(f"{wrong} of {len(document['ways'])} ways do not give one session's answer; {whole}", prose=True)
     else:
         say(f"every way gives one session's answer; {whole}", prose=True)
+    rounds, off = document["transfer_dtype"], _worst(way["rounded_difference"] for way in document["ways"])
+    if rounds != EXACT and off is None:
+        say("nothing that travels is large enough to be rounded", prose=True)
+    elif rounds != EXACT:
+        say(f"rounded to {rounds} between devices, answers are off by {_difference(off)} at most", prose=True)
 
 
 def _difference(value: float | None) -> str:

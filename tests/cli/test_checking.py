@@ -59,6 +59,24 @@ def test_people_see_operators_axes_and_a_conclusion(
     assert "channel, height, inner, width" in shown
 
 
+@pytest.mark.parametrize("kind", ["float16", "int8"])
+def test_rounding_is_told_and_is_no_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    path = tmp_path / "large.onnx"
+    path.write_bytes(residual(rows=64, channels=8))
+    assert check(path, "--transfer-dtype", kind, "--json") == 0
+    document: Any = json.loads(capsys.readouterr().out)
+    assert document["equal"] is True and document["transfer_dtype"] == kind
+    ways = {way["axis"]: way for way in document["ways"]}
+    assert ways["height"]["difference"] < 1e-5 < ways["height"]["rounded_difference"] < 0.05
+    assert ways["height"]["rounded_pieces"] > 0 and ways["height"]["pieces_as_they_are"] == 0
+    assert check(path, "--transfer-dtype", kind) == 0
+    shown = capsys.readouterr().out
+    assert f"as {kind}" in " ".join(shown.split()) and f"rounded to {kind} between devices" in shown
+    assert check(path, "--transfer-dtype", "int4") == WRONG_USAGE
+
+
 def test_what_cannot_be_split_is_told_with_its_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
