@@ -32,7 +32,7 @@ from edgepart.planner.rounding import EXACT
 FINAL = ("Infeasible", "ModelError", "UsageError", "RequestError", "InternalError")
 """Kinds of errors that trying again does not mend: the deployment is taken back."""
 
-COMPARING_S = 30.0
+COMPARING_S = 60.0
 """How long whoever deploys waits to be told how far rounded answers are off, once the model serves."""
 
 

@@ -41,8 +41,12 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
 
 def made_up(dtype: str, shape: tuple[int, ...], name: str, seed: int = 0) -> Any:
     """A value for an input of that ONNX element type, for a model of which no more is known: whole numbers are 1, which
-    are good as indices and to divide by. UsageError for a type that cannot be made up."""
-    return _array(dtype, shape, name, np.random.default_rng(seed), 1)
+    are good as indices and to divide by; floating point is from 0 to 1, as pictures are, or of odd seeds normal.
+    UsageError for a type that cannot be made up."""
+    draw = np.random.default_rng(seed)
+    found = _array(dtype, shape, name, draw, 1)
+    is_whole = found.dtype.kind in "biuO" or "int" in found.dtype.name
+    return found if is_whole or seed % 2 else draw.random(shape).astype(found.dtype)
 
 
 def _array(kind: str, shape: tuple[int, ...], name: str, draw: np.random.Generator, lowest: int) -> Any:

@@ -74,9 +74,16 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_each_plan_that_rounds_is_compared_once() -> None:
     cluster, plan = Cluster(), rounding_plan("int8")
     cluster.watched(("net", ONE, plan), ("plain", ONE, handmade.split_plan()))
-    assert cluster.asked == [("net", True), ("net", False)]
-    text = "rounded to int8 between devices, outputs are off by 2.5e-01 of their largest magnitude"
-    assert cluster.told == [RoundingMeasured("net", ONE, f"{text} (made-up inputs)")]
+    assert cluster.asked == 6 * [("net", True), ("net", False)]
+    text = "rounded to int8 between devices, outputs are off by up to 2.5e-01 of their largest magnitude"
+    assert cluster.told == [RoundingMeasured("net", ONE, f"{text} (6 made-up inputs)")]
+
+
+def test_two_inputs_are_enough_where_requests_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgepart.agent.comparison.ENOUGH_S", 0.0)
+    cluster = Cluster()
+    cluster.watched(("net", ONE, rounding_plan("int8")))
+    assert cluster.asked == 2 * [("net", True), ("net", False)]
 
 
 def test_what_cannot_be_compared_is_said_once() -> None:
@@ -102,5 +109,6 @@ def test_inputs_are_made_up_for_any_plan() -> None:
     made = made_up_for(whole)
     assert made["x"].dtype == np.float32 and made["x"].shape == plan.inputs[0].shape
     assert made["n"].tolist() == [1, 1]
+    assert 0 <= made["x"].min() < made["x"].max() <= 1 and made_up_for(whole, seed=1)["x"].min() < 0
     with pytest.raises(UsageError, match="no shape"):
         made_up_for(replace(plan, inputs=(ValueInfo("s", "sequence", None),)))
