@@ -5,7 +5,7 @@ A plan says what runs where, not how that was chosen; whoever asked for the plan
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import msgpack
@@ -13,6 +13,7 @@ import msgpack
 from edgepart.planner.changes import Choices, devices_of
 from edgepart.planner.division import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.layout import Strategy, Sync
+from edgepart.planner.routes import Shape
 from edgepart.planner.study import Study
 
 _KINDS: Mapping[str, type[Divide] | type[Whole] | type[Pull] | type[Reduce]] = {
@@ -32,6 +33,8 @@ class Chosen:
     why: str
     early: frozenset[str] = frozenset()
     """As in the strategy."""
+    relays: Mapping[str, Shape] = field(default_factory=dict)
+    """As in the strategy."""
 
     def fits(self, study: Study) -> bool:
         """Whether the study has these layers and devices."""
@@ -42,7 +45,8 @@ class Chosen:
     def strategy(self, study: Study, choices: Choices, why: str = "") -> Strategy:
         """With other `choices` of the same kind, and a reason for them."""
         reasons = self.why if not why or why in self.why else f"{self.why}; {why}"
-        return replace(study.strategy(self.name, choices, reasons, self.sync, self.hub), early=self.early)
+        made = study.strategy(self.name, choices, reasons, self.sync, self.hub)
+        return replace(made, early=self.early, relays=self.relays)
 
 
 def write(study: Study, strategy: Strategy) -> bytes:
@@ -59,6 +63,7 @@ def write(study: Study, strategy: Strategy) -> bytes:
                 "hub": strategy.hub,
                 "why": strategy.why,
                 "early": sorted(strategy.early),
+                "relays": {name: strategy.relays[name].value for name in sorted(strategy.relays)},
                 "different": [_pack(choice) for choice in different],
                 "layers": [[number, different[choice]] for number, choice in choices.items()],
             }
@@ -72,7 +77,9 @@ def read(data: bytes) -> Chosen:
     different = [_unpack(packed) for packed in document["different"]]
     choices = {number: different[n] for number, n in document["layers"]}
     early = frozenset(document.get("early", ()))
-    return Chosen(document["name"], choices, Sync(document["sync"]), document["hub"], document["why"], early)
+    relays = {name: Shape(shape) for name, shape in document.get("relays", {}).items()}
+    sync = Sync(document["sync"])
+    return Chosen(document["name"], choices, sync, document["hub"], document["why"], early, relays)
 
 
 def _pack(choice: Choice) -> list[Any]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.graph import Graph
 from edgepart.planner.region import Interval, Region
+from edgepart.planner.routes import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,9 @@ class Strategy:
     are combined."""
     early: frozenset[str] = frozenset()
     """Tensors of which what is sent to other devices is computed and sent before the rest (planner/borders.py)."""
+    relays: Mapping[str, Shape] = field(default_factory=dict)
+    """By tensor, in which way devices pass on what is sent to several of them (planner/relays.py); tensors that are not
+    named go straight."""
     replicas: tuple[Strategy, ...] = ()
     """Where it is not empty, all other fields but `name` and `why` are, and requests are dealt out to these, which are on
     different devices."""
@@ -109,3 +113,6 @@ class Problem:
     """What float32 numbers may be rounded to on their way from device to device (planner/rounding.py)."""
     borders_first: bool = False
     """Whether the best plan of any strategy computes and sends borders first where that is faster; `auto`'s does anyway."""
+    relays: bool = False
+    """Whether in the best plan of any strategy devices pass on what others need too, where that is faster; in `auto`'s they
+    do anyway."""

@@ -26,6 +26,7 @@ from edgepart.planner.outlining import Outliner
 from edgepart.planner.partial import Written
 from edgepart.planner.plan import GATEWAY, Plan
 from edgepart.planner.region import Region
+from edgepart.planner.relays import relayed
 from edgepart.planner.replicas import join_plans
 from edgepart.planner.stages import Cost, NoCost, Schedule, Seconds, Timing
 
@@ -101,7 +102,9 @@ class Lowering:
         seconds = self._timing.seconds_of(draft)
         if optimised:
             schedule = streamline(schedule, seconds, self.cost)
-        return borders_first(schedule, strategy.early) if strategy.early else schedule, seconds
+        if strategy.early:
+            schedule = borders_first(schedule, strategy.early)
+        return relayed(schedule, strategy.relays) if strategy.relays else schedule, seconds
 
     def lower(self, strategy: Strategy) -> Draft:
         """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not fit, and for

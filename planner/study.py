@@ -387,7 +387,8 @@ def _written(strategy: Strategy) -> Hashable:
     if strategy.replicas:
         return tuple(map(_written, strategy.replicas))
     hub = strategy.hub if strategy.sync is Sync.HUB else None
-    return id(strategy.layouts), id(strategy.parted), id(strategy.layers), hub, strategy.early
+    relays = frozenset(strategy.relays.items())
+    return id(strategy.layouts), id(strategy.parted), id(strategy.layers), hub, strategy.early, relays
 
 
 def _cuts(study: Study) -> Iterator[Cut]:
