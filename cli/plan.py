@@ -70,6 +70,13 @@ def plan(
         ),
     ] = False,
     transfer_dtype: TransferDtype = EXACT,
+    relays: Annotated[
+        bool,
+        typer.Option(
+            "--relays",
+            help="Whatever the strategy, devices pass on what others need too where that is faster; auto does.",
+        ),
+    ] = False,
     verify: Annotated[
         bool,
         typer.Option(
@@ -95,7 +102,7 @@ def plan(
         model, cluster, shape or [], devices, gateway, memory_limit or [], objective, axis, budget
     )
     rounding = checked(transfer_dtype, "--transfer-dtype")
-    problem = replace(problem, borders_first=borders_first, transfer_dtype=rounding)
+    problem = replace(problem, borders_first=borders_first, relays=relays, transfer_dtype=rounding)
     for note in problem.graph.notes:
         print(f"note: {note}", file=sys.stderr)
     if compare:

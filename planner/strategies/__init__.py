@@ -10,6 +10,7 @@ from types import MappingProxyType
 from edgepart.planner.early import hastened
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.layout import Problem, Strategy
+from edgepart.planner.passing import passed_on
 from edgepart.planner.study import Study
 
 Candidates = Callable[[Study], Iterator[Strategy]]
@@ -71,5 +72,7 @@ def plan(problem: Problem, name: str = "auto", study: Study | None = None) -> St
 
         raise infeasible(study) from None
     if problem.borders_first and not best.early:
-        return hastened(study, best) or best
+        best = hastened(study, best) or best
+    if problem.relays and not best.relays:
+        best = passed_on(study, best) or best
     return best

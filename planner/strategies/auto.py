@@ -5,7 +5,8 @@ and from all candidates of all strategies; then come recipes (planner/openings.p
 the k best connected devices, mixed directions, blocks with recomputed instead of fetched halos, stretches on one device
 after another. The best of them is improved, whatever it came from: work moves from the busiest to the idlest, devices that
 hurt are left out, and stretches of the model are done as in other good candidates, or in another mode. Last, what
-devices send each other is computed and sent first where that is faster (planner/early.py).
+devices send each other is computed and sent first where that is faster (planner/early.py), and what several need is
+passed on by those that have it (planner/passing.py).
 
 A candidate whose busiest device or card alone takes longer than the best so far is not simulated (planner/floor.py).
 
@@ -26,6 +27,7 @@ from edgepart.planner.layout import Strategy
 from edgepart.planner.openings import axes_of, openings
 from edgepart.planner.openings import teams as teams
 from edgepart.planner.pairs import paired
+from edgepart.planner.passing import passed_on
 from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, cook_stretch, stretches
 from edgepart.planner.strategies import fitting, get, register, strategies, tofu
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
@@ -158,12 +160,15 @@ class _Search:
             yield from self._leave_out()
 
     def _hasten(self) -> Iterator[Strategy]:
-        """The best with borders first. Not counted, as nothing is laid out for it."""
+        """The best with borders first, and with relays. Not counted, as nothing is laid out for it."""
         count = max(1, min(2, HASTENED // len(self.study.by_speed)))
         for tried in self.found[:count]:
             found = hastened(self.study, tried.strategy)
             if found is not None:
                 yield found
+            passed = passed_on(self.study, found or tried.strategy)
+            if passed is not None:
+                yield passed
 
     def _rivals(self) -> Iterator[Strategy]:
         """All candidates of the other strategies. Replicas and stages come first where many requests count; they follow

@@ -1,0 +1,183 @@
+"""Passing on: for which tensors relays (planner/relays.py) are worth it, and in which shape, for a strategy that is
+otherwise settled. Rules only.
+
+An **exchange** is what is sent at one level: an all-gather is one, and so is the model's input on its way to all devices.
+Each is simulated by itself in every shape, from when it is sent to when all of it is there; exchanges that look the same,
+once. What gains by itself is then tried in the request, all together and less of it, as a relay that computes
+meanwhile passes on late."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+
+from edgepart.planner.draft import Move
+from edgepart.planner.layout import Strategy
+from edgepart.planner.plan import GATEWAY, Receive, Send
+from edgepart.planner.relays import ground_of, relayed, route_of, spreads
+from edgepart.planner.routes import Shape
+from edgepart.planner.simulate import run_schedule
+from edgepart.planner.stages import At, Message, Schedule, Stage
+from edgepart.planner.study import Study
+from edgepart.planner.timeline import Compute
+from edgepart.planner.timeline import Schedule as Timed
+
+WORTH = 0.995
+"""Of the score, at most, for a plan with more messages."""
+
+GAIN = 0.95
+"""Of an exchange's own seconds, at most, for a shape to be tried in the request."""
+
+TRIALS = 96
+"""Simulations, times devices, as one takes longer with more of them."""
+
+MOST_DEVICES = 16
+"""Of a plan: with more, so many messages would be simulated that it is not worth the time."""
+
+WHY = "what several devices need is passed on by those that have it"
+
+
+def passed_on(study: Study, strategy: Strategy) -> Strategy | None:
+    """The strategy with those relays that make it better; None where that is no gain, or does not fit."""
+    if strategy.replicas:
+        return None
+    relays = _Exchanges(study, strategy).chosen()
+    if not relays:
+        return None
+    why = strategy.why if WHY in strategy.why else f"{strategy.why}; {WHY}"
+    found = replace(strategy, relays=relays, why=why)
+    if study.score(found) >= WORTH * study.score(strategy) or study.short_bytes(found):
+        return None
+    return found
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """What is sent at one level."""
+
+    messages: tuple[Message, ...]
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        return frozenset(move.tensor for message in self.messages for move in message.moves)
+
+
+class _Exchanges:
+    """What one strategy's schedule sends, and how long a request takes with some of it passed on."""
+
+    def __init__(self, study: Study, strategy: Strategy) -> None:
+        self.study = study
+        self.lowering = study.sketching(strategy.parted)
+        plain = replace(strategy, relays={})
+        self.schedule, self.seconds = self.lowering.scheduled(plain, optimised=True, sketch=True)
+        self._alone: dict[Hashable, Shape | None] = {}
+
+    def chosen(self) -> Mapping[str, Shape]:
+        """Shapes by tensor: of all that gain by themselves, without those that the request is quicker without."""
+        found = list(self._gaining()) if len(self.schedule.stages) <= MOST_DEVICES else []
+        if not found:
+            return {}
+        best, least = _joined(found), self._latency_s(_joined(found))
+        if self.study.problem.objective != "latency":
+            return best
+        trials = max(1, TRIALS // len(self.schedule.stages))
+        together = ceil(len(found) / trials)
+        left = [found[n : n + together] for n in range(0, len(found), together)]
+        for some in tuple(left) if len(left) > 1 else ():
+            fewer = [one for one in left if one is not some]
+            shapes = _joined([each for one in fewer for each in one])
+            if shapes and (latency_s := self._latency_s(shapes)) <= least:
+                best, least, left = shapes, latency_s, fewer
+        return best
+
+    def _latency_s(self, shapes: Mapping[str, Shape]) -> float:
+        schedule = relayed(self.schedule, shapes)
+        outline = self.lowering.outliner.outline(schedule, self.seconds)
+        return run_schedule(outline, self.study.cluster, self.study.problem.gateway).latency_s
+
+    def _gaining(self) -> Iterator[tuple[frozenset[str], Shape]]:
+        """Exchanges that are quicker by themselves, in the order of their levels, and their best shapes."""
+        for one in exchanges(self.schedule):
+            key = _pattern(self.schedule, one)
+            if key not in self._alone:
+                self._alone[key] = self._best(one)
+            shape = self._alone[key]
+            if shape is not None:
+                yield one.tensors, shape
+
+    def _best(self, exchange: _Exchange) -> Shape | None:
+        """The quickest shape; None where straight is about as quick."""
+        schedule = alone(self.schedule, exchange)
+        straight_s = self._all_there_s(schedule)
+        if straight_s * GAIN <= self._least_s(exchange):
+            return None
+        ground, every = ground_of(schedule), list(spreads(schedule))
+        best, least = None, GAIN * straight_s
+        for shape in Shape:
+            if any(route_of(schedule, one, shape, ground) for one in every):
+                passed = relayed(schedule, dict.fromkeys(exchange.tensors, shape))
+                if (seconds := self._all_there_s(passed)) < least:
+                    best, least = shape, seconds
+        return best
+
+    def _all_there_s(self, schedule: Schedule) -> float:
+        """Until the last message is there, if everything is sent at once."""
+        numbers = {id(message): n for n, message in enumerate(schedule.messages)}
+        steps: dict[str, list[Receive | Compute | Send]] = {}
+        for device, stages in schedule.stages.items():
+            steps[device] = []
+            for stage in stages:
+                steps[device] += [Receive(numbers[id(one)]) for one in schedule.received(device, stage)]
+                steps[device] += [Send(numbers[id(one)]) for one in schedule.sent(device, stage)]
+        timed = Timed(steps, self.lowering.outliner.messages(schedule))
+        made = run_schedule(timed, self.study.cluster, self.study.problem.gateway)
+        return max(made.arrivals_s, default=0.0)
+
+    def _least_s(self, exchange: _Exchange) -> float:
+        """Seconds at least, in whichever shape: what a card sends once, and what one receives."""
+        problem = self.study.problem
+        sent, received = dict[str, int](), dict[str, int]()
+        for one in spreads(alone(self.schedule, exchange)):
+            size, source = one.nbytes(self.schedule), one.source or problem.gateway
+            targets = {name or problem.gateway for name in one.targets} - {source}
+            received.update((name, received.get(name, 0) + size) for name in targets)
+            if targets:
+                sent[source] = sent.get(source, 0) + size
+        rates = problem.cluster.card_bytes_per_s
+        return max((n / rates[name] for one in (sent, received) for name, n in one.items()), default=0.0)
+
+
+def exchanges(schedule: Schedule) -> Iterator[_Exchange]:
+    """By level: what is sent there."""
+    found: dict[int, list[Message]] = {}
+    for message in schedule.messages:
+        found.setdefault(message.sent.level, []).append(message)
+    for level in sorted(found):
+        yield _Exchange(tuple(found[level]))
+
+
+def alone(schedule: Schedule, exchange: _Exchange) -> Schedule:
+    """Nothing but this exchange, sent by everybody at once."""
+    begin, end = At(0), At(1)
+    messages = tuple(
+        replace(one, sent=one.sent if one.source == GATEWAY else begin, received=end)
+        for one in exchange.messages
+    )
+    stages = dict.fromkeys(schedule.stages, (Stage(begin, begin, ()), Stage(end, end, ())))
+    return replace(schedule, stages=stages, messages=messages)
+
+
+def _joined(some: Collection[tuple[frozenset[str], Shape]]) -> dict[str, Shape]:
+    return {name: shape for names, shape in some for name in names}
+
+
+def _pattern(schedule: Schedule, exchange: _Exchange) -> Hashable:
+    """The same where the same boxes go the same ways, whatever the tensors are called."""
+    numbers: dict[str, int] = {}
+
+    def said(move: Move) -> Hashable:
+        item = schedule.draft.graph.tensors[move.tensor].item_bytes
+        return numbers.setdefault(move.tensor, len(numbers)), move.region, item
+
+    return tuple((one.source, one.target, tuple(map(said, one.moves))) for one in exchange.messages)
