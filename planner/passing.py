@@ -8,14 +8,14 @@ meanwhile passes on late."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
 from edgepart.planner.draft import Move
 from edgepart.planner.layout import Strategy
 from edgepart.planner.plan import GATEWAY, Receive, Send
-from edgepart.planner.relays import ground_of, relayed, route_of, spreads
+from edgepart.planner.relays import Spread, ground_of, relayed, route_of, spreads
 from edgepart.planner.routes import Shape
 from edgepart.planner.simulate import run_schedule
 from edgepart.planner.stages import At, Message, Schedule, Stage
@@ -28,6 +28,9 @@ WORTH = 0.995
 
 GAIN = 0.95
 """Of an exchange's own seconds, at most, for a shape to be tried in the request."""
+
+REPEATED = 0.2
+"""Of what somebody sends, at least, that goes to one more place: else no relay can save much."""
 
 TRIALS = 96
 """Simulations, times devices, as one takes longer with more of them."""
@@ -71,6 +74,7 @@ class _Exchanges:
         self.lowering = study.sketching(strategy.parted)
         plain = replace(strategy, relays={})
         self.schedule, self.seconds = self.lowering.scheduled(plain, optimised=True, sketch=True)
+        self.ground = ground_of(self.schedule)
         self._alone: dict[Hashable, Shape | None] = {}
 
     def chosen(self) -> Mapping[str, Shape]:
@@ -109,13 +113,15 @@ class _Exchanges:
     def _best(self, exchange: _Exchange) -> Shape | None:
         """The quickest shape; None where straight is about as quick."""
         schedule = alone(self.schedule, exchange)
-        straight_s = self._all_there_s(schedule)
-        if straight_s * GAIN <= self._least_s(exchange):
+        every = list(spreads(schedule))
+        if self.ground.is_even and not self._repeats(every):
             return None
-        ground, every = ground_of(schedule), list(spreads(schedule))
+        straight_s = self._all_there_s(schedule)
+        if straight_s * GAIN <= self._least_s(every):
+            return None
         best, least = None, GAIN * straight_s
         for shape in Shape:
-            if any(route_of(schedule, one, shape, ground) for one in every):
+            if any(route_of(schedule, one, shape, self.ground) for one in every):
                 passed = relayed(schedule, dict.fromkeys(exchange.tensors, shape))
                 if (seconds := self._all_there_s(passed)) < least:
                     best, least = shape, seconds
@@ -134,18 +140,33 @@ class _Exchanges:
         made = run_schedule(timed, self.study.cluster, self.study.problem.gateway)
         return max(made.arrivals_s, default=0.0)
 
-    def _least_s(self, exchange: _Exchange) -> float:
+    def _repeats(self, every: Sequence[Spread]) -> bool:
+        """Whether somebody sends much more than once."""
+        once, again = dict[str, int](), dict[str, int]()
+        for one in every:
+            size = one.nbytes(self.schedule)
+            once[one.source] = once.get(one.source, 0) + size
+            again[one.source] = again.get(one.source, 0) + size * (len(one.targets) - 1)
+        return any(again[source] > REPEATED * size for source, size in once.items())
+
+    def _least_s(self, every: Sequence[Spread]) -> float:
         """Seconds at least, in whichever shape: what a card sends once, and what one receives."""
         problem = self.study.problem
         sent, received = dict[str, int](), dict[str, int]()
-        for one in spreads(alone(self.schedule, exchange)):
+        for one in every:
             size, source = one.nbytes(self.schedule), one.source or problem.gateway
             targets = {name or problem.gateway for name in one.targets} - {source}
             received.update((name, received.get(name, 0) + size) for name in targets)
             if targets:
                 sent[source] = sent.get(source, 0) + size
-        rates = problem.cluster.card_bytes_per_s
-        return max((n / rates[name] for one in (sent, received) for name, n in one.items()), default=0.0)
+        if not sent:
+            return 0.0
+        rates, ways = (
+            problem.cluster.card_bytes_per_s,
+            (*problem.cluster.links.values(), problem.cluster.default_link),
+        )
+        fixed_s = min(link.latency_s + 2 * link.message_s for link in ways)
+        return fixed_s + max(n / rates[name] for one in (sent, received) for name, n in one.items())
 
 
 def exchanges(schedule: Schedule) -> Iterator[_Exchange]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from itertools import pairwise
 from math import sqrt
 
@@ -70,6 +71,12 @@ class Ground:
     cluster: Cluster
     gateway: str
     """The device that the gateway is taken to be on."""
+
+    @cached_property
+    def is_even(self) -> bool:
+        """Whether no link is much slower than another, so that nothing needs to go around one."""
+        rates = [link.bytes_per_s for link in (*self.cluster.links.values(), self.cluster.default_link)]
+        return max(rates) <= SLOWER * min(rates)
 
     def link(self, source: str, target: str) -> Link:
         return self.cluster.link(source or self.gateway, target or self.gateway)
@@ -139,6 +146,8 @@ def _around(
     source: str, targets: Sequence[str], nbytes: int, ground: Ground, others: Collection[str]
 ) -> Route | None:
     """Along the widest way to each target; None where the direct ones are about as wide."""
+    if ground.is_even:
+        return None
     ways = _widest(source, {*targets, *others} - {source, GATEWAY}, ground)
     if targets == [GATEWAY]:
         ways[GATEWAY] = max(
@@ -176,9 +185,7 @@ def _rank(way: Sequence[str], ground: Ground) -> tuple[float, int]:
 
 def _along(ways: Sequence[Sequence[str]], nbytes: int, ground: Ground) -> Route:
     """Chunk after chunk along ways that are a tree together."""
-    links = dict.fromkeys(
-        (one, two, depth) for way in ways for depth, (one, two) in enumerate(pairwise(way))
-    )
+    links = dict.fromkeys((one, two, depth) for way in ways for depth, (one, two) in enumerate(pairwise(way)))
     deep = max(depth for _, _, depth in links)
     slowest = min((ground.link(one, two) for one, two, _ in links), key=lambda link: link.bytes_per_s)
     each_s = slowest.message_s or slowest.latency_s or 1e-6
