@@ -150,23 +150,26 @@ class _Exchanges:
         return any(again[source] > REPEATED * size for source, size in once.items())
 
     def _least_s(self, every: Sequence[Spread]) -> float:
-        """Seconds at least, in whichever shape: what a card sends once, and what one receives."""
+        """Seconds, about, that passing on takes at least: of a card, what it sends once or receives, a message from each of
+        whom it hears; and one message more."""
         problem = self.study.problem
+        ways = (*problem.cluster.links.values(), problem.cluster.default_link)
+        message_s = min(link.message_s for link in ways)
         sent, received = dict[str, int](), dict[str, int]()
+        heard: dict[str, set[str]] = {}
         for one in every:
             size, source = one.nbytes(self.schedule), one.source or problem.gateway
             targets = {name or problem.gateway for name in one.targets} - {source}
-            received.update((name, received.get(name, 0) + size) for name in targets)
+            for name in targets:
+                received[name] = received.get(name, 0) + size
+                heard.setdefault(name, set()).add(source)
             if targets:
                 sent[source] = sent.get(source, 0) + size
-        if not sent:
-            return 0.0
-        rates, ways = (
-            problem.cluster.card_bytes_per_s,
-            (*problem.cluster.links.values(), problem.cluster.default_link),
-        )
-        fixed_s = min(link.latency_s + 2 * link.message_s for link in ways)
-        return fixed_s + max(n / rates[name] for one in (sent, received) for name, n in one.items())
+        rates = problem.cluster.card_bytes_per_s
+        busy = [nbytes / rates[name] for name, nbytes in sent.items()]
+        busy += [nbytes / rates[name] + len(heard[name]) * message_s for name, nbytes in received.items()]
+        hops_s = 2 * min(link.latency_s + link.message_s for link in ways)
+        return max(busy) + hops_s if busy else 0.0
 
 
 def exchanges(schedule: Schedule) -> Iterator[_Exchange]:

@@ -85,6 +85,10 @@ class Ground:
         """Bytes a second."""
         return self.link(source, target).bytes_per_s
 
+    def width(self, way: Sequence[str]) -> float:
+        """Bytes a second of its narrowest link."""
+        return min((self.rate(one, two) for one, two in pairwise(way)), default=float("inf"))
+
     def turned(self, source: str, places: Collection[str]) -> list[str]:
         """The places in the cluster's order, beginning after `source`, so that chains from all devices are one ring."""
         names = [device.name for device in self.cluster.devices]
@@ -148,7 +152,7 @@ def _around(
     """Along the widest way to each target; None where the direct ones are about as wide."""
     if ground.is_even:
         return None
-    ways = _widest(source, {*targets, *others} - {source, GATEWAY}, ground)
+    ways = widest(source, {*targets, *others} - {source, GATEWAY}, ground)
     if targets == [GATEWAY]:
         ways[GATEWAY] = max(
             ((*way, GATEWAY) for way in ways.values()),
@@ -156,12 +160,12 @@ def _around(
         )
     if GATEWAY in targets and len(targets) > 1:
         return None
-    if all(ground.rate(source, name) * SLOWER > _width(ways[name], ground) for name in targets):
+    if all(ground.rate(source, name) * SLOWER > ground.width(ways[name]) for name in targets):
         return None
     return _along([ways[name] for name in targets], nbytes, ground)
 
 
-def _widest(source: str, places: Collection[str], ground: Ground) -> dict[str, tuple[str, ...]]:
+def widest(source: str, places: Collection[str], ground: Ground) -> dict[str, tuple[str, ...]]:
     """By place, the way to it whose narrowest link is the widest; of those that are as wide, one with the fewest links."""
     ways: dict[str, tuple[str, ...]] = {source: (source,)}
     left = ground.turned(source, places)
@@ -175,12 +179,8 @@ def _widest(source: str, places: Collection[str], ground: Ground) -> dict[str, t
     return ways
 
 
-def _width(way: Sequence[str], ground: Ground) -> float:
-    return min(map(ground.rate, way, way[1:]), default=float("inf"))
-
-
 def _rank(way: Sequence[str], ground: Ground) -> tuple[float, int]:
-    return _width(way, ground), -len(way)
+    return ground.width(way), -len(way)
 
 
 def _along(ways: Sequence[Sequence[str]], nbytes: int, ground: Ground) -> Route:

@@ -19,6 +19,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from edgepart.planner.changes import Choices, devices_of, rescaled, widened, without
+from edgepart.planner.detours import detoured
 from edgepart.planner.division import Choice
 from edgepart.planner.early import hastened
 from edgepart.planner.errors import UsageError
@@ -87,6 +88,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
     if not all(holds(study, device) for device in study.by_speed):
         yield from fitting.candidates(study)
     yield from _Search(study, tried).run()
+    yield from detoured(study, candidates)
 
 
 def each_s(study: Study, devices: int) -> float:
