@@ -24,6 +24,7 @@ def detoured(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> Ite
     if cluster is None:
         return
     wide = study.on(cluster)
+    wide.problem = replace(wide.problem, search_budget_s=study.problem.search_budget_s / 2)
     try:
         best = wide.best(search(wide))
     except Infeasible:  # Then the study itself says so, with what is missing.

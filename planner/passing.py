@@ -32,7 +32,7 @@ GAIN = 0.95
 REPEATED = 0.2
 """Of what somebody sends, at least, that goes to one more place: else no relay can save much."""
 
-TRIALS = 96
+TRIALS = 48
 """Simulations, times devices, as one takes longer with more of them."""
 
 MOST_DEVICES = 16
@@ -96,7 +96,7 @@ class _Exchanges:
         return best
 
     def _latency_s(self, shapes: Mapping[str, Shape]) -> float:
-        schedule = relayed(self.schedule, shapes)
+        schedule = relayed(self.schedule, shapes, self.ground)
         outline = self.lowering.outliner.outline(schedule, self.seconds)
         return run_schedule(outline, self.study.cluster, self.study.problem.gateway).latency_s
 
@@ -114,15 +114,16 @@ class _Exchanges:
         """The quickest shape; None where straight is about as quick."""
         schedule = alone(self.schedule, exchange)
         every = list(spreads(schedule))
-        if self.ground.is_even and not self._repeats(every):
+        shapes = [*Shape] if self._repeats(every) else [] if self.ground.is_even else [Shape.AROUND]
+        if not shapes:
             return None
         straight_s = self._all_there_s(schedule)
         if straight_s * GAIN <= self._least_s(every):
             return None
         best, least = None, GAIN * straight_s
-        for shape in Shape:
+        for shape in shapes:
             if any(route_of(schedule, one, shape, self.ground) for one in every):
-                passed = relayed(schedule, dict.fromkeys(exchange.tensors, shape))
+                passed = relayed(schedule, dict.fromkeys(exchange.tensors, shape), self.ground)
                 if (seconds := self._all_there_s(passed)) < least:
                     best, least = shape, seconds
         return best

@@ -64,9 +64,10 @@ class _Turn(NamedTuple):
     chunk: int
 
 
-def relayed(schedule: Schedule, shapes: Shapes) -> Schedule:
-    """The schedule in which these tensors go by relays; unchanged where that is nothing for them."""
-    ground = ground_of(schedule)
+def relayed(schedule: Schedule, shapes: Shapes, ground: Ground | None = None) -> Schedule:
+    """The schedule in which these tensors go by relays; unchanged where that is nothing for them. `ground` is the
+    schedule's, where the caller has it at hand."""
+    ground = ground or ground_of(schedule)
     routed = [
         (spread, way)
         for spread in spreads(schedule)

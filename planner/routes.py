@@ -15,7 +15,7 @@ Shapes, with S bytes to n targets over links of B bytes/s, where each message co
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
@@ -71,6 +71,8 @@ class Ground:
     cluster: Cluster
     gateway: str
     """The device that the gateway is taken to be on."""
+    known: dict[tuple[str, frozenset[str]], dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    """What `widest` found."""
 
     @cached_property
     def is_even(self) -> bool:
@@ -167,6 +169,13 @@ def _around(
 
 def widest(source: str, places: Collection[str], ground: Ground) -> dict[str, tuple[str, ...]]:
     """By place, the way to it whose narrowest link is the widest; of those that are as wide, one with the fewest links."""
+    key = source, frozenset(places)
+    if key not in ground.known:
+        ground.known[key] = _ways(source, places, ground)
+    return dict(ground.known[key])
+
+
+def _ways(source: str, places: Collection[str], ground: Ground) -> dict[str, tuple[str, ...]]:
     ways: dict[str, tuple[str, ...]] = {source: (source,)}
     left = ground.turned(source, places)
     while left:
