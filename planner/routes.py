@@ -8,18 +8,20 @@ they come, so that nobody waits for somebody who waits for him.
 Shapes, with S bytes to n targets over links of B bytes/s, where each message costs a seconds besides:
 
 - *chain*: from target to target, in k chunks, each passed on while the next one comes: S/B (1 + (n - 1)/k) + (k + n - 1) a;
-- *tree*: binomial, in one chunk: whoever has it sends it to one that has not: log2(n + 1) (S/B + a);
+- *tree*: in one chunk, from level to level: of k targets for each sender, k (S/B + a) a level. What a card sends to several
+  it sends at the same time, so that all are late: a binomial tree, whose root sends most, is seldom the quickest;
 - *scatter*: each target is sent another chunk, and the targets exchange them (van de Geijn): 2 S/B + 2 n a;
 - *around*: by the widest way from link to link, in k chunks, where the direct link is slow."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, lru_cache
+from itertools import accumulate, chain, pairwise, product
 from math import sqrt
+from operator import mul
 
 from edgepart.planner.cluster import Cluster, Link
 from edgepart.planner.plan import GATEWAY
@@ -29,6 +31,9 @@ MOST_CHUNKS = 16
 
 LEAST_BYTES = 4096
 """Of a chunk."""
+
+MOST_FANS = 6
+"""Targets of one sender in a tree, at most: with more, what it saves is little."""
 
 SLOWER = 1.5
 """Times as slow as the widest way at least, for a link to be gone around."""
@@ -114,7 +119,9 @@ def route(
         case Shape.CHAIN:
             found = _along([(source, *_line(source, there, ground))], nbytes, ground)
         case Shape.TREE:
-            found = Route(1, tuple(_binomial((source, *_line(source, there, ground)))))
+            link = ground.link(source, there[0])
+            each_s, late_s = nbytes / link.bytes_per_s + link.message_s, link.latency_s + link.message_s
+            found = _tree((source, *there), fans(len(there), each_s, late_s))
         case Shape.SCATTER:
             found = _scattered(source, there)
     if found is None or not here:
@@ -133,13 +140,25 @@ def _line(source: str, targets: Sequence[str], ground: Ground) -> list[str]:
     return line[1:]
 
 
-def _binomial(line: Sequence[str]) -> Iterator[Hop]:
-    """In each round, everybody who has it sends it to one more."""
-    have, round = 1, 0
-    while have < len(line):
-        for n in range(have, min(2 * have, len(line))):
-            yield Hop(line[n - have], line[n], 0, round)
-        have, round = 2 * have, round + 1
+@lru_cache(maxsize=1 << 10)
+def fans(count: int, each_s: float, late_s: float) -> tuple[int, ...]:
+    """By level of a tree that reaches `count` targets, to how many each one sends: the quickest of two to four levels,
+    where each message keeps its sender busy for `each_s`, and is there `late_s` later."""
+    tried = chain.from_iterable(product(range(1, MOST_FANS + 1), repeat=levels) for levels in (2, 3, 4))
+    enough = (fan for fan in tried if sum(accumulate(fan, mul)) >= count)
+    return min(enough, key=lambda fan: sum(one * each_s + late_s for one in fan), default=(1,) * count)
+
+
+def _tree(places: Sequence[str], fan: Sequence[int]) -> Route:
+    """The first of `places` is the root; the last level may not be full, and then is shared evenly."""
+    hops: list[Hop] = []
+    senders, left = [places[0]], list(places[1:])
+    for level, width in enumerate(fan):
+        reached = left[: width * len(senders)]
+        del left[: len(reached)]
+        hops += [Hop(senders[n % len(senders)], name, 0, level) for n, name in enumerate(reached)]
+        senders = reached or senders
+    return Route(1, tuple(hops))
 
 
 def _scattered(source: str, targets: Sequence[str]) -> Route:
