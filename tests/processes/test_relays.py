@@ -41,8 +41,8 @@ def test_relays_answer_the_same_and_one_may_die(tmp_path: Path) -> None:
         made = deploy(cluster, PATH, "squeezenet", "--strategy", "bbgrap", "--axis", "channel")
         assert WHY in made["why"]
         devices = plan_of(cluster.first)["devices"]
-        size = INPUTS["data_0"].nbytes  # All of it is needed everywhere, and one gets it from another agent.
-        assert sorted(one["from_gateway_bytes"] for one in devices.values()) == [0, size, size]
+        none, one, two = sorted(device["from_gateway_bytes"] for device in devices.values())
+        assert none == 0 < one == two  # All need the same of it, and one gets it from another agent.
         for agent in cluster.living:
             assert not differences(infer(agent, "squeezenet", INPUTS), expected)
         leads = cluster.agents[cluster.status()["leader"]]
