@@ -29,7 +29,7 @@ WORTH = 0.995
 GAIN = 0.95
 """Of an exchange's own seconds, at most, for a shape to be tried in the request."""
 
-REPEATED = 0.1
+REPEATED = 0.05
 """Of what somebody sends, at least, that goes to one more place: else no relay can save much."""
 
 TRIALS = 48
