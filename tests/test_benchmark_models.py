@@ -116,6 +116,7 @@ OPERATORS = {
     "sound_1d_small": {"Conv", "InstanceNormalization"},
     "unet_256_small": {"Conv", "ConvTranspose", "Concat"},
     "vit_b16_small": {"Conv", "Gelu", "Softmax"},
+    "yolo_640_small": {"Conv", "Resize", "Split", "Softmax"},
 }
 """What each is there for."""
 

@@ -90,10 +90,11 @@ def _head(b: Builder, x: str, channels: int, narrow: int, classes: int, side: in
     """What is said of a level's places: (1, 4 x BINS, places) and (1, classes, places)."""
     for_box, for_class = max(16, narrow // 2, 4 * BINS), max(narrow, min(classes, 100))
     said = []
-    for inner, outs in ((for_box, 4 * BINS), (for_class, classes)):
+    # Random weights would find all bins about as likely: boxes would hardly depend on the picture.
+    for inner, outs, gain in ((for_box, 4 * BINS, 60.0), (for_class, classes, 1.0)):
         y = _silu(b, b.conv(x, channels, inner, SQUARE))
         y = _silu(b, b.conv(y, inner, inner, SQUARE))
-        said.append(b.reshape(b.conv(y, inner, outs, (1, 1), gain=1.0), 1, outs, side * side))
+        said.append(b.reshape(b.conv(y, inner, outs, (1, 1), gain=gain), 1, outs, side * side))
     return said[0], said[1]
 
 
