@@ -8,6 +8,7 @@ from onnx import ModelProto
 from benchmarks.models.builder import Builder
 
 SQUARE = (3, 3)
+GAIN = 2.8
 BINS = 16
 """Values that a distance to a box's side is a weighted mean of (Li et al. 2020)."""
 
@@ -18,11 +19,11 @@ def yolo(side: int = 640, base: int = 32, depth: int = 1, classes: int = 80) -> 
 
     Gives (1, 4 + classes, places)."""
     b = Builder("yolo")
-    x = _silu(b, b.conv(b.input("images", (1, 3, side, side)), 3, base, SQUARE, stride=2))
+    x = _conv(b, b.input("images", (1, 3, side, side)), 3, base, SQUARE, stride=2)
     ins, found = base, []
     for level, blocks in enumerate((depth, 2 * depth, 2 * depth, depth)):
         outs = base << (level + 1)
-        x = _silu(b, b.conv(x, ins, outs, SQUARE, stride=2))
+        x = _conv(b, x, ins, outs, SQUARE, stride=2)
         x, ins = _parts(b, x, outs, outs, blocks, True), outs
         found.append(x)
     _, eighth, sixteenth, last = found
@@ -30,9 +31,9 @@ def yolo(side: int = 640, base: int = 32, depth: int = 1, classes: int = 80) -> 
     half, quarter = ins // 2, ins // 4
     middle = _parts(b, _beside(b, _twice_as_large(b, low), sixteenth), ins + half, half, depth, False)
     high = _parts(b, _beside(b, _twice_as_large(b, middle), eighth), half + quarter, quarter, depth, False)
-    down = _silu(b, b.conv(high, quarter, quarter, SQUARE, stride=2))
+    down = _conv(b, high, quarter, quarter, SQUARE, stride=2)
     middle = _parts(b, _beside(b, down, middle), quarter + half, half, depth, False)
-    down = _silu(b, b.conv(middle, half, half, SQUARE, stride=2))
+    down = _conv(b, middle, half, half, SQUARE, stride=2)
     low = _parts(b, _beside(b, down, low), half + ins, ins, depth, False)
     levels = ((high, quarter, 8), (middle, half, 16), (low, ins, 32))
     heads = [_head(b, x, channels, quarter, classes, side // stride) for x, channels, stride in levels]
@@ -44,7 +45,9 @@ def yolo(side: int = 640, base: int = 32, depth: int = 1, classes: int = 80) -> 
     return b.model()
 
 
-def _silu(b: Builder, x: str) -> str:
+def _conv(b: Builder, x: str, ins: int, outs: int, kernel: tuple[int, int], stride: int = 1) -> str:
+    """With weights that keep what comes behind the activation about as large as what goes in."""
+    x = b.conv(x, ins, outs, kernel, stride=stride, gain=GAIN)
     return b.add("Mul", x, b.add("Sigmoid", x))
 
 
@@ -55,22 +58,22 @@ def _beside(b: Builder, *values: str) -> str:
 def _parts(b: Builder, x: str, ins: int, outs: int, count: int, adds: bool) -> str:
     """Half of the channels goes through `count` bottlenecks; everything on the way is put beside the other half."""
     half = outs // 2
-    x = _silu(b, b.conv(x, ins, outs, (1, 1)))
+    x = _conv(b, x, ins, outs, (1, 1))
     parts = list(b.many("Split", 2, x, b.constant((half, half)), axis=1))
     for _ in range(count):
-        y = _silu(b, b.conv(parts[-1], half, half, SQUARE))
-        y = _silu(b, b.conv(y, half, half, SQUARE))
+        y = _conv(b, parts[-1], half, half, SQUARE)
+        y = _conv(b, y, half, half, SQUARE)
         parts.append(b.add("Add", parts[-1], y) if adds else y)
-    return _silu(b, b.conv(_beside(b, *parts), half * len(parts), outs, (1, 1)))
+    return _conv(b, _beside(b, *parts), half * len(parts), outs, (1, 1))
 
 
 def _pooled(b: Builder, x: str, channels: int) -> str:
     """Maxima over ever larger surroundings, beside each other."""
     half = channels // 2
-    parts = [_silu(b, b.conv(x, channels, half, (1, 1)))]
+    parts = [_conv(b, x, channels, half, (1, 1))]
     for _ in range(3):
         parts.append(b.add("MaxPool", parts[-1], kernel_shape=(5, 5), strides=(1, 1), pads=(2, 2, 2, 2)))
-    return _silu(b, b.conv(_beside(b, *parts), 4 * half, channels, (1, 1)))
+    return _conv(b, _beside(b, *parts), 4 * half, channels, (1, 1))
 
 
 def _twice_as_large(b: Builder, x: str) -> str:
@@ -91,9 +94,9 @@ def _head(b: Builder, x: str, channels: int, narrow: int, classes: int, side: in
     for_box, for_class = max(16, narrow // 2, 4 * BINS), max(narrow, min(classes, 100))
     said = []
     # Random weights would find all bins about as likely: boxes would hardly depend on the picture.
-    for inner, outs, gain in ((for_box, 4 * BINS, 60.0), (for_class, classes, 1.0)):
-        y = _silu(b, b.conv(x, channels, inner, SQUARE))
-        y = _silu(b, b.conv(y, inner, inner, SQUARE))
+    for inner, outs, gain in ((for_box, 4 * BINS, 8.0), (for_class, classes, 1.0)):
+        y = _conv(b, x, channels, inner, SQUARE)
+        y = _conv(b, y, inner, inner, SQUARE)
         said.append(b.reshape(b.conv(y, inner, outs, (1, 1), gain=gain), 1, outs, side * side))
     return said[0], said[1]
 
