@@ -155,8 +155,8 @@ class Executor:
         self._counters = Counters()
         self._changed = Condition()
         self._stopping = False
-        self._unblocked = START
-        """The transfer that woke the compute thread last."""
+        self._unblocked = "", START
+        """The request and the transfer that woke the compute thread last."""
         self._busy_since: float | None = None
         self._thread = Thread(target=self._work, name=COMPUTE_THREAD, daemon=True)
 
@@ -231,7 +231,7 @@ class Executor:
             task = self._tasks.get(message.request)
             if task is not None and task.progress.ready:
                 # Only then: of several pieces that a step needs, the last one wakes the thread.
-                self._unblocked = message.transfer
+                self._unblocked = message.request, message.transfer
                 self._changed.notify()
         self._post(out)
 
@@ -386,7 +386,9 @@ class Executor:
             return
         began_s = self._recorder.now()
         self._changed.wait()
-        awaited = task.installed.schedule.incoming.get(self._unblocked, awaited)
+        request, last = self._unblocked
+        if request == task.request:
+            awaited = task.installed.schedule.incoming.get(last, awaited)
         source = awaited.source
         node = task.installed.nodes[source] if source != GATEWAY else ""
         self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)

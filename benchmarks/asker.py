@@ -16,9 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.comparing import differences, largest_difference
+from benchmarks.work import unpack
 from edgepart.cli.client import Client
 from edgepart.cli.options import Target
 
@@ -33,10 +32,8 @@ class Job:
     state: str
     """The agent's state folder: its credential."""
     deployment: str
-    inputs: str
-    """An .npz file."""
-    expected: str
-    """Another: what one session answers."""
+    work: str
+    """A file that benchmarks/work.py wrote: inputs, and what one session answers."""
     warm_up: int
     count: int
     at_once: int = 1
@@ -58,7 +55,7 @@ class Asked:
 
 
 async def ask(job: Job) -> Asked:
-    inputs, expected = _arrays(job.inputs), _arrays(job.expected)
+    inputs, expected = unpack(Path(job.work))
     async with Client(Target(job.url, Path(job.state))) as client:
         for _ in range(job.warm_up):
             await client.infer(job.deployment, inputs, deadline_s=DEADLINE_S)
@@ -80,11 +77,6 @@ async def ask(job: Job) -> Asked:
         wrong=[text for *_, outputs in found for text in differences(outputs, expected)],
         largest_difference=max(largest_difference(outputs, expected) for *_, outputs in found),
     )
-
-
-def _arrays(path: str) -> dict[str, Any]:
-    with np.load(path) as file:
-        return dict(file)
 
 
 if __name__ == "__main__":

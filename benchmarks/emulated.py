@@ -18,21 +18,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 from tests.lab.cluster import cluster
-from tests.lab.hosts import Host
+from tests.lab.hosts import Host, parse_rate
 from tests.lab.lab import Lab
 
 from benchmarks.asker import Asked, Job
 from benchmarks.comparing import alone
-from benchmarks.models import LIGHT, light, sample_inputs, zoo_model
+from benchmarks.models import named_model
 from benchmarks.serving import client_of, deploy, settle
+from benchmarks.work import pack
 from edgepart.agent.messages import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.verifying import measured_report
 from edgepart.planner.errors import EdgepartError, InternalError
-from edgepart.planner.model import load_graph
 
 WARM_UP, REQUESTS = 3, 7
 TRIES = 3
@@ -46,10 +45,9 @@ ALIKE = 0.8
 BARE = """
 import sys, time
 from pathlib import Path
-import numpy as np
 from benchmarks.executor import Bare
-with np.load(sys.argv[2]) as file:
-    inputs = dict(file)
+from benchmarks.work import unpack
+inputs, _ = unpack(Path(sys.argv[2]))
 run = Bare(Path(sys.argv[1]), 1)
 run(inputs)
 times = []
@@ -138,10 +136,10 @@ class Hosts:
         """Median of a bare session's runs on a host that slow, the first one's speed without; measured once."""
         key = (model, factor or self.slow[0])
         if key not in self._bare_s:
-            path, inputs, _ = self._files(model)
+            path, work = named_model(model).path, self._work(model)
             host = self.names[self.slow.index(key[1])]
             done = self.lab.run(
-                host, sys.executable, "-c", BARE, str(path), str(inputs), timeout_s=ASK_WITHIN_S
+                host, sys.executable, "-c", BARE, str(path), str(work), timeout_s=ASK_WITHIN_S
             )
             if done.returncode:
                 raise InternalError(f"the bare session failed: {done.stderr[-2000:]}")
@@ -153,9 +151,8 @@ class Hosts:
         """EdgepartError where it cannot be planned; InternalError where an answer is wrong."""
         names, slow = self.names[: case.hosts], self.slow[: case.hosts]
         bare_s = self.bare_s(case.model, min(slow))
-        _, inputs, expected = self._files(case.model)
         name = f"{case.model.replace('_', '-')}-{case.strategy}-{case.hosts}"
-        card, asked, report = asyncio.run(self._deployed(case, name, names, inputs, expected))
+        card, asked, report = asyncio.run(self._deployed(case, name, names))
         if asked.wrong:
             raise InternalError(f"{case}: wrong answers: {asked.wrong[:3]}")
         began, ended = min(span[0] for span in asked.spans), max(span[1] for span in asked.spans)
@@ -186,27 +183,32 @@ class Hosts:
         return row
 
     async def _deployed(
-        self, case: Case, name: str, names: Sequence[str], inputs: Path, expected: Path
+        self, case: Case, name: str, names: Sequence[str]
     ) -> tuple[dict[str, Any], Asked, dict[str, Any]]:
-        options = DeployOptions(strategy=case.strategy, devices=tuple(names), objective=case.objective)
+        model = named_model(case.model)
+        options = DeployOptions(
+            shapes=dict(model.shapes),
+            strategy=case.strategy,
+            devices=tuple(names),
+            objective=case.objective,
+        )
         async with client_of(self.running.first) as client:
-            self._set_rates(QUICK if _is_slow(self.rate) else self.rate)
-            await deploy(client, model_path(case.model), name, options)
+            self._set_rates(QUICK if parse_rate(self.rate) < parse_rate(QUICK) else self.rate)
+            await deploy(client, model.path, name, options)
             try:
                 card = await settle(client, name)
                 self._set_rates(self.rate)
-                card, asked = await self._asked(client, case, name, inputs, expected, card)
+                card, asked = await self._asked(client, case, name, card)
                 return card, asked, await measured_report(client, name)
             finally:
                 await client.undeploy(name)
 
     async def _asked(
-        self, client: Client, case: Case, name: str, inputs: Path, expected: Path, card: dict[str, Any]
+        self, client: Client, case: Case, name: str, card: dict[str, Any]
     ) -> tuple[dict[str, Any], Asked]:
         agent = self.running.first
-        job = Job(
-            agent.url, str(agent.state), name, str(inputs), str(expected), WARM_UP, case.count, case.at_once
-        )
+        work = self._work(case.model)
+        job = Job(agent.url, str(agent.state), name, str(work), WARM_UP, case.count, case.at_once)
         for _ in range(TRIES):
             asked = await asyncio.to_thread(self._ask, job)
             if len(asked.epochs) == 1:
@@ -228,23 +230,14 @@ class Hosts:
         for name in self.names:
             self.lab.set_rate(name, rate)
 
-    def _files(self, model: str) -> tuple[Path, Path, Path]:
-        """The model, inputs, and what one session answers to them."""
-        path = model_path(model)
-        inputs, expected = self.folder / f"{model}.inputs.npz", self.folder / f"{model}.expected.npz"
-        if not expected.exists():
-            given = model_inputs(model)
-            np.savez(inputs, **given)
-            np.savez(expected, **alone(path, given))
-        return path, inputs, expected
-
-
-def model_path(model: str) -> Path:
-    return light(model) if model in LIGHT else zoo_model(model).path
-
-
-def model_inputs(model: str) -> Mapping[str, Any]:
-    return sample_inputs(load_graph(light(model))) if model in LIGHT else zoo_model(model).inputs(0)
+    def _work(self, model: str) -> Path:
+        """Inputs, and what one session answers to them; made once."""
+        work = self.folder / f"{model}.npz"
+        if not work.exists():
+            known = named_model(model)
+            inputs = known.inputs(0)
+            pack(work, inputs, alone(known.path, inputs))
+        return work
 
 
 @contextmanager
@@ -299,12 +292,6 @@ async def _speeds(made: Hosts) -> dict[str, dict[str, float]]:
                 }
             await asyncio.sleep(0.25)
     raise InternalError(f"of {len(factors)} hosts only {len(found)} told what they can do")
-
-
-def _is_slow(rate: str) -> bool:
-    from tests.lab.hosts import parse_rate
-
-    return parse_rate(rate) < parse_rate(QUICK)
 
 
 def each(made: Hosts, cases: Sequence[Case]) -> Iterator[Row]:

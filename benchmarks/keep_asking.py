@@ -2,7 +2,7 @@
 
     python -m benchmarks.keep_asking URL STATE MODEL WORK CONCURRENCY OUT
 
-WORK is an .npz of inputs ("in:NAME") and of what they give ("out:NAME"). Until SIGTERM, a line of JSON for each request
+WORK is a file that benchmarks/work.py wrote. Until SIGTERM, a line of JSON for each request
 goes to OUT: began and ended on the machine's monotonic clock, the epoch that answered, replays, whether it is wrong, the
 error.
 """
@@ -17,28 +17,13 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
-
 from benchmarks.comparing import differences
+from benchmarks.work import unpack
 from edgepart.cli.client import Client
 from edgepart.cli.options import Target
 from edgepart.planner.errors import EdgepartError
 
 DEADLINE_S = 60.0
-
-
-def pack(path: Path, inputs: Any, outputs: Any) -> None:
-    """Writes WORK."""
-    named = {f"in:{name}": value for name, value in inputs.items()}
-    np.savez(path, **named, **{f"out:{name}": value for name, value in outputs.items()})
-
-
-def unpack(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Inputs, and what they give."""
-    with np.load(path) as work:
-        named = {name: work[name] for name in work.files}
-    inputs = {name[3:]: value for name, value in named.items() if name.startswith("in:")}
-    return inputs, {name[4:]: value for name, value in named.items() if name.startswith("out:")}
 
 
 async def ask(client: Client, model: str, inputs: Any, expected: Any) -> list[Any]:

@@ -23,11 +23,11 @@ from tests.lab.hosts import numbered
 from tests.lab.lab import Lab
 
 from benchmarks.comparing import alone
-from benchmarks.keep_asking import pack
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light, sample_inputs
 from benchmarks.replan_rounds import EVENTS, STALL_S, Rounds, Row
 from benchmarks.serving import client_of, deploy
+from benchmarks.work import pack
 from edgepart.agent.messages import DeployOptions
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.output import note, say, table

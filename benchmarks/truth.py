@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.machine import describe, sentence, show_table
-from benchmarks.models import LIGHT, light, sample_inputs, zoo_model
+from benchmarks.models import named_model
 from benchmarks.serving import ask, client_of, deploy, settle
 from benchmarks.slowed import slow_environment
 from edgepart.agent.messages import DeployOptions
@@ -30,7 +30,6 @@ from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.verifying import measured_report, off, percent
 from edgepart.planner.errors import EdgepartError, InternalError
-from edgepart.planner.model import load_graph
 
 CLUSTERS: Mapping[str, tuple[float, ...]] = {"equal": (8, 8, 8, 8), "unequal": (8, 4, 16, 8)}
 """How many times as slow as this machine each device is; the first is the gateway."""
@@ -123,8 +122,9 @@ def measure(cluster: str, wanted: Sequence[Case], say: Any) -> Iterator[Truth]:
 
 
 async def _one(running: LocalCluster, cluster: str, case: Case, names: tuple[str, ...]) -> Truth:
-    path, inputs, shapes = _model(case.model)
-    options = DeployOptions(strategy=case.strategy, devices=names, shapes=shapes)
+    model = named_model(case.model)
+    path, inputs = model.path, model.inputs(0)
+    options = DeployOptions(strategy=case.strategy, devices=names, shapes=dict(model.shapes))
     name = f"{case.model}-{case.strategy}-{case.devices}"
     async with client_of(running.first) as client:
         first = await deploy(client, path, name, options)
@@ -158,14 +158,6 @@ async def _measured(client: Client, name: str, inputs: Mapping[str, Any]) -> tup
     await settle(client, name)
     answers = await ask(client, name, inputs, warm_up=WARM_UP, count=REQUESTS)
     return await measured_report(client, name), median(answers.seconds)
-
-
-def _model(name: str) -> tuple[Path, Mapping[str, Any], dict[str, tuple[int, ...]]]:
-    if name in LIGHT:
-        path = light(name)
-        return path, sample_inputs(load_graph(path)), {}
-    model = zoo_model(name)
-    return model.path, model.inputs(0), dict(model.shapes)
 
 
 def tables(rows: Sequence[Truth]) -> Iterator[Table]:

@@ -19,9 +19,7 @@ from edgepart.planner.simulate import run_schedule
 from edgepart.planner.stages import Schedule
 from edgepart.planner.study import Study
 from edgepart.planner.timeline import Schedule as Timed
-
-WORTH = 0.995
-"""Of the latency, at most, for a plan with more segments, which take more memory."""
+from edgepart.planner.worth import bettered
 
 TRIALS = 128
 """Simulations, times devices, as one takes longer with more of them."""
@@ -36,11 +34,7 @@ def hastened(study: Study, strategy: Strategy) -> Strategy | None:
     early = _Exchanges(study, strategy).chosen()
     if not early:
         return None
-    why = strategy.why if WHY in strategy.why else f"{strategy.why}; {WHY}"
-    found = replace(strategy, early=early, why=why)
-    if study.score(found) >= WORTH * study.score(strategy) or study.short_bytes(found):
-        return None
-    return found
+    return bettered(study, strategy, replace(strategy, early=early), WHY)
 
 
 class _Exchanges:

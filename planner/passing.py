@@ -22,9 +22,7 @@ from edgepart.planner.stages import At, Message, Schedule, Stage
 from edgepart.planner.study import Study
 from edgepart.planner.timeline import Compute
 from edgepart.planner.timeline import Schedule as Timed
-
-WORTH = 0.995
-"""Of the score, at most, for a plan with more messages."""
+from edgepart.planner.worth import bettered
 
 GAIN = 0.95
 """Of an exchange's own seconds, at most, for a shape to be tried in the request."""
@@ -48,11 +46,7 @@ def passed_on(study: Study, strategy: Strategy) -> Strategy | None:
     relays = _Exchanges(study, strategy).chosen()
     if not relays:
         return None
-    why = strategy.why if WHY in strategy.why else f"{strategy.why}; {WHY}"
-    found = replace(strategy, relays=relays, why=why)
-    if study.score(found) >= WORTH * study.score(strategy) or study.short_bytes(found):
-        return None
-    return found
+    return bettered(study, strategy, replace(strategy, relays=relays), WHY)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from benchmarks.models.inputs import page, sample_inputs
 from benchmarks.models.light import LIGHT, all_light, light
 from benchmarks.models.model import Inputs, Model, save
 from benchmarks.models.real import real_models
-from benchmarks.models.zoo import SMALL, ZOO, zoo_model
+from benchmarks.models.zoo import SMALL, ZOO, named_model, zoo_model
 
 __all__ = [
     "LIGHT",
@@ -20,6 +20,7 @@ __all__ = [
     "all_light",
     "light",
     "main",
+    "named_model",
     "page",
     "real_models",
     "sample_inputs",

@@ -130,6 +130,11 @@ SMALL: tuple[str, ...] = tuple(f"{name}_small" for name in ARCHITECTURES)
 """Small ones of the standard architectures, for tests."""
 
 
+def named_model(name: str) -> Model:
+    """One of those with seeded weights by its short name, or one of the zoo; UsageError where there is none."""
+    return seeded_light_model(name) if name in LIGHT else zoo_model(name)
+
+
 def zoo_model(name: str) -> Model:
     """One by name; UsageError where there is none."""
     if name in SMALL:
