@@ -51,12 +51,16 @@ class Event:
     leads: bool
     """Whether it happens to the leader."""
     act: Callable[[LocalAgent], Any]
+    ends: bool = True
+    """Whether its agent is gone afterwards."""
 
 
 EVENTS = {
     event.name: event
     for event in (
-        Event("join", False, LocalAgent.start),
+        # How far single requests are from the median anyway: what is around an event has to be seen beside it.
+        Event("nothing", False, lambda agent: None, ends=False),
+        Event("join", False, LocalAgent.start, ends=False),
         Event("leave", False, lambda agent: agent.signal(signal.SIGTERM)),
         Event("leader leaves", True, lambda agent: agent.signal(signal.SIGTERM)),
         Event("kill", False, LocalAgent.kill),
@@ -136,11 +140,10 @@ class Rounds:
             time.sleep(CALM_S)
             at, wall = time.monotonic(), time.time()
             event.act(victim)
-            joins = event.name == "join"
-            wanted = {agent.name for agent in self._running.living if joins or agent is not victim}
+            wanted = {agent.name for agent in self._running.living if not event.ends or agent is not victim}
             settled = self._settle(stays, wanted)
             time.sleep(CALM_S)
-        if not joins:
+        if event.ends:
             self._running.wait(lambda: not victim.alive, f"{victim.name} to end")
         known = self._said(wanted, KNOWN, wall)
         served = self._said({stays.name}, SERVED, wall)
