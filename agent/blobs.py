@@ -1,5 +1,8 @@
-"""Blobs between agents: what a plan or a deployment needs and this device lacks is fetched from members that hold it,
-in parts, verified by digest, resumed where a broken transfer stopped. Door: the store and the links.
+"""Blobs between agents: what a plan or a deployment needs and this device lacks is fetched from members that hold it, from
+several at once, in parts, verified by digest, resumed where a broken transfer stopped. Door: the store and the links.
+
+While requests are served at either end, that end slows it down (pace.py): whoever sends answers later, with less than was
+asked for; whoever fetches asks later, and for less.
 """
 
 from __future__ import annotations
@@ -7,15 +10,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
 from edgepart.agent.asks import Asks
 from edgepart.agent.exchange import Files, Part, WantFiles, WantPart
 from edgepart.agent.frames import Buffer
+from edgepart.agent.gathering import Gathering
+from edgepart.agent.pace import UNKNOWN_BYTES_S, Pace, part_bytes
+from edgepart.agent.soundness import Soundness
 from edgepart.agent.store import Partial, Source, Store, manifest_from_json, manifest_to_json
 from edgepart.planner.errors import EdgepartError, FrameError, PeerError, Unavailable
 from edgepart.planner.plan import Plan, WeightRef, pack_region, unpack_region
@@ -23,8 +31,16 @@ from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
 
-PART_BYTES = 4 << 20
-"""More: fewer round trips; less: less memory per transfer, and tensors wait less behind one."""
+PART_BYTES = 1 << 20
+"""More: fewer round trips; less: less memory for what arrives out of order, and tensors wait less behind one."""
+MOST_PART_BYTES = 4 << 20
+"""That is sent at once, whatever is asked for."""
+MOST_SOURCES = 4
+"""That one blob is fetched from at once."""
+LIAR_S = 600.0
+"""A source whose blob had another digest is asked last for so long."""
+SPARE_BYTES = 64 << 20
+"""Left free on the disk, whatever is fetched."""
 
 Cut = Callable[[str, Source], object]
 """Has a blob in the store that is to be cut from a model there. EdgepartError."""
@@ -33,16 +49,38 @@ Reply = Callable[[str, Any, Sequence[Buffer]], None]
 """(node, answer, payload); raises Unavailable."""
 
 
+def _idle() -> bool:
+    return False
+
+
+def _unknown(node: str) -> float:
+    return UNKNOWN_BYTES_S
+
+
+@dataclass(frozen=True)
+class Load:
+    """What slows bulk down at one end."""
+
+    busy: Callable[[], bool] = _idle
+    """Whether requests are served here."""
+    bytes_s: Callable[[str], float] = _unknown
+    """What the link to a node carries."""
+
+
 class Serving:
     """Answers other agents' questions, in one thread of its own so that disk and hashing hold up no reader."""
 
-    def __init__(self, store: Store, reply: Reply, cut: Cut | None = None) -> None:
+    def __init__(self, store: Store, reply: Reply, cut: Cut | None = None, load: Load | None = None) -> None:
         self._store = store
         self._reply = reply
         self._cut: Cut = cut or store.blob
+        self._load = load or Load()
+        self._pace = Pace()
+        self._stopped = threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="serve-blobs")
 
     def stop(self) -> None:
+        self._stopped.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def asked(self, node: str, question: WantFiles | WantPart) -> None:
@@ -62,8 +100,7 @@ class Serving:
                 answer = Files(question.ticket, json.dumps(manifest))
             else:
                 blob = self._blob(question)
-                stop = question.offset + max(0, min(question.length, PART_BYTES))
-                payload = [blob[question.offset : stop].data]
+                payload = [blob[question.offset : question.offset + self._length(node, question)].data]
                 answer = Part(question.ticket, blob.nbytes)
         except Exception as error:  # whatever a peer asks for; it must not wait in vain
             foreseen = isinstance(error, EdgepartError | OSError)
@@ -72,6 +109,13 @@ class Serving:
             text = str(error) or repr(error)
             answer = kind(question.ticket, "" if kind is Files else 0, error=text)  # type: ignore[arg-type]
         self._send(node, answer, payload)
+
+    def _length(self, node: str, want: WantPart) -> int:
+        """How much is sent, when it is its turn."""
+        busy, bytes_s = self._load.busy(), self._load.bytes_s(node)
+        length = part_bytes(max(0, min(want.length, MOST_PART_BYTES)), bytes_s, busy)
+        self._stopped.wait(self._pace.wait_s(length, bytes_s, time.monotonic(), busy=busy))
+        return length
 
     def _blob(self, want: WantPart) -> Array:
         if want.offset < 0:
@@ -88,13 +132,43 @@ class Serving:
             log.info("cannot answer %s: %s", node, error)
 
 
+@dataclass
+class _Doubts:
+    """Sources whose blobs had other digests, and until when they are asked last."""
+
+    until: dict[str, float] = field(default_factory=dict)
+
+    def cast(self, node: str, now: float) -> None:
+        self.until[node] = now + LIAR_S
+
+    def order(self, sources: Sequence[str], now: float) -> tuple[list[str], list[str]]:
+        """Those without, those with."""
+        doubted = [node for node in sources if self.until.get(node, now) > now]
+        return [node for node in sources if node not in doubted], doubted
+
+
 class Fetching:
     """Brings models and weights into the store. Methods are for the event loop's thread."""
 
-    def __init__(self, store: Store, asks: Asks, cut: Cut | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        asks: Asks,
+        cut: Cut | None = None,
+        *,
+        load: Load | None = None,
+        soundness: Soundness | None = None,
+        free_bytes: Callable[[], float] = lambda: float("inf"),
+    ) -> None:
+        """`free_bytes`: room on the disk."""
         self._store = store
         self._asks = asks
         self._cut: Cut = cut or store.blob
+        self._load = load or Load()
+        self._pace = Pace()
+        self._soundness = soundness or Soundness(store)
+        self._free_bytes = free_bytes
+        self._doubts = _Doubts()
         self._models: dict[str, asyncio.Task[None]] = {}
         self._blobs: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By digest, while somebody fetches it."""
@@ -105,7 +179,7 @@ class Fetching:
         return bool(self._models)
 
     async def model(self, digest: str, sources: Sequence[str]) -> None:
-        """Have this model in the store. EdgepartError where no source has it whole and sound."""
+        """Have this model in the store. EdgepartError where no source has it whole and sound; OSError: the disk is full."""
         if self._store.has_model(digest):
             return
         if digest not in self._models:
@@ -117,39 +191,41 @@ class Fetching:
         await asyncio.shield(self._models[digest])
 
     async def _model(self, digest: str, sources: Sequence[str]) -> None:
-        async def from_one(node: str) -> None:
-            answer, _ = await self._asks.ask(node, WantFiles(0, digest))
-            if answer.error:
-                raise Unavailable(f"{node}: {answer.error}")
-            manifest = manifest_from_json(_json(answer.manifest))
-            if manifest.digest != digest:
-                raise PeerError(f"{node} lists other files than those of model {digest}")
+        refusals: dict[str, str] = {}
+        for node in sources:
+            try:
+                answer, _ = await self._asks.ask(node, WantFiles(0, digest))
+                if answer.error:
+                    raise Unavailable(answer.error)
+                manifest = manifest_from_json(_json(answer.manifest))
+                if manifest.digest != digest:
+                    raise PeerError(f"lists other files than those of model {digest}")
+            except (Unavailable, PeerError) as error:
+                refusals[node] = str(error)
+                continue
             for file in manifest.files:
                 want = WantPart(0, file.digest, 0, PART_BYTES)
-                await self._blob(want, file.nbytes, node)
+                await self._blob(want, file.nbytes, sources, f"model {digest}", refusals)
             await asyncio.to_thread(self._store.adopt_model, manifest)
-
-        await self._from_any(sources, from_one, f"model {digest}")
+            return
+        raise _nobody(f"model {digest}", refusals)
 
     async def weights(self, plan: Plan, refs: Sequence[WeightRef], sources: Sequence[str]) -> None:
         """Have these weights of the plan in the store: cut from the model where it is here, else fetched as just
-        the slices that are needed. EdgepartError where one cannot be had."""
+        the slices that are needed. EdgepartError where one cannot be had; OSError: the disk is full."""
         shapes = {info.name: info.shape for info in plan.inputs if info.shape is not None}
         model = plan.model_digest
         for ref in {ref.digest: ref for ref in refs}.values():
-            if self._store.has(ref.digest):
+            if await asyncio.to_thread(self._soundness.here, ref.digest):
                 continue
             if self._store.has_model(model):
                 source = Source(model, ref.source, ref.region, shapes)
                 await asyncio.to_thread(self._cut, ref.digest, source)
+                self._soundness.trust(ref.digest)
                 continue
             region = tuple(tuple(bounds) for bounds in pack_region(ref.region))
             want = WantPart(0, ref.digest, 0, PART_BYTES, model, ref.source, region, shapes)
-
-            async def from_one(node: str, want: WantPart = want, nbytes: int = ref.nbytes) -> None:
-                await self._blob(want, nbytes, node)
-
-            await self._from_any(sources, from_one, f"weight {ref.source!r} of model {model}")
+            await self._blob(want, ref.nbytes, sources, f"weight {ref.source!r} of model {model}", {})
 
     async def constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
         """Values of the plan's outputs that are constants of the model."""
@@ -164,19 +240,11 @@ class Fetching:
         graph = await asyncio.to_thread(load_graph, path, shapes=shapes)
         return {name: await asyncio.to_thread(graph.constants[name].load) for name in names}
 
-    async def _from_any(self, sources: Sequence[str], fetch: Callable[[str], Any], what: str) -> None:
-        refusals: list[str] = []
-        for node in sources:
-            try:
-                await fetch(node)
-            except (Unavailable, PeerError) as error:
-                refusals.append(f"{node}: {error}")
-            else:
-                return
-        raise Unavailable(f"{what} could not be fetched: {'; '.join(refusals) or 'no member holds it'}")
-
-    async def _blob(self, want: WantPart, nbytes: int, node: str) -> None:
-        """Fetch what is missing of one blob; two that want the same one wait for each other."""
+    async def _blob(
+        self, want: WantPart, nbytes: int, sources: Sequence[str], what: str, refusals: dict[str, str]
+    ) -> None:
+        """Fetch what is missing of one blob; two that want the same one wait for each other. Unavailable, with what each
+        source said: nobody has it whole and sound."""
         lock = self._blobs.setdefault(want.digest, asyncio.Lock())
         async with lock:
             if self._store.has(want.digest):
@@ -185,26 +253,66 @@ class Fetching:
                 self._store.put_bytes(b"")
                 return
             partial = self._store.partial(want.digest, nbytes)
-            resumed = partial.arrived > 0
-            try:
-                await self._arrive(partial, want, node)
-            except PeerError:
-                if not resumed or partial.arrived:
-                    raise
-                # Thrown away: an earlier source may be to blame for what it had sent, so this one is asked for all.
-                await self._arrive(partial, want, node)
+            if (free := self._free_bytes()) < (needed := nbytes - partial.arrived + SPARE_BYTES):
+                raise Unavailable(
+                    f"{what} needs {needed / 1e6:.0f} MB on this device's disk, and {free / 1e6:.0f} MB are free"
+                )
+            if not await self._fetched(partial, want, sources, refusals):
+                raise _nobody(what, refusals)
+            self._soundness.trust(want.digest)
 
-    async def _arrive(self, partial: Partial, want: WantPart, node: str) -> None:
-        """The rest of a blob from one source. PeerError where it is wrong; then nothing of it is left."""
-        whole = False
-        while not whole:
-            offset = partial.arrived
-            answer, payload = await self._asks.ask(node, replace(want, offset=offset))
+    async def _fetched(
+        self, partial: Partial, want: WantPart, sources: Sequence[str], refusals: dict[str, str]
+    ) -> bool:
+        """From all that are not doubted at once; where they disagree, from one after the other, to see whom to doubt."""
+        trusted, doubted = self._doubts.order(sources, time.monotonic())
+        several, rest = trusted[:MOST_SOURCES], trusted[MOST_SOURCES:]
+        alone = len(several) == 1 and partial.arrived == 0
+        try:
+            if several and await self._gather(partial, want, several, refusals):
+                return True
+        except PeerError as error:
+            if alone:
+                self._doubt(several[0], error, refusals)
+            else:
+                rest = trusted
+        for node in (*rest, *doubted):
+            try:
+                if await self._gather(partial, want, [node], refusals):
+                    return True
+            except PeerError as error:
+                self._doubt(node, error, refusals)
+        return False
+
+    def _doubt(self, node: str, error: PeerError, refusals: dict[str, str]) -> None:
+        refusals[node] = str(error)
+        self._doubts.cast(node, time.monotonic())
+        log.warning("%s is not asked any more while others can be: %s", node, error)
+
+    async def _gather(
+        self, partial: Partial, want: WantPart, nodes: Sequence[str], refusals: dict[str, str]
+    ) -> bool:
+        """Whether it is whole now. PeerError where it was, and was wrong; then nothing of it is left."""
+
+        async def ask(node: str, offset: int, length: int) -> memoryview:
+            busy, bytes_s = self._load.busy(), self._load.bytes_s(node)
+            length = part_bytes(length, bytes_s, busy)
+            await asyncio.sleep(self._pace.wait_s(length, bytes_s, time.monotonic(), busy=busy))
+            question = replace(want, offset=offset, length=length)
+            answer, payload = await self._asks.ask(node, question)
             if answer.error:
                 raise Unavailable(answer.error)
-            if not payload.nbytes:
-                raise PeerError(f"an empty part at {offset} of {partial.nbytes}")
-            whole = await asyncio.to_thread(partial.append, offset, payload)
+            return payload
+
+        gathering = Gathering(partial, ask, PART_BYTES)
+        whole = await gathering.run(nodes)
+        refusals.update(gathering.refusals)
+        return whole
+
+
+def _nobody(what: str, refusals: Mapping[str, str]) -> Unavailable:
+    told = "; ".join(f"{node}: {why}" for node, why in refusals.items())
+    return Unavailable(f"{what} could not be fetched: {told or 'no member holds it'}")
 
 
 def _json(text: str) -> Any:

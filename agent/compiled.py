@@ -15,19 +15,18 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgpack
 
+from edgepart.agent.durable import write_atomic
 from edgepart.planner.digests import file_digest
 
 log = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 32
-_NEW = ".new-"
 MAKING = ".making-"
 """How the names of folders begin in which segments are being compiled."""
 
@@ -95,7 +94,7 @@ class Compiled:
 
     def put(self, key: str, entry: Entry) -> None:
         """Its weights are there already."""
-        _place(self.root / "entries" / key, _written(entry))
+        write_atomic(self.root / "entries" / key, _written(entry), synced=False)
 
     def put_weight(self, data: memoryview, like: Path | None = None) -> str:
         """Keeps an initializer; its digest. `like` is a file that may have the same bytes: then it is one file with two
@@ -107,7 +106,7 @@ class Compiled:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.unlink(missing_ok=True)
         if like is None or not _link(like, path, digest):
-            _place(path, data)
+            write_atomic(path, data, synced=False)
         self._sound.add(digest)
         return digest
 
@@ -140,19 +139,6 @@ class Compiled:
                 path.unlink()
                 self._sound.discard(path.name)
         return len(gone)
-
-
-def _place(path: Path, data: bytes | memoryview) -> None:
-    """As a whole or not at all. A crash may still damage it, which `get` would see."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=_NEW)  # 0600
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _together(used: Mapping[Path, Mapping[str, int]]) -> dict[str, int]:

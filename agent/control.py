@@ -155,6 +155,46 @@ class Deployments:
     entries: tuple[Deployment, ...]
 
 
+DRAINS = "drains"
+"""In a member's `Hello.version`, after the plus: it understands the messages below. One that does not would end the link."""
+IN, DRAINED, REMOVING, REMOVED = "in", "drained", "removing", "removed"
+DRAIN_STATES = (IN, DRAINED, REMOVING, REMOVED)
+"""It may serve; plans are made without it; the same, and it is removed as soon as others have taken over; it is no member
+any more. `DRAINED` is also the status of a member in the eyes of whoever plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """One entry of the versioned map of devices that users drain and remove."""
+
+    node: str
+    name: str
+    """What it was called then."""
+    state: str
+    """One of DRAIN_STATES."""
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class Drains:
+    """Entries of the sender's map: all when a link comes up, the changed ones when they change."""
+
+    entries: tuple[Drain, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DrainStanding:
+    """How far a drain is, from the leader to all, for people and for whoever waits for it."""
+
+    term: int
+    node: str
+    version: Version
+    """Of the entry."""
+    done: bool
+    """Nothing that serves needs it, and what it stores is stored elsewhere."""
+    text: str
+
+
 LOADING = "loading"
 READY = "ready"
 FAILED = "failed"
@@ -342,6 +382,8 @@ ControlMessage = (
     | Leaving
     | Goodbye
     | Card
+    | Drains
+    | DrainStanding
     | Deployments
     | Report
     | Want

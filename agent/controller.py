@@ -64,8 +64,17 @@ class Controller:
             effects += self._variants[name].step(cutover, world, self._epochs, now)
         return effects + list(self._sweep(world, now))
 
-    def _orders(self) -> Iterator[Prepare]:
+    @property
+    def orders(self) -> list[Prepare]:
         """Of all plans that serve or are on their way."""
+        return list(self._orders())
+
+    def why_not(self, deployment: str) -> str:
+        """Why there is no plan for what is wanted now; "" where there is, or it is not known yet."""
+        cutover = self._cutovers.get(deployment)
+        return cutover.planning.error.error if cutover and cutover.planning.error else ""
+
+    def _orders(self) -> Iterator[Prepare]:
         variants = [v.cutover for kept in self._variants.values() for v in kept.kept.values()]
         for cutover in (*self._cutovers.values(), *variants):
             yield from (p.order for p in (cutover.active, cutover.next) if p is not None)

@@ -20,6 +20,9 @@ from edgepart.agent.control import (
     Card,
     Deployment,
     Deployments,
+    Drain,
+    Drains,
+    DrainStanding,
     Drift,
     FetchModel,
     Heartbeat,
@@ -30,18 +33,22 @@ from edgepart.agent.control import (
     Retire,
     Standing,
     Timed,
+    Version,
     View,
     Want,
     understands_leaving,
 )
 from edgepart.agent.controller import Controller
 from edgepart.agent.deployments import DeploymentMap
+from edgepart.agent.draining import Draining, Served
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.election import Election, ElectionTiming
 from edgepart.agent.events import (
     BindingWanted,
     CardReady,
+    DeploymentsKept,
     DeployRequested,
+    DrainRequested,
     DriftMeasured,
     Effect,
     Event,
@@ -51,6 +58,7 @@ from edgepart.agent.events import (
     MembersChanged,
     ModelsStored,
     PersistDeployments,
+    PersistDrains,
     PersistProfiles,
     PlanComputed,
     PlanFailed,
@@ -68,6 +76,8 @@ from edgepart.agent.placement import World
 from edgepart.agent.planning import Cluster, PlanningTiming
 from edgepart.agent.profiles import ProfileBook
 
+EXPEL_S = 15.0
+"""A device that was removed has so long to stop by itself; then it is a stranger."""
 TOLD_TIMINGS = 512
 """Profiles that a newcomer is told."""
 
@@ -102,8 +112,9 @@ class Core:
         profiles: ProfileBook | None = None,
         drifts: DriftBook | None = None,
         timing: CoreTiming | None = None,
+        drains: Iterable[Drain] = (),
     ) -> None:
-        """`term`, `deployments`, `models` and `profiles` as they were persisted; `drifts` is filled here."""
+        """`term`, `deployments`, `models`, `profiles` and `drains` as they were persisted; `drifts` is filled here."""
         self.timing = timing or CoreTiming()
         self.node = facts.node
         self.membership = Membership(facts, now, self.timing.membership)
@@ -111,6 +122,8 @@ class Core:
         self.deployments = DeploymentMap(deployments)
         self.follower = Follower(facts.boot, linger_s=self.timing.linger_s)
         self.follower.models = tuple(sorted(models))
+        self.draining = Draining(facts.node, drains)
+        self.membership.refusals.removed = self.draining.is_removed
         self.controller: Controller | None = None
         self.cards: dict[str, Card] = {}
         self.profiles = profiles or ProfileBook()
@@ -123,6 +136,8 @@ class Core:
         self._report_at = now
         self._sync_at = now + self.timing.sync_s
         self._stale = True  # something that the controller should look at
+        self._kept = True  # whether the map of deployments is on disk as it is
+        self._expel_at: dict[str, float] = {}
         self._stopped = False
         self._lead_at = self._wake_at = now
 
@@ -144,7 +159,7 @@ class Core:
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; what the shell has to do, in this order. UsageError where a user's request cannot be
-        met (DeployRequested, UndeployRequested); nothing has changed then."""
+        met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed then."""
         if isinstance(event, LeaveRequested):
             effects = self.membership.handle(event, now)
             self._stopped, self._wake_at = True, math.inf
@@ -179,6 +194,7 @@ class Core:
         out(self._led(self.election.wake(now), now))
         out(self.follower.wake(now))
         out(self._regular(now))
+        out(self._expel(now))
         self._report_self()
         out(self._lead(now))
         while to_self:
@@ -192,7 +208,7 @@ class Core:
 
     def _next(self) -> float:
         times = [self.membership.wake_at(), self.election.wake_at(), self.follower.wake_at()]
-        times += [self._report_at, self._sync_at]
+        times += [self._report_at, self._sync_at, *self._expel_at.values()]
         if self.controller is not None:
             times.append(self._lead_at)
         return min(times)
@@ -200,12 +216,19 @@ class Core:
     # Events
 
     def _take(self, event: Event, now: float) -> Iterator[Effect]:
-        if isinstance(event, DeployRequested | UndeployRequested):
-            yield from self._asked(event)  # first: it may be refused, and then no other effect may get lost
+        if isinstance(event, DeployRequested | UndeployRequested | DrainRequested):
+            yield from self._asked(
+                event, now
+            )  # first: it may be refused, and then no other effect may get lost
         yield from self._watch(self.membership.handle(event, now), now)
         match event:
             case Received(node, message) if node in self._boots:
                 yield from self._message(node, message, now)
+            case Received(node, Hello() as hello):
+                yield from self.draining.farewell(node, hello.version)
+            case DeploymentsKept(on_disk):
+                self._kept = on_disk
+                self.follower.changed = self._stale = True
             case CardReady(document):
                 card = Card(self.node, document)
                 self._card(card)
@@ -239,7 +262,12 @@ class Core:
             case _:
                 pass
 
-    def _asked(self, event: DeployRequested | UndeployRequested) -> Iterator[Effect]:
+    def _asked(
+        self, event: DeployRequested | UndeployRequested | DrainRequested, now: float
+    ) -> Iterator[Effect]:
+        if isinstance(event, DrainRequested):
+            yield from self._drained(self.draining.asked(event, self.membership.members()), now)
+            return
         if isinstance(event, DeployRequested):
             entry = self.deployments.put(self.node, event.name, event.model, event.model_bytes, event.options)
             yield from self._deployed((entry,))
@@ -297,6 +325,7 @@ class Core:
                 if self.node in self.cards:
                     yield Send(node, self.cards[self.node])
                 yield Send(node, Deployments(tuple(self.deployments)))
+                yield from self._greet(node)
                 if timings := self.profiles.profiles(TOLD_TIMINGS):
                     yield Send(node, Timed(timings))
                 yield from (Send(node, drift) for drift in self.drifts.of(self.node))
@@ -310,6 +339,10 @@ class Core:
                 self._card(message)
             case Deployments(entries):
                 yield from self._deployed(self.deployments.merge(entries))
+            case Drains(drains):
+                yield from self._drained(self.draining.told(drains, self.membership.members()), now)
+            case DrainStanding() if message.term >= self.election.seen_term:
+                self.draining.standings[message.node] = message
             case Report(boot) if node == self.node or boot == self._boots.get(node):
                 self._stale |= self._reports.get(node) != message
                 self._reports[node] = message
@@ -358,6 +391,32 @@ class Core:
                 self.drifts.undeployed(entry.name)
         yield from self._tell_all(Deployments(changed))
 
+    def _drained(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
+        """What follows from a change of who is drained or removed."""
+        yield from effects
+        self._stale = True
+        for member in self.membership.members():
+            if member.node != self.node and self.draining.is_removed(member.node):
+                self._expel_at.setdefault(member.node, now + EXPEL_S)
+
+    def _drained_by_me(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Of what the leader finds, only a removal is a change."""
+        return (
+            list(self._drained(effects, now))
+            if any(isinstance(e, PersistDrains) for e in effects)
+            else effects
+        )
+
+    def _expel(self, now: float) -> Iterator[Effect]:
+        for node in [node for node, at in self._expel_at.items() if at <= now]:
+            del self._expel_at[node]
+            yield from self._watch(self.membership.expel(node, now), now)
+
+    def _greet(self, node: str) -> Iterator[Effect]:
+        newcomer = next((m for m in self.membership.members() if m.node == node), None)
+        if newcomer is not None:
+            yield from self.draining.greeting(newcomer)
+
     def _tell_all(self, message: Card | Deployments | Timed | Drift) -> Iterator[Effect]:
         return (Send(node, message) for node in self.membership.alive())
 
@@ -375,12 +434,13 @@ class Core:
                 yield Send(node, self.cards[self.node])
         if self.controller is not None:
             yield from self.controller.retell(others)
+            yield from self.draining.retell(self.membership.members())
 
     def _report_self(self) -> bool:
         """A leader's own report takes no message. Whether it was news."""
         if self.controller is None:
             return False
-        report = self.follower.report(self.deployments.versions())
+        report = self.follower.report(self._versions())
         news = self._reports.get(self.node) != report
         self._reports[self.node] = report
         self._stale |= news
@@ -392,18 +452,25 @@ class Core:
         self._report_at = now + self.timing.report_s
         self.follower.changed = False
         if self.leader and not self.election.leading:
-            yield Send(self.leader, self.follower.report(self.deployments.versions()))
+            yield Send(self.leader, self.follower.report(self._versions()))
+
+    def _versions(self) -> tuple[tuple[str, Version], ...]:
+        """Of the deployments that are on this device's disk: none while the file could not be written."""
+        return self.deployments.versions() if self._kept else ()
 
     def _lead(self, now: float) -> list[Effect]:
         if self.controller is None or not (self._stale or now >= self._lead_at):
             return []
         self._stale = False
-        members = self.membership.members()
-        here = {member.node for member in members if member.status in (ALIVE, LEAVING)} | {self.node}
+        present = self.membership.members()
+        members = self.draining.seen(present)
+        here = {member.node for member in present if member.status in (ALIVE, LEAVING)} | {self.node}
         cards = {node: card for node, card in self.cards.items() if node in here}
         cluster = Cluster(members, cards, self._digests, self.membership.broken_links())
         reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}
         world = World(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)
         effects = self.controller.step(self.deployments, world, now)
+        served = Served(self.deployments.living(), self.controller.orders, self.controller.why_not)
+        effects += self._drained_by_me(self.draining.look(world, served, present), now)
         self._lead_at = self.controller.wake_at(now)
         return effects

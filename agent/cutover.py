@@ -208,9 +208,11 @@ class Cutover:
         """The leader needs the model to plan, and it must survive the loss of any one device."""
         model, size = self.deployment.model, self.deployment.model_bytes
         holders = world.holders(model)
-        lacking = sorted((n for n in world.nodes if n not in holders), key=lambda n: (n != world.node, n))
-        copies = len(world.nodes) if size <= EVERYWHERE_BYTES else min(standing.COPIES, len(world.nodes))
-        missing = copies - len(holders)
+        staying = world.staying
+        lacking = [n for n in world.nodes if n not in holders and (n in staying or n == world.node)]
+        lacking.sort(key=lambda n: (n != world.node, n))
+        copies = len(staying) if size <= EVERYWHERE_BYTES else standing.enough_copies(world)
+        missing = copies - len(world.safe_holders(model))
         if world.node not in holders:
             missing = max(missing, 1)
         wanted = lacking[: max(missing, 0)] if holders else []

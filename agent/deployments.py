@@ -21,6 +21,10 @@ MAX_COUNTER = 2**53
 FORMAT = 1
 
 
+class TooNew(UsageError):
+    """A file of a later version of edgepart, which this one must not overwrite."""
+
+
 def larger(a: Deployment, b: Deployment) -> Deployment:
     """The entry that wins. Versions differ between any two honest writes; of equals anyhow the larger text
     wins, so that the choice never depends on the order."""
@@ -103,10 +107,18 @@ def to_json(entries: Iterable[Deployment]) -> dict[str, Any]:
 def from_json(document: Any) -> tuple[Deployment, ...]:
     """The entries. UsageError names the place and the fault."""
     root = _expect(document, dict, "deployments.json")
-    if root.get("format") != FORMAT:
-        raise UsageError(f"deployments.json: format {root.get('format')!r} is not {FORMAT}; update edgepart")
+    checked_format(root, FORMAT, "deployments.json")
     entries = _expect(root.get("deployments"), list, "deployments.json: deployments")
     return tuple(_entry(entry, f"deployments.json: deployments[{i}]") for i, entry in enumerate(entries))
+
+
+def checked_format(root: Mapping[str, Any], known: int, where: str) -> None:
+    """TooNew for a later format; UsageError for none."""
+    found = root.get("format")
+    if type(found) is int and found > known:
+        raise TooNew(f"{where}: format {found} is not {known}; update edgepart")
+    if found != known:
+        raise UsageError(f"{where}: format {found!r} is not {known}")
 
 
 def _packed(entry: Deployment) -> dict[str, Any]:

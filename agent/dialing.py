@@ -51,6 +51,14 @@ class Dialing:
         self._node = node
         self._timing = timing
         self._targets: dict[str, Target] = {}
+        self._not_before: dict[str, float] = {}
+        """By node that was refused."""
+
+    def put_off(self, node: str, until: float, now: float) -> None:
+        """Calling it is of no use before then."""
+        self._not_before = {n: at for n, at in self._not_before.items() if at > now}
+        if len(self._not_before) < MAX_TARGETS:
+            self._not_before[node] = until
 
     def hint(self, node: str, addresses: Iterable[str], now: float, *, lasting: bool = False) -> None:
         """Someone says that a device is there."""
@@ -117,6 +125,10 @@ class Dialing:
                 continue
             if not target.lasting and now - target.mentioned_at > self._timing.keep_s:
                 del self._targets[key]
+                continue
+            put_off_to = self._not_before.get(target.node or target.reached, now)
+            if put_off_to > now:
+                target.due_at = put_off_to
                 continue
             target.due_at = now + self._timing.answer_s
             effects.append(Connect(target.node, target.addresses))

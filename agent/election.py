@@ -43,6 +43,23 @@ def next_term(seen: int, node: str) -> int:
     return ((seen >> NODE_BITS) + 1 << NODE_BITS) + int(node, 16) % (1 << NODE_BITS)
 
 
+EARLIEST_S = 1.6e9
+"""In 2020: a clock that shows less was never set."""
+
+
+def term_beyond_any(now: float) -> int:
+    """A term larger than all that were ever used, for a device that lost its own. `now`: seconds since 1970.
+
+    Rounds count leaderships, and there are fewer of them than minutes. ValueError where the clock was not set.
+
+    >>> term_round(term_beyond_any(1.8e9))
+    30000000
+    """
+    if not EARLIEST_S < now < 60 * (MAX_TERM >> NODE_BITS):
+        raise ValueError(f"this device's clock shows {now:.0f} s since 1970")
+    return int(now // 60) << NODE_BITS
+
+
 def term_round(term: int) -> int:
     """A term as people want to read it."""
     return term >> NODE_BITS

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgepart.agent.control import Card, ControlMessage, Deployment, Profile, Standing, Version
+from edgepart.agent.control import Card, ControlMessage, Deployment, Drain, Profile, Standing, Version
 from edgepart.agent.messages import DeployOptions, Epoch
 
 # Events: links and discovery
@@ -98,6 +98,23 @@ class UndeployRequested:
     name: str
     version: Version | None = None
     """Only if this is still the entry's version: to take back a deployment that failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequested:
+    """A user wants a device drained, removed, or back."""
+
+    node: str
+    name: str
+    state: str
+    """IN, DRAINED or REMOVING."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentsKept:
+    """Whether the map of deployments is on disk as it is; said when that has changed. Until it is not, it is taken to be."""
+
+    on_disk: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +233,8 @@ Event = (
     | PlanLoaded
     | DeployRequested
     | UndeployRequested
+    | DrainRequested
+    | DeploymentsKept
     | BindingWanted
     | PlanComputed
     | PlanFailed
@@ -298,6 +317,20 @@ class PersistDeployments:
     """The whole map, tombstones included (deployments.to_json)."""
 
     entries: tuple[Deployment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PersistDrains:
+    """The whole map (drains.to_json)."""
+
+    entries: tuple[Drain, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Discharged:
+    """This device was removed from the cluster: the agent is to stop for good."""
+
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +432,8 @@ Effect = (
     | PersistTerm
     | PersistIncarnation
     | PersistDeployments
+    | PersistDrains
+    | Discharged
     | PersistProfiles
     | LoadPlan
     | SwitchTo

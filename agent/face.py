@@ -20,6 +20,7 @@ from edgepart.agent.election import term_round
 from edgepart.agent.gateway.node import Bound, InferResult, ModelCard, Progress
 from edgepart.agent.messages import NO_EPOCH, DeployOptions, Epoch
 from edgepart.agent.plans import HeldPlan, Plans
+from edgepart.agent.residents import Residents
 from edgepart.agent.routing import Router
 from edgepart.agent.store import Store
 from edgepart.agent.tracing import Tracing
@@ -53,9 +54,11 @@ class Face:
         examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path]]],
         computed: Callable[[], int],
         tracing: Tracing,
+        disk: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
-        notes about a model, and its files. `computed`: requests that this device has done its part of."""
+        notes about a model, and its files. `computed`: requests that this device has done its part of. `disk`: how the
+        state directory's disk is."""
         self._name = name
         self._fingerprint = fingerprint
         self._core = core
@@ -68,6 +71,8 @@ class Face:
         self._examine = examine
         self._computed = computed
         self._tracing = tracing
+        self._disk = disk
+        self._residents = Residents(core, post)
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
@@ -286,6 +291,14 @@ class Face:
         entry = self._entry(name)
         self._post(events.UndeployRequested(name, entry.version))
 
+    # Devices
+
+    async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
+        return await self._residents.drain(name, progress, remove=remove)
+
+    def undrain(self, name: str) -> dict[str, Any]:
+        return self._residents.undrain(name)
+
     # What is so
 
     def status(self) -> dict[str, Any]:
@@ -306,7 +319,7 @@ class Face:
                 {
                     "name": member.name,
                     "node": member.node,
-                    "state": member.status,
+                    "state": self._residents.state(member),
                     "http": member.http or None,
                     "address": member.listen[0] if member.listen else None,
                     "leader": member.node == leader,
@@ -314,6 +327,9 @@ class Face:
                 }
                 for member in members
             ],
+            "drains": self._residents.drains(),
+            "refused": self._residents.refused(),
+            "disk": dict(self._disk()),
         }
 
     def devices(self) -> dict[str, Any]:

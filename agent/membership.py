@@ -10,7 +10,6 @@ business.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -46,6 +45,8 @@ from edgepart.agent.events import (
     Seen,
     Send,
 )
+from edgepart.agent.naming import unique_names as unique_names
+from edgepart.agent.refusals import AGAIN_S, Refusals
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +134,6 @@ def verdict(opinions: Iterable[str], *, out_of_patience: bool) -> str:
     return DEAD if told or out_of_patience else SUSPECT
 
 
-def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """(node, name) pairs to a unique name per node: those who share a name get as much of their id as it
-    takes. Depends on the set only, not on its order.
-
-    >>> unique_names([("3fa2aaaaaaaaaaaa", "pi"), ("77b1bbbbbbbbbbbb", "pi"), ("c0cccccccccccccc", "nas")])
-    {'3fa2aaaaaaaaaaaa': 'pi-3fa2', '77b1bbbbbbbbbbbb': 'pi-77b1', 'c0cccccccccccccc': 'nas'}
-    """
-    pairs = sorted((node, name or node) for node, name in named)
-    for digits in (0, 4, 8, 16):
-        shared = Counter(name for _, name in pairs)
-        names = {n: name if shared[name] == 1 or not digits else f"{name}-{n[:digits]}" for n, name in pairs}
-        if len(set(names.values())) == len(names):
-            return names
-    return {node: f"{name}-{node}" for node, name in pairs}
-
-
 class Membership:
     """One device's view of who is in."""
 
@@ -156,6 +141,7 @@ class Membership:
         self.timing = timing or Timing()
         self.facts = facts
         self.peers: dict[str, Peer] = {}
+        self.refusals = Refusals(facts.version)
         self._dialing = Dialing(facts.node, self.timing.dial)
         self._views: dict[str, View] = {}
         self._claim = ("", 0, 0)  # leader, its term, the largest term seen
@@ -336,6 +322,9 @@ class Membership:
             yield Disconnect(node, f"it says that it is {hello.node!r}, its certificate says {node!r}")
             return
         peer = self.peers.get(node)
+        if self.refusals.look(hello, now):
+            yield from self._refuse(node, peer, hello, now)
+            return
         if peer is not None and peer.status == LEFT and peer.hello.boot == hello.boot:
             return
         if peer is None:
@@ -362,6 +351,25 @@ class Membership:
         yield Send(node, View(self._sightings()))
         if self._leaving and understands_leaving(hello.version):
             yield Send(node, Leaving(self.facts.boot))
+
+    def _refuse(self, node: str, peer: Peer | None, hello: Hello, now: float) -> Iterator[Effect]:
+        """It learns who we are, and so why; after that the link ends as that of one who never said Hello."""
+        self._dialing.put_off(node, now + AGAIN_S, now)
+        if peer is None or not peer.linked:
+            return
+        if not hello.reply:
+            yield Send(node, self._hello(reply=True))
+        if peer.status != "":
+            peer.status, peer.since = "", now
+        peer.hello, peer.heard_at = replace(hello, boot=""), now
+
+    def expel(self, node: str, now: float) -> list[Effect]:
+        """That member is none any more, whatever it does."""
+        peer = self.peers.get(node)
+        if peer is None or peer.status not in (ALIVE, SUSPECT):
+            return []
+        self._gone(peer, LEFT, now)
+        return [Disconnect(node, "it was removed from the cluster"), *self._settle(now)]
 
     def _viewed(self, sender: str, view: View, now: float) -> Iterator[Effect]:
         self._views[sender] = view
@@ -432,7 +440,7 @@ class Membership:
             elif peer.status == "" and now >= peer.heard_at + self._silent_s():
                 del self.peers[peer.node]
                 self._dialing.unlinked(peer.node, now)
-                yield Disconnect(peer.node, "it did not say Hello")
+                yield Disconnect(peer.node, self.refusals.why(peer.node) or "it did not say Hello")
             elif peer.status in (DEAD, LEFT) and now - peer.since >= self.timing.forget_s:
                 del self.peers[peer.node]
 

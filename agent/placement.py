@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from edgepart.agent.control import FAILED, LEAVING, READY, Holding, Prepare, Report
+from edgepart.agent.control import DRAINED, FAILED, LEAVING, READY, Holding, Prepare, Report
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.events import PlanKey
 from edgepart.agent.messages import Epoch
@@ -44,13 +44,22 @@ class World:
     @property
     def leaving(self) -> frozenset[str]:
         """Those that serve until they are not needed any more."""
-        return frozenset(m.node for m in self.cluster.members if m.status == LEAVING)
+        return frozenset(m.node for m in self.cluster.members if m.status in (LEAVING, DRAINED))
+
+    @property
+    def staying(self) -> list[str]:
+        """Those that what must not get lost is kept on."""
+        return [member.node for member in self.cluster.members if member.status != DRAINED]
 
     def holding(self, node: str, deployment: str, epoch: Epoch) -> Holding | None:
         for holding in self.reports[node].holdings if node in self.reports else ():
             if (holding.deployment, holding.epoch) == (deployment, epoch):
                 return holding
         return None
+
+    def safe_holders(self, model: str) -> list[str]:
+        """Those of them that stay."""
+        return [node for node in self.staying if node in self.holders(model)]
 
     def holders(self, model: str) -> list[str]:
         return [node for node in self.nodes if node in self.reports and model in self.reports[node].models]

@@ -42,6 +42,8 @@ CONTROL_KINDS = kinds(
     control.Timed,
     control.Drift,
     control.Latency,
+    control.Drains,
+    control.DrainStanding,
     control.Standing,
     exchange.WantClock,
     exchange.Clock,

@@ -22,13 +22,13 @@ from edgepart import __version__
 from edgepart.agent import aside, events
 from edgepart.agent.aside import Aside
 from edgepart.agent.asks import Asks
-from edgepart.agent.blobs import Fetching, Serving
+from edgepart.agent.blobs import Fetching, Load, Serving
 from edgepart.agent.cards import Measured, read
 from edgepart.agent.clocks import Clocks
 from edgepart.agent.comparison import Active, Comparison
 from edgepart.agent.compiled import Compiled
 from edgepart.agent.compiling import Compiler
-from edgepart.agent.control import LEAVES
+from edgepart.agent.control import DRAINS, LEAVES, REMOVED
 from edgepart.agent.core import Core
 from edgepart.agent.discovery import Announcement, Discovery, Seen
 from edgepart.agent.drift import DriftBook
@@ -46,6 +46,7 @@ from edgepart.agent.memory import keep_within, resident_bytes, share_heaps, with
 from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions, format_address, mqtt_node
 from edgepart.agent.places import bind, own_addresses, parsed, reachable_text
+from edgepart.agent.pace import UNKNOWN_BYTES_S, Business
 from edgepart.agent.plans import Plans
 from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
@@ -57,22 +58,22 @@ from edgepart.agent.requester import Requester
 from edgepart.agent.routing import Router
 from edgepart.agent.sessions import Sessions
 from edgepart.agent.shell import Doors, Shell
+from edgepart.agent.soundness import Soundness
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Source, Store
 from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Carrier, Transport
+from edgepart.agent.upkeep import Kept, Upkeep, disk_document
 from edgepart.agent.withdrawal import Withdrawal
 from edgepart.planner.cluster import Device
-from edgepart.planner.errors import EdgepartError, FrameError, Unavailable
+from edgepart.planner.errors import FrameError, Removed, Unavailable
 
 if TYPE_CHECKING:
     from edgepart.agent.mqtt.reach import Reach
 
 log = logging.getLogger(__name__)
 
-GARBAGE_S = 60.0
-"""How often blobs that nothing uses are looked for."""
 REST = 2.0
 """Times as long as it worked on a plan to come a device rests where requests are computed. More slows those down less, and
 brings plans later."""
@@ -93,7 +94,19 @@ class Agent:
         self.identity: Identity = load(options.state)
         self._files = StateFiles(options.state)
         lock = self._files.lock()  # before the store, which sweeps away what no running agent can be writing
+        self._drains = self._files.drains()
+        if any(d.node == self.identity.node_id and d.state == REMOVED for d in self._drains):
+            os.close(lock)
+            raise Removed(
+                f"this device was removed from its cluster. To have it in again, delete {self.identity.directory} and "
+                "join with a new token"
+            )
+        self._files.take_ballast()
         self._store = Store(options.state / "store")
+        self._soundness = Soundness(self._store, self._files.damaged.append)
+        self._soundness.look()
+        self.discharged: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done, with the reason, when this device was removed from the cluster: the agent has to stop then."""
         self._notify = Notifier.from_environment()
         self._name = options.name or socket.gethostname().partition(".")[0]
         self._members: tuple[events.Member, ...] = ()
@@ -142,7 +155,9 @@ class Agent:
         )
         comparison = Comparison(self._requester.run, self._shell.post)
         self._keep_doing("comparing rounded answers", comparison.watch(self._led))
-        self._keep_doing("deleting what nothing uses", self._collect_garbage())
+        self._keep_doing("deleting what nothing uses", self._upkeep.collect_garbage())
+        self._keep_doing("watching the disk", self._upkeep.watch_disk())
+        self._keep_doing("looking for damage", self._upkeep.scrub())
         if (limit := self._options.memory_limit_bytes) is not None:
             self._keep_doing("keeping to the memory limit", keep_within(limit, self._options.state))
         self._keep_doing("feeding the watchdog", self._notify.feed(self._progressing))
@@ -177,10 +192,24 @@ class Agent:
         def cut(digest: str, source: Source) -> None:
             self._aside.do(aside.cut, self._store.root, digest, source)
 
-        self._serving = Serving(self._store, self._post.data, cut)
-        self._ending.callback(self._serving.stop)
-        self._fetching = Fetching(self._store, self._asks, cut)
         self._executor = Executor(self._post.values, recorder=self._recorder)
+        business = Business()
+
+        def busy() -> bool:
+            executor = self._executor
+            return business.look(executor.counters().requests_done, executor.waiting()[0], time.monotonic())
+
+        load = Load(busy, self._link_bytes_s)
+        self._serving = Serving(self._store, self._post.data, cut, load)
+        self._ending.callback(self._serving.stop)
+        self._fetching = Fetching(
+            self._store,
+            self._asks,
+            cut,
+            load=load,
+            soundness=self._soundness,
+            free_bytes=lambda: self._files.free_bytes,
+        )
         self._requester = Requester(node, self._post.values, recorder=self._recorder)
         compiled = Compiled(self._options.state / "compiled", self._options.compiled_bytes)
         compiled.make_room()  # which an earlier life may have left to us
@@ -246,7 +275,7 @@ class Agent:
             incarnation=files.incarnation,
             listen=own_addresses(listen),
             http=f"http://{own_addresses((http[0], http[1]))[0]}",
-            version=f"{speaking(__version__)}.{LEAVES}",
+            version=f"{speaking(__version__)}.{LEAVES}.{DRAINS}",
         )
         now = asyncio.get_running_loop().time()
         core = Core(
@@ -257,6 +286,7 @@ class Agent:
             models=self._store.models(),
             profiles=self._profiles,
             drifts=self._drifts,
+            drains=self._drains,
         )
         router = Router(core, self._requester, lambda event: self._shell.post(event))
         self._ending.callback(router.stop)
@@ -276,6 +306,7 @@ class Agent:
             lambda path, shapes: self._aside.do(aside.examine, path, shapes),
             lambda: self._executor.counters().requests_done,
             self._tracing,
+            lambda: disk_document(self._files),
         )
         self._http = HttpServer(
             self._face,
@@ -297,7 +328,21 @@ class Agent:
                 files,
                 self._members_changed,
                 self._face.standing_changed,
+                self._discharge,
             ),
+        )
+        self._upkeep = Upkeep(
+            Kept(
+                core,
+                files,
+                self._store,
+                self._soundness,
+                self._plans,
+                self._fetching,
+                lambda: self._face.uploading,
+                self._shell.post,
+                self._shell.caught_up,
+            )
         )
 
     async def _look_around(self, listen: Address) -> None:
@@ -399,29 +444,22 @@ class Agent:
             log.warning("what %s measured is not used: %s", node, error)
             return None
 
+    def _link_bytes_s(self, node: str) -> float:
+        """What the link to a member carries, as either end measured it; any thread."""
+        mine, theirs = self._measured_by(self.identity.node_id), self._measured_by(node)
+        links = [mine and mine.links.get(node), theirs and theirs.links.get(self.identity.node_id)]
+        return min((link.bytes_per_s for link in links if link), default=UNKNOWN_BYTES_S)
+
+    def _discharge(self, why: str) -> None:
+        if not self.discharged.done():
+            log.error("%s: this agent stops", why)
+            self.discharged.set_result(why)
+
     def _addresses(self) -> list[Address]:
         """Where other members listen; any thread."""
         return [each for member in self._members for each in parsed(member.listen)]
 
     # What goes on
-
-    async def _collect_garbage(self) -> None:
-        while True:
-            await asyncio.sleep(GARBAGE_S)
-            try:
-                await self._collect()
-            except (EdgepartError, OSError):
-                log.exception("what nothing uses any more could not be deleted")
-
-    async def _collect(self) -> None:
-        if self._plans.loading or self._fetching.busy or self._face.uploading:
-            return
-        living = {entry.model for entry in self._shell.core.deployments.living()}
-        # Not in a thread: meanwhile somebody could come to need what is set aside.
-        if self._store.prune(living | self._plans.weights()):
-            self._shell.post(events.ModelsStored(self._store.models()))
-            freed = await asyncio.to_thread(self._store.empty_trash)
-            log.info("freed %.1f MB that nothing uses any more", freed / 1e6)
 
     def _led(self) -> list[Active]:
         """Deployments and the plans that serve, where this device leads."""
@@ -470,8 +508,9 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def serve(options: AgentOptions) -> None:
-    """Run until SIGTERM or SIGINT, and until others have taken over; a second one does not wait for them."""
+async def serve(options: AgentOptions) -> str:
+    """Run until SIGTERM or SIGINT, and until others have taken over; a second one does not wait for them. Why this device
+    is in its cluster no more, if that is what ended it."""
     loop = asyncio.get_running_loop()
     stop, at_once = asyncio.Event(), asyncio.Event()
 
@@ -481,23 +520,29 @@ async def serve(options: AgentOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
     agent = Agent(options)
+    agent.discharged.add_done_callback(lambda _: stop.set())
     try:
         await agent.start()
         await stop.wait()
         await agent.withdraw(at_once)
     finally:
         await agent.stop()
+    return agent.discharged.result() if agent.discharged.done() else ""
 
 
 def run(options: AgentOptions) -> None:
-    """What `edgepart agent` calls."""
+    """What `edgepart agent` calls. Removed where this device was removed from its cluster."""
     share_heaps()
     with asyncio.Runner() as runner:
-        runner.run(serve(options))
+        why = runner.run(serve(options))
         # All is said and on disk. A thread that still loads or computes cannot be stopped, and need not be waited for.
-        leaving = threading.Timer(STRAGGLING_S, os._exit, [0])
+        leaving = threading.Timer(STRAGGLING_S, os._exit, [Removed.exit_status if why else 0])
         leaving.daemon = True
         leaving.start()
         for thread in threading.enumerate():
             if thread.name == COMPUTE_THREAD:
                 thread.join()  # inside ONNX Runtime, which must not be torn down under it
+    if why:
+        raise Removed(
+            f"{why}; this agent has stopped for good. To have this device in again, join with a new token"
+        )

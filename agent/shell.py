@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from edgepart.agent import events
 from edgepart.agent.bindings import is_variant
 from edgepart.agent.blobs import Fetching
-from edgepart.agent.control import Standing
+from edgepart.agent.control import Report, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.options import Address, parse_address
 from edgepart.agent.plans import Plans
@@ -58,6 +58,8 @@ class Doors:
     """Told of every change of the members."""
     standing: Callable[[Standing], None]
     """Told of news of a deployment."""
+    discharged: Callable[[str], None] = lambda why: None
+    """Told that this device was removed from the cluster, and why."""
 
 
 class Shell:
@@ -76,6 +78,8 @@ class Shell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._members: tuple[events.Member, ...] = ()
         self._stopped = False
+        self._kept = True
+        """Whether the map of deployments is on disk as it is."""
         self.ticked_at = self._loop.time()
         """When the core last ran: for the watchdog."""
 
@@ -98,12 +102,21 @@ class Shell:
         if not self._stopped:
             self._run(self.core.handle(event, self._loop.time()))
 
+    def caught_up(self) -> None:
+        """What could not be written is on disk now."""
+        if not self._kept:
+            self._kept = True
+            self.post(events.DeploymentsKept(True))
+
     def _wake(self) -> None:
         self._run(self.core.wake(self._loop.time()))
 
     def _run(self, effects: list[events.Effect]) -> None:
         self.ticked_at = self._loop.time()
+        kept = self._kept
         for effect in effects:
+            if isinstance(effect, events.Send) and isinstance(effect.message, Report) and kept != self._kept:
+                continue  # It says that what could not be written is on disk; another one follows.
             try:
                 self._obey(effect)
             except Unavailable as error:
@@ -111,6 +124,9 @@ class Shell:
             except (EdgepartError, OSError) as error:  # OSError: a full disk; what is in memory still serves
                 log.error("%s: %s", type(effect).__name__, error)
         if self._stopped:
+            return
+        if kept != self._kept:
+            self.post(events.DeploymentsKept(self._kept))
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -136,10 +152,14 @@ class Shell:
             case events.PersistIncarnation(incarnation):
                 doors.files.keep(incarnation=incarnation)
             case events.PersistDeployments(entries):
-                doors.files.keep_deployments(entries)
+                self._kept = doors.files.keep_deployments(entries) is not False
                 for entry in entries:
                     if entry.deleted:
                         doors.plans.undeployed(entry.name)
+            case events.PersistDrains(drains):
+                doors.files.keep_drains(drains)
+            case events.Discharged(why):
+                doors.discharged(why)
             case events.PersistProfiles(timings):
                 doors.files.keep_profiles(timings)
             case events.LoadPlan():
@@ -197,7 +217,7 @@ class Shell:
     async def _store_model(self, order: events.StoreModel) -> None:
         try:
             await self._doors.fetching.model(order.model, order.sources)
-        except EdgepartError as error:
+        except (EdgepartError, OSError) as error:  # OSError: a full disk
             log.warning("model %s is not stored here yet: %s", order.model[:12], error)
         self.post(events.ModelsStored(self._doors.store.models()))
 

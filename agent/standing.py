@@ -12,12 +12,19 @@ fewer)."""
 
 
 def is_safe(deployment: Deployment, world: World) -> bool:
-    """Whether model and entry survive the loss of any one device."""
-    enough = min(COPIES, len(world.nodes))
-    known = sum(
-        _knows(report, parent_of(deployment.name), deployment.version) for report in world.reports.values()
-    )
-    return len(world.holders(deployment.model)) >= enough and known >= enough
+    """Whether model and entry survive the loss of any one device, and of those that are drained."""
+    enough = enough_copies(world)
+    return len(world.safe_holders(deployment.model)) >= enough and knowing(deployment, world) >= enough
+
+
+def enough_copies(world: World) -> int:
+    return min(COPIES, len(world.staying))
+
+
+def knowing(deployment: Deployment, world: World) -> int:
+    """How many of the devices that stay have the entry on disk."""
+    reports = [world.reports[node] for node in world.staying if node in world.reports]
+    return sum(_knows(report, parent_of(deployment.name), deployment.version) for report in reports)
 
 
 def _knows(report: Report, name: str, version: Version) -> bool:

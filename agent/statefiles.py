@@ -2,47 +2,79 @@
 
 term.json         largest term seen, and this device's incarnation
 deployments.json  the versioned map, tombstones included
+drains.json       the versioned map of devices that were drained or removed
 cluster.json      where members listened when last seen: hints to call them
 profiles.json     what segments took on devices of which kind
 agent.json        addresses in use; there while the agent runs
+ballast           bytes that are given up when the disk is full, so that the files above can still be written
 lock              held by the agent that runs on this directory
+
+A file that cannot be written (the disk is full) is written as soon as it can be; the agent goes on with what it has in
+memory meanwhile. One that is damaged is set aside and named: members have what is in most of them.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from edgepart.agent import deployments, profiles
-from edgepart.agent.control import Deployment, Profile
-from edgepart.agent.store import read_json, write_atomic
+from edgepart.agent import deployments, drains, profiles
+from edgepart.agent.control import Deployment, Drain, Profile
+from edgepart.agent.durable import read_json, set_aside, sweep, write_atomic
+from edgepart.agent.election import MAX_TERM, term_beyond_any
 from edgepart.planner.errors import UsageError
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+BALLAST_BYTES = 1 << 20
+"""More: more can be written on a full disk, which is a few files of some kB."""
+SPARE_BYTES = 64 << 20
+"""A disk with less room counts as full; models that are fetched leave so much free."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StateFiles:
-    """The files under one state directory. UsageError, with the path, for one that is damaged."""
+    """The files under one state directory. UsageError, with the path, for one that is damaged and that nobody else has."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
         self.state = state
+        self.damaged: list[str] = []
+        """What was found damaged since the start, a sentence each."""
+        self._clock = clock
+        self._behind: dict[str, tuple[bytes, str]] = {}
+        """By name, what could not be written yet, and why."""
         self._counters = {"term": 0, "incarnation": 0} | self._counts()
 
+    # Counters
+
     def _counts(self) -> dict[str, int]:
-        path = self.state / "term.json"
-        document = read_json(path)
-        if document is None:
+        """A smaller term than one that was used would let old plans run: where the file is lost, a term beyond any."""
+
+        def read(document: Any) -> dict[str, int]:
+            entries = document.items() if isinstance(document, dict) else [("", None)]
+            if not all(type(value) is int and 0 <= value < MAX_TERM for _, value in entries):
+                raise UsageError(f"expected counts, found {str(document)[:80]}")
+            return {key: document[key] for key in ("term", "incarnation") if key in document}
+
+        found = self._read("term.json", read)
+        if found is not None:
+            return found
+        if not self.damaged:
             return {}
-        if not isinstance(document, dict) or not all(isinstance(value, int) for value in document.values()):
-            raise UsageError(
-                f"{path} is damaged: expected counts, found {document!r}; restore it from a backup"
-            )
-        return {key: document[key] for key in ("term", "incarnation") if key in document}
+        try:
+            return {"term": term_beyond_any(self._clock())}
+        except ValueError as error:
+            text = f"{self.damaged[-1]}. A new term cannot be made up: {error}; set the clock and start again"
+            raise UsageError(text) from error
 
     @property
     def term(self) -> int:
@@ -52,61 +84,58 @@ class StateFiles:
     def incarnation(self) -> int:
         return self._counters["incarnation"]
 
-    def keep(self, **counts: int) -> None:
-        """Remember a larger term or incarnation; on disk when this returns."""
+    def keep(self, **counts: int) -> bool:
+        """Remember a larger term or incarnation; whether it is on disk now."""
         self._counters |= counts
-        self._write("term.json", self._counters)
+        return self._write("term.json", self._counters)
+
+    # Maps and hints
 
     def deployments(self) -> tuple[Deployment, ...]:
-        path = self.state / "deployments.json"
-        document = read_json(path)
-        try:
-            return () if document is None else deployments.from_json(document)
-        except UsageError as error:
-            raise UsageError(f"{path} is damaged: {error}") from error
+        """Where the file is damaged, none: other members tell theirs."""
+        return self._read("deployments.json", deployments.from_json) or ()
 
-    def keep_deployments(self, entries: Iterable[Deployment]) -> None:
-        self._write("deployments.json", deployments.to_json(entries))
+    def keep_deployments(self, entries: Iterable[Deployment]) -> bool:
+        """Whether they are on disk now."""
+        return self._write("deployments.json", deployments.to_json(entries))
+
+    def drains(self) -> tuple[Drain, ...]:
+        """Where the file is damaged, none: other members tell theirs."""
+        return self._read("drains.json", drains.from_json) or ()
+
+    def keep_drains(self, entries: Iterable[Drain]) -> bool:
+        return self._write("drains.json", drains.to_json(entries))
 
     def profiles(self) -> tuple[Profile, ...]:
-        """Where the file is damaged, a warning and none: segments are measured again."""
-        path = self.state / "profiles.json"
-        try:
-            document = read_json(path)
-            return () if document is None else profiles.from_json(document)
-        except UsageError as error:
-            log.warning("%s is not used: %s", path, error)
-            return ()
+        """Where the file is damaged, none: segments are measured again."""
+        return self._read("profiles.json", profiles.from_json) or ()
 
-    def keep_profiles(self, timings: Iterable[Profile]) -> None:
-        self._write("profiles.json", profiles.to_json(timings))
+    def keep_profiles(self, timings: Iterable[Profile]) -> bool:
+        return self._write("profiles.json", profiles.to_json(timings))
 
     def members(self) -> dict[str, tuple[str, ...]]:
-        """Addresses by node id, as they were last seen. Where the file is damaged, a warning and none: hints are no
-        reason not to start, and the file is written anew."""
-        path = self.state / "cluster.json"
-        try:
-            document = read_json(path)
-        except UsageError as error:
-            log.warning("%s", error)
-            return {}
-        if document is None:
-            return {}
-        if not isinstance(document, dict) or not all(isinstance(found, list) for found in document.values()):
-            log.warning(
-                "%s is damaged: expected lists of addresses by node id; members are looked for anew", path
-            )
-            return {}
-        return {node: tuple(map(str, addresses)) for node, addresses in document.items()}
+        """Addresses by node id, as they were last seen. Where the file is damaged, none: they are looked for anew."""
 
-    def keep_members(self, members: Mapping[str, Iterable[str]]) -> None:
-        self._write("cluster.json", {node: list(addresses) for node, addresses in sorted(members.items())})
+        def read(document: Any) -> dict[str, tuple[str, ...]]:
+            if not isinstance(document, dict) or not all(isinstance(v, list) for v in document.values()):
+                raise UsageError("expected lists of addresses by node id")
+            return {node: tuple(map(str, addresses)) for node, addresses in document.items()}
+
+        return self._read("cluster.json", read) or {}
+
+    def keep_members(self, members: Mapping[str, Iterable[str]]) -> bool:
+        return self._write(
+            "cluster.json", {node: list(addresses) for node, addresses in sorted(members.items())}
+        )
+
+    # While the agent runs
 
     def announce(self, name: str, listen: str, http: str) -> None:
         """Tell other programs on this machine where the agent is."""
         self._write("agent.json", {"name": name, "pid": os.getpid(), "listen": listen, "http": http})
 
     def withdraw(self) -> None:
+        self._behind.pop("agent.json", None)
         (self.state / "agent.json").unlink(missing_ok=True)
 
     def lock(self) -> int:
@@ -120,7 +149,85 @@ class StateFiles:
             raise UsageError(
                 f"an agent runs on {self.state} already; stop it, or give this one a directory of its own (--state)"
             ) from error
+        sweep(self.state)
         return descriptor
 
-    def _write(self, name: str, document: Any) -> None:
-        write_atomic(self.state / name, json.dumps(document, indent=1).encode() + b"\n")
+    # A full disk
+
+    @property
+    def behind(self) -> frozenset[str]:
+        """Names of the files that are not on disk as they should be."""
+        return frozenset(self._behind)
+
+    @property
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self.state).free
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the disk, in a sentence; "" where nothing is."""
+        if self._behind:
+            why = "; ".join(sorted({why for _, why in self._behind.values()}))
+            names = ", ".join(sorted(self._behind))
+            return f"{names} cannot be written ({why}): what is new would be lost with this device's power"
+        if (free := self.free_bytes) < SPARE_BYTES:
+            return f"the disk of {self.state} is full ({free / 1e6:.0f} MB are free): no model can be stored here"
+        return ""
+
+    def catch_up(self) -> bool:
+        """Write what could not be written; whether all is on disk now."""
+        for name, (data, _) in list(self._behind.items()):
+            self._place(name, data)
+        if not self._behind and self.free_bytes >= SPARE_BYTES and not self._ballast.exists():
+            self.take_ballast()
+        return not self._behind
+
+    def take_ballast(self) -> None:
+        """Have something to give up. Without it on a full disk, files are behind at once."""
+        if not self._ballast.exists():
+            try:
+                write_atomic(self._ballast, os.urandom(BALLAST_BYTES))  # what cannot be compressed away
+            except OSError as error:
+                log.warning("no room is kept in reserve in %s: %s", self.state, error.strerror)
+
+    @property
+    def _ballast(self) -> Path:
+        return self.state / "ballast"
+
+    def _write(self, name: str, document: Any) -> bool:
+        return self._place(name, json.dumps(document, indent=1).encode() + b"\n")
+
+    def _place(self, name: str, data: bytes) -> bool:
+        try:
+            try:
+                write_atomic(self.state / name, data)
+            except OSError as error:
+                if error.errno not in FULL or not self._ballast.exists():
+                    raise
+                log.warning("the disk of %s is full: what was kept in reserve is used up", self.state)
+                self._ballast.unlink()
+                write_atomic(self.state / name, data)
+        except OSError as error:
+            if name not in self._behind:
+                log.error("%s cannot be written: %s; tried again until it can", self.state / name, error)
+            self._behind[name] = data, error.strerror or repr(error)
+            return False
+        if self._behind.pop(name, None) is not None:
+            log.info("%s is written again", self.state / name)
+        return True
+
+    # A damaged file
+
+    def _read(self, name: str, parse: Callable[[Any], T]) -> T | None:
+        """What a file holds; None where there is none, or it is damaged and set aside."""
+        path = self.state / name
+        try:
+            document = read_json(path)
+            return None if document is None else parse(document)
+        except deployments.TooNew:
+            raise
+        except UsageError as error:
+            text = f"{path} is damaged ({error}); it was kept as {set_aside(path)}"
+            log.error("%s", text)
+            self.damaged.append(text)
+            return None

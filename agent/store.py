@@ -8,10 +8,12 @@ has its name only once it is whole, so that a crash at any moment leaves nothing
     store/partial/DIGEST      what has arrived so far
     store/partial/upload-X/   what a user is sending
     store/trash/              what was set aside and is being deleted
+    store/damaged/DIGEST      a blob or a model that is not what it should be, until it is here again
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -30,8 +32,11 @@ import numpy as np
 from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from edgepart.agent import durable
+from edgepart.agent.durable import NEW, move, read_json
+from edgepart.agent.durable import write_atomic as write_atomic
 from edgepart.planner.blobs import cut
-from edgepart.planner.digests import file_digest, joint_digest
+from edgepart.planner.digests import joint_digest
 from edgepart.planner.errors import EdgepartError, PeerError, Unavailable, UsageError
 from edgepart.planner.graph import Constant, Graph
 from edgepart.planner.plan import Plan, WeightRef
@@ -40,8 +45,6 @@ from edgepart.planner.region import Array, Region
 K = TypeVar("K")
 V = TypeVar("V")
 
-_NEW = ".new-"
-"""How the names of files begin that are not whole yet."""
 UPLOAD = "upload-"
 """How the names of folders in `partial` begin that users' files come in by (agent/gateway)."""
 PARTIAL_S = 24 * 3600.0
@@ -110,10 +113,11 @@ class Store:
     def __init__(self, root: Path, *, alone: bool = True) -> None:
         """`alone`: no other process writes here now, so what is half-made was left by a crash and is deleted."""
         self.root = root
-        for folder in (root, *(root / name for name in ("sha256", "models", "partial", "trash"))):
+        for folder in (root, *(root / name for name in ("sha256", "models", "partial", "trash", "damaged"))):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if alone:
-            for left in [*root.rglob(f"{_NEW}*"), *(root / "partial").glob(f"{UPLOAD}*")]:
+            unfinished = [p for p in (root / "models").iterdir() if not (p / "manifest.json").exists()]
+            for left in [*root.rglob(f"{NEW}*"), *(root / "partial").glob(f"{UPLOAD}*"), *unfinished]:
                 shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
             self.empty_trash()
         self._graphs: OrderedDict[tuple[str, str], Graph] = OrderedDict()
@@ -152,15 +156,15 @@ class Store:
         """Keeps the bytes; their digest."""
         digest = hashlib.sha256(data).hexdigest()
         if not self.has(digest):
-            _place(self.path(digest), data)
+            write_atomic(self.path(digest), data)
         return digest
 
     def put_file(self, path: Path) -> str:
         """Keeps a copy of a file (the caller's may change later); its digest. It is not read into memory."""
-        with tempfile.TemporaryDirectory(dir=self.root / "partial", prefix=_NEW) as making:
-            digest = _copy(path, copy := Path(making) / "copy")
+        with tempfile.TemporaryDirectory(dir=self.root / "partial", prefix=NEW) as making:
+            digest = durable.copy(path, copy := Path(making) / "copy")
             if not self.has(digest):
-                _rename(copy, self.path(digest))
+                move(copy, self.path(digest))
         return digest
 
     def delete(self, digest: str) -> None:
@@ -206,25 +210,25 @@ class Store:
     def put_model(self, files: Sequence[Path]) -> str:
         """Keeps a model, given its files as `model_files` names them; its digest."""
         folder = files[0].absolute().parent
-        with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=_NEW) as making:
+        with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=NEW) as making:
             kept = []
             for number, file in enumerate(files):
                 inside = file.name if number == 0 else _inside(file, folder)
                 copy = Path(making) / "files" / inside
                 copy.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                digest = _copy(file, copy)
+                digest = durable.copy(file, copy)
                 kept.append(ModelFile(inside, digest, copy.stat().st_size))
             return self._finish(Manifest(tuple(kept)), Path(making))
 
     def adopt_model(self, manifest: Manifest) -> str:
         """Makes a model of files that have arrived as blobs; its digest. Unavailable: one is not here."""
-        with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=_NEW) as making:
+        with tempfile.TemporaryDirectory(dir=self.root / "models", prefix=NEW) as making:
             for file in manifest.files:
                 if not self.has(file.digest):
                     raise _absent(file.digest)
                 place = Path(making) / "files" / file.path
                 place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                _copy(self.path(file.digest), place)
+                _second_name(self.path(file.digest).resolve(), place)
             return self._finish(manifest, Path(making))
 
     def _finish(self, manifest: Manifest, making: Path) -> str:
@@ -233,10 +237,11 @@ class Store:
         home = self.root / "models" / digest
         if not (home / "manifest.json").exists():
             write_atomic(making / "manifest.json", json.dumps(manifest_to_json(manifest)).encode())
-            home.mkdir(mode=0o700, exist_ok=True)
+            durable.flush_tree(making / "files")
+            durable.make_folder(home)
             shutil.rmtree(home / "files", ignore_errors=True)
-            (making / "files").rename(home / "files")
-            _rename(making / "manifest.json", home / "manifest.json")
+            move(making / "files", home / "files")
+            move(making / "manifest.json", home / "manifest.json")
         self._link_files(digest)
         return digest
 
@@ -253,7 +258,7 @@ class Store:
     def models(self) -> tuple[str, ...]:
         """Digests of the models that are here."""
         found = (path.parent.name for path in (self.root / "models").glob("*/manifest.json"))
-        return tuple(sorted(name for name in found if not name.startswith(_NEW)))
+        return tuple(sorted(name for name in found if not name.startswith(NEW)))
 
     def manifest(self, digest: str) -> Manifest:
         """Unavailable: the model is not here."""
@@ -272,15 +277,38 @@ class Store:
             self._set_model_aside(digest)
             self.empty_trash()
 
-    def _set_model_aside(self, digest: str) -> None:
+    def _set_model_aside(self, digest: str, kept: Path | None = None) -> None:
         home = self.root / "models" / digest
-        for file in self.manifest(digest).files:
-            link = self.path(file.digest)
+        for link in (self.root / "sha256").glob("*/*"):
             if link.is_symlink() and link.resolve().is_relative_to(home.resolve()):
                 link.unlink()
-        self._set_aside(home)
-        for other in self.models():  # that may have had a file in common
-            self._link_files(other)
+        if kept is None:
+            self._set_aside(home)
+        else:
+            shutil.rmtree(kept, ignore_errors=True)
+            home.rename(kept)
+        self.link_models()  # that may have had a file in common
+
+    def link_models(self) -> None:
+        """Makes the files of all models blobs; some may not be, after a crash."""
+        for model in self.models():
+            self._link_files(model)
+
+    def keep_damaged(self, digest: str) -> Path:
+        """Sets a damaged blob or model aside, in place of one of that name that was before; where it is. It does not count
+        as here any more."""
+        kept = self.root / "damaged" / _checked(digest)
+        if (self.root / "models" / digest).exists():
+            self._set_model_aside(digest, kept)
+        else:
+            self.path(digest).replace(kept)
+        return kept
+
+    def owner(self, digest: str) -> str:
+        """The model whose file a blob is; "" where it is none."""
+        path = self.path(digest)
+        home = path.resolve().relative_to((self.root / "models").resolve()) if path.is_symlink() else None
+        return home.parts[0] if home else ""
 
     def _set_aside(self, path: Path) -> None:
         path.rename(self.root / "trash" / secrets.token_hex(8))
@@ -294,11 +322,12 @@ class Store:
         doomed = [model for model in self.models() if model not in keep]
         for model in doomed:
             self._set_model_aside(model)
-        blobs = (path for path in (self.root / "sha256").glob("*/*") if not path.name.startswith(_NEW))
+        blobs = (path for path in (self.root / "sha256").glob("*/*") if not path.name.startswith(NEW))
         old = [path for path in blobs if path.name not in keep and not path.is_symlink()]
         since = time.time() - partial_s
         arriving = [path for path in (self.root / "partial").iterdir() if path.is_file()]
         old += [path for path in arriving if path.name not in keep and path.stat().st_mtime <= since]
+        old += [p for p in (self.root / "damaged").iterdir() if self.has(p.name) or self.has_model(p.name)]
         for path in old:
             self._set_aside(path)
         return len(doomed) + len(old)
@@ -348,6 +377,8 @@ class Partial:
 
     def __init__(self, path: Path, final: Path, digest: str, nbytes: int) -> None:
         self._path, self._final, self.digest, self.nbytes = path, final, digest, nbytes
+        self._hasher, self._hashed = hashlib.sha256(), 0
+        """Of what is here; bytes of an earlier life are read when the next ones come."""
         if self.arrived > nbytes:
             path.unlink()
 
@@ -362,45 +393,50 @@ class Partial:
     def append(self, offset: int, data: bytes | memoryview) -> bool:
         """Adds what comes next; whether the blob is whole now, and in the store.
 
-        PeerError: it does not go on from what is here, is too much, or has another digest (all gone then)."""
+        PeerError: it does not go on from what is here, is too much, or has another digest (all gone then). OSError: what
+        was here before still is."""
         if offset != self.arrived or offset + len(data) > self.nbytes:
             raise PeerError(
                 f"blob {self.digest}: {len(data)} bytes for offset {offset} do not go on from {self.arrived} "
                 f"of {self.nbytes}"
             )
-        with open(self._path, "ab", opener=_private) as file:
-            file.write(data)
-            if offset + len(data) < self.nbytes:
-                return False
-            file.flush()
-            os.fsync(file.fileno())
-        if (found := file_digest(self._path)) != self.digest:
+        self._catch_up(offset)
+        whole = offset + len(data) == self.nbytes
+        try:
+            self._write(data, synced=whole)
+        except OSError:
+            os.truncate(self._path, offset)
+            raise
+        self._hasher.update(data)
+        self._hashed += len(data)
+        if not whole:
+            return False
+        if (found := self._hasher.hexdigest()) != self.digest:
             self._path.unlink()
             raise PeerError(f"blob {self.digest}: what arrived has digest {found}; it was thrown away")
-        _rename(self._path, self._final)
+        move(self._path, self._final)
         return True
+
+    def _catch_up(self, offset: int) -> None:
+        if self._hashed == offset:
+            return
+        self._hasher, self._hashed = hashlib.sha256(), offset
+        if not offset:
+            return
+        with self._path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                self._hasher.update(chunk)
+
+    def _write(self, data: bytes | memoryview, *, synced: bool) -> None:
+        with open(self._path, "ab", opener=durable.private) as file:
+            file.write(data)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
 
     def discard(self) -> None:
         """Throws away what has arrived."""
         self._path.unlink(missing_ok=True)
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Replaces a file: a reader, or a crash, sees the old bytes or the new ones. Mode 0600."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _place(path, data)
-
-
-def read_json(path: Path) -> Any:
-    """What is in a state file; None where there is none. UsageError: it is damaged, and stays as it is."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        return json.loads(data)
-    except ValueError as error:
-        raise UsageError(f"{path} is damaged ({error}); move it away to start without it") from error
 
 
 def _bytes_below(folder: Path) -> int:
@@ -419,10 +455,6 @@ def _absent(digest: str) -> EdgepartError:
     return Unavailable(f"blob {digest} is not on this device")
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def _inside(file: Path, folder: Path) -> str:
     """The path of external data below the model's folder, as the graph names it."""
     if not file.absolute().is_relative_to(folder):
@@ -430,51 +462,20 @@ def _inside(file: Path, folder: Path) -> str:
     return file.absolute().relative_to(folder).as_posix()
 
 
-def _copy(source: Path, target: Path) -> str:
-    """Copies a file, flushed to disk; the digest of what was copied."""
-    hasher = hashlib.sha256()
-    with source.open("rb") as reader, open(target, "wb", opener=_private) as writer:
-        while chunk := reader.read(1 << 20):
-            hasher.update(chunk)
-            writer.write(chunk)
-        writer.flush()
-        os.fsync(writer.fileno())
-    return hasher.hexdigest()
-
-
-def _place(path: Path, data: bytes | memoryview) -> None:
-    path.parent.mkdir(exist_ok=True, mode=0o700)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=_NEW)  # 0600
+def _second_name(file: Path, place: Path) -> None:
+    """The same bytes under another name; a copy where the file system knows no second names."""
     try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        _rename(Path(temporary), path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _rename(source: Path, target: Path) -> None:
-    """Moves a file that is on disk to its name, and waits until that is on disk, too."""
-    target.parent.mkdir(exist_ok=True, mode=0o700)
-    source.replace(target)
-    _flush_folder(target.parent)
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        os.link(file, place)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        durable.copy(file, place)
 
 
 def _link(link: Path, target: Path) -> None:
     """Makes `link` lead to `target`, in place of a copy that was there."""
     link.parent.mkdir(exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=link.parent, prefix=_NEW) as making:
+    with tempfile.TemporaryDirectory(dir=link.parent, prefix=NEW) as making:
         fresh = Path(making) / "link"
         fresh.symlink_to(os.path.relpath(target, link.parent))
         fresh.replace(link)

@@ -162,6 +162,16 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
         parts += [Text(), table(columns, deployments, right=("epoch", "predicted"))]
     else:
         parts.append(Text("\nnothing deployed", style="dim"))
+    for drained in document.get("drains") or ():
+        parts.append(Text(f"\n{drained['name']} is {drained['state']}: {drained['text']}", style="yellow"))
+    for refused in document.get("refused") or ():
+        parts.append(
+            Text(f"\n{refused['name'] or refused['node']} is refused: {refused['why']}", style="yellow")
+        )
+    disk = document.get("disk") or {}
+    for text in (disk.get("trouble"), *(disk.get("damaged") or ())):
+        if text:
+            parts.append(Text(f"\n{text}", style="red"))
     for card in document.get("deployments", ()):
         if card.get("note"):
             parts.append(Text(f"\n{card['name']}: {card['note']}", style="yellow"))

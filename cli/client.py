@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 
@@ -153,6 +154,32 @@ class Client:
                 await _raise_for(response)
         except LOST as error:
             raise Unavailable(_gone(self._urls[0], error)) from error
+
+    async def drain(self, name: str, *, remove: bool, wait: bool) -> AsyncIterator[dict[str, Any]]:
+        """How far it is, and at last {"result": ...}, unless not to wait; raises what the agent says went wrong."""
+        url = f"{self._urls[0]}/api/members/{quote(name, safe='')}" + ("" if remove else "/drain")
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
+        query = {"wait": str(int(wait))}
+        try:
+            async with self._open().request(
+                "DELETE" if remove else "POST", url, params=query, headers=self._admin(), timeout=timeout
+            ) as response:
+                await _raise_for(response)
+                async for line in response.content:
+                    document = json.loads(line)
+                    if "error" in document:
+                        raise error_from(document, response.status)
+                    yield document
+        except LOST as error:
+            text = (
+                _gone(self._urls[0], error)
+                + "; what was begun goes on, `edgepart status` tells how far it is"
+            )
+            raise Unavailable(text) from error
+
+    async def undrain(self, name: str) -> Any:
+        url = f"{self._urls[0]}/api/members/{quote(name, safe='')}/drain"
+        return (await self._manage("DELETE", url, {}, 30.0))["result"]
 
     async def trace(self, name: str, seconds: float) -> Tracing:
         """Has the cluster record what it does, for that long at most."""

@@ -169,7 +169,7 @@ def revoke(
         say("Revoked. Devices that came in by it stay members.")
 
 
-def parse_duration(text: str) -> float:
+def parse_duration(text: str, option: str = "--ttl") -> float:
     """Seconds of "90s", "30m", "24h" or "7d". UsageError.
 
     >>> parse_duration("24h")
@@ -177,13 +177,13 @@ def parse_duration(text: str) -> float:
     """
     found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhd])", text.strip())
     if not found or float(found[1]) == 0:
-        raise UsageError(f"--ttl {text!r}: give a number and s, m, h or d, such as 30m")
+        raise UsageError(f"{option} {text!r}: give a number and s, m, h or d, such as 30m")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def remember_name(state: Path, name: str | None) -> None:
     """Keeps the device's name for `edgepart agent`, which is often started by systemd with no options."""
-    from edgepart.agent.store import write_atomic
+    from edgepart.agent.durable import write_atomic
 
     if name is not None:
         write_atomic(state / "name", name.encode())

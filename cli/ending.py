@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 
-from edgepart.planner.errors import EdgepartError, InternalError, UsageError
+from edgepart.planner.errors import EdgepartError, InternalError, Removed, StillGoing, UsageError
 
-DONE, FAILED, WRONG_USAGE = 0, 1, 2
+DONE, FAILED, WRONG_USAGE, GOES_ON = 0, 1, 2, 3
 
 
 def exit_status(error: EdgepartError) -> int:
+    if isinstance(error, Removed):
+        return error.exit_status
+    if isinstance(error, StillGoing):
+        return GOES_ON
     return WRONG_USAGE if isinstance(error, UsageError) else FAILED
 
 

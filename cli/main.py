@@ -16,6 +16,7 @@ import typer
 from edgepart.cli import asking, clustering, deploying, running, serving
 from edgepart.cli.checking import check
 from edgepart.cli.demo import demo
+from edgepart.cli.draining import drain, remove, undrain
 from edgepart.cli.ending import FAILED, exit_status, report
 from edgepart.cli.plan import plan
 from edgepart.cli.tracing import trace
@@ -55,6 +56,9 @@ app.command(rich_help_panel=_START)(clustering.init)
 app.command(rich_help_panel=_START)(clustering.join)
 app.add_typer(clustering.token, name="token", rich_help_panel=_START)
 app.command(rich_help_panel=_START)(running.agent)
+app.command(rich_help_panel=_START)(drain)
+app.command(rich_help_panel=_START)(undrain)
+app.command(rich_help_panel=_START)(remove)
 app.command(rich_help_panel=_USE)(deploying.deploy)
 app.command(rich_help_panel=_USE)(deploying.undeploy)
 app.command(rich_help_panel=_USE)(serving.infer)

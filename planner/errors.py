@@ -6,9 +6,11 @@ what has (not) changed; the facts are attributes as well.
         ModelError         the model file cannot be used; nothing was stored
         RequestError       an inference request does not fit the model; nothing was run
         UsageError         an option or argument is wrong; nothing was changed
+          Removed            this device was removed from its cluster; it may join anew
       ClusterError       the cluster, as it is now, cannot do it: give it devices, memory or time
         Infeasible         no plan fits
         Unavailable        nobody serves that now; try again later
+        StillGoing         it was begun and goes on, but was not done in time
       PeerError          another box broke the protocol, or may not do what it asked; its connection is closed
         FrameError         bytes that are no frame, or one over its limits
         NotAuthorised      no valid certificate, token or credential
@@ -44,6 +46,13 @@ class UsageError(UserError):
     """An option or argument is wrong. Nothing was changed."""
 
 
+class Removed(UsageError):
+    """This device was removed from its cluster."""
+
+    exit_status = 4
+    """Of an agent; systemd does not start it again."""
+
+
 class ClusterError(EdgepartError):
     """The cluster as it is now cannot do it."""
 
@@ -63,6 +72,10 @@ class Unavailable(ClusterError):
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class StillGoing(ClusterError):
+    """It was begun and goes on; only the time to wait for it is over."""
 
 
 class PeerError(EdgepartError):

@@ -78,6 +78,14 @@ class _Present(Collector):
             ("request_bytes_held", "By the bodies of requests in flight", self.bodies.held_bytes),
         ):
             yield GaugeMetricFamily(f"edgepart_{name}", text, value=float(value))
+        disk = status.get("disk") or {}
+        if disk:
+            text = "Free on the disk of the state directory"
+            yield GaugeMetricFamily("edgepart_disk_free_bytes", text, value=float(disk["free_bytes"]))
+            text = "1 while that disk is full, or state files cannot be written"
+            yield GaugeMetricFamily("edgepart_disk_trouble", text, value=float(bool(disk["trouble"])))
+            text = "Files that were found damaged since the start"
+            yield GaugeMetricFamily("edgepart_files_damaged", text, value=float(len(disk["damaged"])))
         serving = GaugeMetricFamily(
             "edgepart_deployment_serving", "1 while a plan is active", labels=["model"]
         )

@@ -128,9 +128,20 @@ class Node(Protocol):
     async def undeploy(self, name: str) -> None:
         """UnknownDeployment where there is none of that name."""
 
+    async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
+        """Have plans made without a member, and what it stores stored elsewhere; `remove`: and then have it leave for
+        good. `name`: a member's, or a node id. Returns when that is so; {"name", "node", "state"}.
+
+        UsageError: no such device, or the last one; Unavailable: the leader cannot."""
+
+    def undrain(self, name: str) -> dict[str, Any]:
+        """Let it serve again; {"name", "node", "state"}. UsageError: no such device, or it was removed."""
+
     def status(self) -> dict[str, Any]:
         """{"name", "node", "version", "cluster", "http", "leader", "term", "uptime_s",
         "members": [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...]}:
+        "drains": devices that are drained or being removed, "refused": who wanted in and may not, "disk": {"free_bytes",
+        "trouble", "damaged"};
         `leader` the leader's name or null, `http` a URL or null, one entry of `members` for this device
         itself too. `deployments` may be left out: the gateway puts the cards of `models()` there."""
 

@@ -17,6 +17,7 @@ from edgepart.agent.gateway.bodies import Bodies, Limits, TooLarge
 from edgepart.agent.gateway.management import Management
 from edgepart.agent.gateway.metrics import Metrics
 from edgepart.agent.gateway.node import Node
+from edgepart.agent.gateway.residency import Residency
 from edgepart.agent.gateway.silence import Silence
 from edgepart.agent.gateway.v2 import V2
 from edgepart.agent.options import format_address
@@ -58,6 +59,7 @@ class HttpServer:
         metrics = Metrics(node, self._bodies)
         self._v2 = V2(node, admin_credential, self._bodies, metrics, recorder)
         self._management = Management(node, admin_credential, metrics, self._limits, spool)
+        self._residency = Residency(node, admin_credential)
         self._runner: web.AppRunner | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -65,7 +67,7 @@ class HttpServer:
         """Listens, and gives the URL; UsageError where the address cannot be had."""
         silence = Silence(self._limits)
         app = web.Application(middlewares=[silence.middleware, _errors])
-        app.add_routes(self._v2.routes() + self._management.routes())
+        app.add_routes(self._v2.routes() + self._management.routes() + self._residency.routes())
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -108,6 +110,7 @@ class HttpServer:
     async def stop(self) -> None:
         """Takes no more, lets what is under way end (a few seconds at most), and closes."""
         await self._management.stop()
+        await self._residency.stop()
         if self._watch is not None:
             self._watch.cancel()
         if self._runner is not None:

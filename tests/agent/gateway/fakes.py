@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from edgepart.agent.gateway.node import InferResult, ModelCard, Progress
 from edgepart.agent.messages import DeployOptions, Epoch
-from edgepart.planner.errors import Infeasible, RequestError, Unavailable
+from edgepart.planner.errors import Infeasible, RequestError, Unavailable, UsageError
 from edgepart.planner.plan import ValueInfo
 
 ELEMENTS = ("float", "double", "float16", "int8", "int64", "uint16", "bool", "string")
@@ -144,6 +144,17 @@ class FakeNode:
 
     async def undeploy(self, name: str) -> None:
         del self.sessions[name]
+
+    async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
+        if name != self.name:
+            raise UsageError(f"no device {name!r}")
+        progress("net still runs on it", 0, 0)
+        if self.gate is not None:
+            await self.gate.wait()
+        return {"name": name, "node": "0" * 16, "state": "removed" if remove else "drained"}
+
+    def undrain(self, name: str) -> dict[str, Any]:
+        return {"name": name, "node": "0" * 16, "state": "in"}
 
     def status(self) -> dict[str, Any]:
         member = {

@@ -1,0 +1,178 @@
+"""Draining: devices that users take out, for a while or for good. Rules, without I/O; the core asks.
+
+Plans are made without a drained device, and what it stores is stored elsewhere; it stays a member and takes requests of
+clients. Where no other device is left, it serves again. One that is to be removed is drained first; then, or at once where
+it is no member any more, it is removed: it stops, and nobody knows it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from edgepart.agent import standing
+from edgepart.agent.bindings import parent_of
+from edgepart.agent.control import (
+    ALIVE,
+    DRAINED,
+    DRAINS,
+    IN,
+    REMOVED,
+    REMOVING,
+    Deployment,
+    Drain,
+    Drains,
+    DrainStanding,
+    Prepare,
+)
+from edgepart.agent.drains import DrainMap
+from edgepart.agent.events import Discharged, DrainRequested, Effect, Member, PersistDrains, Send
+from edgepart.agent.placement import World
+from edgepart.agent.versions import understands
+from edgepart.planner.errors import UsageError
+
+Members = Sequence[Member]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the leader looks at besides what members report."""
+
+    deployments: Sequence[Deployment]
+    orders: Sequence[Prepare]
+    """All plans that serve or are on their way."""
+    why_not: Callable[[str], str]
+    """By deployment, why there is no plan for what is wanted now; "" where there is, or it is not known yet."""
+
+
+class Draining:
+    """One device's part in it."""
+
+    def __init__(self, node: str, entries: Iterable[Drain] = ()) -> None:
+        self.map = DrainMap(entries)
+        self.standings: dict[str, DrainStanding] = {}
+        """By node, as the leader last told."""
+        self._node = node
+        self._looked: dict[str, DrainStanding] = {}
+        """What this device told as the leader."""
+
+    def is_removed(self, node: str) -> bool:
+        return self.map.state(node) == REMOVED
+
+    def seen(self, members: Members) -> tuple[Member, ...]:
+        """The members as whoever plans is to see them."""
+
+        def off(member: Member) -> bool:
+            return self.map.state(member.node) != IN
+
+        if not any(member.status == ALIVE and not off(member) for member in members):
+            return tuple(members)
+        return tuple(replace(m, status=DRAINED) if off(m) and m.status == ALIVE else m for m in members)
+
+    # What users want, and what others tell
+
+    def asked(self, event: DrainRequested, members: Members) -> list[Effect]:
+        """UsageError where that would leave nobody; nothing has changed then."""
+        there = {member.node for member in members}
+        rest = [n for n in there - {event.node} if self.map.state(n) == IN]
+        if event.state != IN and event.node in there and not rest:
+            raise UsageError(
+                f"{event.name} is the only device that is not drained: nothing would be left to serve. Nothing was changed"
+            )
+        known = self.map.state(event.node)
+        if known == event.state or (known == REMOVED and event.state == REMOVING):
+            return []
+        return self._changed((self.map.put(self._node, event.node, event.name, event.state),), members)
+
+    def told(self, entries: Sequence[Drain], members: Members) -> list[Effect]:
+        """Another member's entries came."""
+        changed = self.map.merge(entries)
+        return self._changed(changed, members) if changed else []
+
+    def greeting(self, member: Member) -> list[Effect]:
+        """What a newcomer is told."""
+        entries = tuple(self.map)
+        if not entries or not understands(member.version, DRAINS):
+            return []
+        return [Send(member.node, Drains(entries)), *(Send(member.node, s) for s in self._looked.values())]
+
+    def farewell(self, node: str, version: str) -> list[Effect]:
+        """What a device is told that was removed, and does not know it."""
+        entry = self.map.get(node)
+        if entry is None or entry.state != REMOVED or not understands(version, DRAINS):
+            return []
+        return [Send(node, Drains((entry,)))]
+
+    def _changed(self, changed: Sequence[Drain], members: Members) -> list[Effect]:
+        effects: list[Effect] = [PersistDrains(tuple(self.map))]
+        effects += _to_all(Drains(tuple(changed)), members, self._node)
+        mine = next((entry for entry in changed if entry.node == self._node), None)
+        if mine is not None and mine.state == REMOVED:
+            effects.append(Discharged(f"{mine.name} was removed from the cluster by a user"))
+        return effects
+
+    # What the leader does
+
+    def look(self, world: World, served: Served, members: Members) -> list[Effect]:
+        """Tell how far each drain is; remove whoever nothing needs any more."""
+        effects: list[Effect] = []
+        self._looked = {
+            node: s for node, s in self._looked.items() if self.map.state(node) in (DRAINED, REMOVING)
+        }
+        for entry in list(self.map):
+            if entry.state not in (DRAINED, REMOVING):
+                continue
+            gone = entry.node not in {member.node for member in members}
+            left = [] if gone else list(_left(entry.node, world, served))
+            if entry.state == REMOVING and not left:
+                effects += self._changed(
+                    (self.map.put(self._node, entry.node, entry.name, REMOVED),), members
+                )
+                continue
+            text = "; ".join(left) or ("it is no member now" if gone else "nothing needs it any more")
+            now = DrainStanding(world.term, entry.node, entry.version, not left, text)
+            if self._looked.get(entry.node) != now:
+                self._looked[entry.node] = self.standings[entry.node] = now
+                effects += _to_all(now, members, self._node)
+        return effects
+
+    def retell(self, members: Members) -> list[Effect]:
+        """All of it, should anything have been lost."""
+        entries = tuple(self.map)
+        effects = _to_all(Drains(entries), members, self._node) if entries else []
+        return effects + [e for s in self._looked.values() for e in _to_all(s, members, self._node)]
+
+
+def _to_all(message: Drains | DrainStanding, members: Members, me: str) -> list[Effect]:
+    told = [m.node for m in members if m.node != me and understands(m.version, DRAINS)]
+    return [Send(node, message) for node in told]
+
+
+def _left(node: str, world: World, served: Served) -> Iterator[str]:
+    """What is still to be done before nothing needs the device."""
+    using = sorted({parent_of(order.deployment) for order in served.orders if node in _nodes(order)})
+    for name in using:
+        why = served.why_not(name)
+        yield f"{name} cannot do without it: {why}" if why else f"{name} still runs on it"
+    if not using:
+        yield from _behind(world, served)
+    for entry in served.deployments:
+        enough = standing.enough_copies(world)
+        if (copies := len(world.safe_holders(entry.model))) < enough and world.holders(entry.model):
+            yield f"the model of {entry.name} is being copied ({copies} of {enough})"
+        elif standing.knowing(entry, world) < enough:
+            yield f"{entry.name} is not on enough disks yet"
+
+
+def _behind(world: World, served: Served) -> Iterator[str]:
+    """Gateways that start requests on a plan before the one that serves."""
+    current = {(order.deployment, order.epoch) for order in served.orders}
+    names = {name for name, _ in current}
+    for node, report in world.reports.items():
+        old = [h for h in report.holdings if h.active and h.deployment in names]
+        if any((h.deployment, h.epoch) not in current for h in old):
+            yield f"{node} has not switched to the new plan yet"
+
+
+def _nodes(order: Prepare) -> set[str]:
+    return {node for _, node in order.names}

@@ -1,0 +1,22 @@
+"""Names: what people call members, made unique. Rules: no door."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+
+def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """(node, name) pairs to a unique name per node: those who share a name get as much of their id as it
+    takes. Depends on the set only, not on its order.
+
+    >>> unique_names([("3fa2aaaaaaaaaaaa", "pi"), ("77b1bbbbbbbbbbbb", "pi"), ("c0cccccccccccccc", "nas")])
+    {'3fa2aaaaaaaaaaaa': 'pi-3fa2', '77b1bbbbbbbbbbbb': 'pi-77b1', 'c0cccccccccccccc': 'nas'}
+    """
+    pairs = sorted((node, name or node) for node, name in named)
+    for digits in (0, 4, 8, 16):
+        shared = Counter(name for _, name in pairs)
+        names = {n: name if shared[name] == 1 or not digits else f"{name}-{n[:digits]}" for n, name in pairs}
+        if len(set(names.values())) == len(names):
+            return names
+    return {node: f"{name}-{node}" for node, name in pairs}
