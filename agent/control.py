@@ -156,7 +156,7 @@ class Deployments:
 
 
 DRAINS = "drains"
-"""In a member's `Hello.version`, after the plus: it understands the messages below. One that does not would end the link."""
+"""In a member's `Hello.version`, after the plus: it understands what follows. One that does not would end the link."""
 IN, DRAINED, REMOVING, REMOVED = "in", "drained", "removing", "removed"
 DRAIN_STATES = (IN, DRAINED, REMOVING, REMOVED)
 """It may serve; plans are made without it; the same, and it is removed as soon as others have taken over; it is no member

@@ -112,7 +112,7 @@ class DrainRequested:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentsKept:
-    """Whether the map of deployments is on disk as it is; said when that has changed. Until it is not, it is taken to be."""
+    """Whether the map of deployments is on disk as it is; said when that has changed."""
 
     on_disk: bool
 

@@ -1,7 +1,7 @@
 """Gathering: one blob from several sources at once. Door: the event loop; who asks them is given.
 
-Each source has a few parts under way; what arrives out of order waits in memory until it is its turn on the disk, and nobody
-goes far ahead. A source that fails hands its parts to the others; what is on disk is not asked for again.
+Each source has a few parts under way; what arrives out of order waits in memory until it is its turn on the disk, and
+nobody goes far ahead. A source that fails hands its parts to the others; what is on disk is not asked for again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pace: how fast models and weights travel. Rules, without I/O; the clock is an argument.
 
-While nothing is served, as fast as they can. While requests are, in parts that hold up a link for a few milliseconds, and of
-its time only a share: a request that comes meanwhile waits for one such part at most.
+While nothing is served, as fast as they can. While requests are, in parts that hold up a link for a few milliseconds, and
+of its time only a share: a request that comes meanwhile waits for one such part at most.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Refusals: who said Hello and is not taken in, and why. Rules, without I/O; membership.py asks.
 
-A device of a version that is too far off, and one that was removed from the cluster. Both are answered with a Hello, so that
-they can see for themselves why, and are called again only seldom.
+A device of a version that is too far off, and one that was removed from the cluster. Both are answered with a Hello, so
+that they can see for themselves why, and are called again only seldom.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ from edgepart.agent.membership import Facts
 from edgepart.agent.memory import keep_within, resident_bytes, share_heaps, within
 from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions, format_address, mqtt_node
-from edgepart.agent.places import bind, own_addresses, parsed, reachable_text
 from edgepart.agent.pace import UNKNOWN_BYTES_S, Business
+from edgepart.agent.places import bind, own_addresses, parsed, reachable_text
 from edgepart.agent.plans import Plans
 from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post

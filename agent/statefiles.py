@@ -22,6 +22,7 @@ import logging
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,8 @@ BALLAST_BYTES = 1 << 20
 """More: more can be written on a full disk, which is a few files of some kB."""
 SPARE_BYTES = 64 << 20
 """A disk with less room counts as full; models that are fetched leave so much free."""
+CHECK, CHECKED = "crc", frozenset({"term.json", "deployments.json", "drains.json"})
+"""The field that holds a file's checksum, and which files have one: all but hints, which may be wrong anyway."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -195,6 +198,8 @@ class StateFiles:
         return self.state / "ballast"
 
     def _write(self, name: str, document: Any) -> bool:
+        if name in CHECKED:
+            document = {**document, CHECK: _check(document)}
         return self._place(name, json.dumps(document, indent=1).encode() + b"\n")
 
     def _place(self, name: str, data: bytes) -> bool:
@@ -223,7 +228,7 @@ class StateFiles:
         path = self.state / name
         try:
             document = read_json(path)
-            return None if document is None else parse(document)
+            return None if document is None else parse(_checked(document))
         except deployments.TooNew:
             raise
         except UsageError as error:
@@ -231,3 +236,17 @@ class StateFiles:
             log.error("%s", text)
             self.damaged.append(text)
             return None
+
+
+def _check(document: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(document, sort_keys=True).encode())
+
+
+def _checked(document: Any) -> Any:
+    """Without its checksum. UsageError where that is another document's; one without was written by an earlier version."""
+    if not isinstance(document, dict) or CHECK not in document:
+        return document
+    found = {key: value for key, value in document.items() if key != CHECK}
+    if _check(found) != document[CHECK]:
+        raise UsageError("its checksum is wrong")
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent import blobs
+from edgepart.agent import blobs, pace
 from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Serving
 from edgepart.agent.exchange import Files, Part, Question, WantFiles, WantPart
@@ -140,45 +141,153 @@ def test_only_liars_give_an_error_that_names_each(here: Store, there: Store, mod
     assert here.models() == ()
 
 
-def test_a_source_that_vanishes_is_resumed_from_the_next(here: Store, there: Store, model: str) -> None:
+def large_offsets(wire: Wire, node: str, digest: str) -> list[int]:
+    return [want.offset for want in wire.parts_of(node) if want.digest == digest]
+
+
+def weights_of(there: Store, model: str) -> str:
+    """The digest of the model's large file."""
+    return max(there.manifest(model).files, key=lambda file: file.nbytes).digest
+
+
+def test_several_sources_share_the_work(here: Store, there: Store, model: str) -> None:
+    async def work(wire: Wire) -> None:
+        for node in "abc":
+            wire.add(node, there)
+        await wire.fetching.model(model, ["a", "b", "c"])
+
+    wire = run(work, here)
+    found = [large_offsets(wire, node, weights_of(there, model)) for node in "abc"]
+    assert sorted(offset for one in found for offset in one) == [0, 100_000, 200_000, 300_000]
+    assert sum(map(bool, found)) > 1
+
+
+@pytest.mark.parametrize("sources", [["a", "b"], ["a", "b", "c"]])
+def test_a_source_that_dies_in_the_middle_is_replaced_and_nothing_comes_twice(
+    here: Store, there: Store, model: str, sources: list[str]
+) -> None:
     async def work(wire: Wire) -> None:
         def vanish(answer: Any, data: bytes) -> tuple[Any, bytes]:
-            if len(data) == 100_000 and len(wire.parts_of("a")) > 2:
+            if len(data) == 100_000 and not wire.gone:
                 wire.gone.add("a")
                 wire.loop.call_soon_threadsafe(wire.asks.lost, "a")
             return answer, data
 
         wire.add("a", there, vanish)
-        wire.add("b", there)
-        await wire.fetching.model(model, ["a", "b"])
+        for node in sources[1:]:
+            wire.add(node, there)
+        await wire.fetching.model(model, sources)
 
     wire = run(work, here)
     assert here.models() == (model,)
-    large = [want.offset for want in wire.parts_of("b") if want.offset]
-    assert large[0] > 0
-    assert 0 not in [
-        want.offset for want in wire.parts_of("b") if want.digest == wire.parts_of("b")[-1].digest
-    ]
+    assert wire.gone == {"a"}
+    answered = [large_offsets(wire, node, weights_of(there, model)) for node in sources[1:]]
+    offsets = sorted(offset for one in answered for offset in one)
+    assert len(set(offsets)) == len(offsets) <= 4
 
 
-def test_half_a_lie_does_not_fall_back_on_who_completes_it(here: Store, there: Store, model: str) -> None:
-    """The liar sends wrong bytes and vanishes; the honest one is not blamed for the sum."""
+def test_a_fetch_that_was_broken_off_goes_on_where_it_stopped(here: Store, there: Store, model: str) -> None:
+    digest = weights_of(there, model)
+    data = there.get(digest)
+    here.partial(digest, data.nbytes).append(0, data[:250_000].data)
 
     async def work(wire: Wire) -> None:
-        def lie_and_vanish(answer: Any, data: bytes) -> tuple[Any, bytes]:
-            if len(data) == 100_000:
-                wire.gone.add("liar")
-                return flipped(answer, data)
-            return answer, data
+        wire.add("a", there)
+        await wire.fetching.model(model, ["a"])
 
-        wire.add("liar", there, lie_and_vanish)
+    wire = run(work, here)
+    assert here.models() == (model,)
+    assert large_offsets(wire, "a", digest) == [250_000, 350_000]
+
+
+def test_a_corrupt_source_among_sound_ones_is_found_named_and_asked_last(
+    here: Store, there: Store, model: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    digest = weights_of(there, model)
+
+    def lie(answer: Any, data: bytes) -> tuple[Any, bytes]:
+        return (
+            flipped(answer, data)
+            if isinstance(answer, Part) and answer.total_bytes > 100_000
+            else (answer, data)
+        )
+
+    async def work(wire: Wire) -> None:
+        wire.add("liar", there, lie)
         wire.add("honest", there)
+        await wire.fetching.model(model, ["liar", "honest"])
+        here.delete_model(model)
+        wire.asked.clear()
         await wire.fetching.model(model, ["liar", "honest"])
 
     wire = run(work, here)
     assert here.models() == (model,)
-    offsets = [want.offset for want in wire.parts_of("honest")]
-    assert offsets == [100_000, 200_000, 300_000, 0, 100_000, 200_000, 300_000]
+    assert "liar is not asked any more" in caplog.text
+    assert "honest is not asked" not in caplog.text
+    assert large_offsets(wire, "liar", digest) == []
+
+
+def test_half_a_lie_does_not_fall_back_on_who_completes_it(
+    here: Store, there: Store, model: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What an earlier source left is wrong; the honest one is not blamed for the sum, and asked for all."""
+    digest = weights_of(there, model)
+    here.partial(digest, there.size(digest)).append(0, bytes(150_000))
+
+    async def work(wire: Wire) -> None:
+        wire.add("honest", there)
+        await wire.fetching.model(model, ["honest"])
+
+    wire = run(work, here)
+    assert here.models() == (model,)
+    assert large_offsets(wire, "honest", digest)[-4:] == [0, 100_000, 200_000, 300_000]
+    assert "is not asked any more" not in caplog.text
+
+
+def test_a_disk_without_room_fetches_nothing_and_says_so(here: Store, there: Store, model: str) -> None:
+    async def work(wire: Wire) -> None:
+        wire.add("a", there)
+        wire.fetching = Fetching(here, wire.asks, free_bytes=lambda: blobs.SPARE_BYTES)
+        with pytest.raises(Unavailable, match="MB are free"):
+            await wire.fetching.model(model, ["a"])
+
+    assert run(work, here).parts_of("a") == []
+
+
+def test_whoever_serves_requests_sends_less_at_once_and_later(
+    here: Store, there: Store, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In imaginary time: the sending end waits as the pace says, and the fetch goes on with what it gets."""
+    waited: list[float] = []
+
+    class Clock:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock = Clock()
+    bytes_s = 1e7
+
+    class Waiting(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout or 0.0)
+            clock.now += timeout or 0.0
+            return False
+
+    async def work(wire: Wire) -> None:
+        wire.add("a", there)
+        serving = wire.servings["a"]
+        serving._load, serving._stopped = blobs.Load(lambda: True, lambda node: bytes_s), Waiting()
+        monkeypatch.setattr(blobs, "time", clock)
+        await wire.fetching.model(model, ["a"])
+
+    run(work, here)
+    assert here.models() == (model,)
+    total = sum(file.nbytes for file in there.manifest(model).files)
+    part = pace.HOLD_S * bytes_s
+    assert sum(waited) >= (total - 4 * part) / (pace.SHARE * bytes_s)
+    assert len(waited) >= total / part
 
 
 @pytest.mark.parametrize(

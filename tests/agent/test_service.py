@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgepart.agent import identity, service
+from edgepart.agent import identity, service, upkeep
 from edgepart.agent.gateway.progress import ProgressLines
 from edgepart.agent.messages import DeployOptions
 from edgepart.agent.options import AgentOptions
@@ -137,7 +137,7 @@ def test_what_fails_leaves_what_was_deployed(state: Path, tmp_path: Path) -> Non
             await deploy(agent, model_in(tmp_path / "n", "Abs"), memory_limit_bytes=1)
         assert np.array_equal(await answer(agent), -X)
         assert agent._face.uploading == 0
-        await agent._collect()
+        await agent._upkeep.collect()
         while not agent._face.ready("net")[0]:
             await asyncio.sleep(0.02)
         assert np.array_equal(await answer(agent), -X)
@@ -153,17 +153,17 @@ def test_what_nothing_uses_is_deleted_and_nothing_else(state: Path, tmp_path: Pa
         await deploy(agent, model_in(tmp_path / "m", "Neg"))
         junk = store.put_bytes(b"junk")
         agent._face.uploading += 1
-        await agent._collect()
+        await agent._upkeep.collect()
         assert store.has(junk)  # somebody uploads: what it needs is not known yet
         agent._face.uploading -= 1
-        await agent._collect()
+        await agent._upkeep.collect()
         assert not store.has(junk)
         assert len(store.models()) == 1
         assert np.array_equal(await answer(agent), -X)
         await agent._face.undeploy("net")
         while agent._plans.active("net"):
             await asyncio.sleep(0.02)
-        await agent._collect()
+        await agent._upkeep.collect()
         assert store.models() == agent._shell.core.follower.models == ()
         assert store.nbytes() == 0
 
@@ -174,7 +174,7 @@ def test_deleting_that_fails_is_tried_again(
     state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(agent: Agent) -> None:
-        monkeypatch.setattr(service, "GARBAGE_S", 0.001)
+        monkeypatch.setattr(upkeep, "GARBAGE_S", 0.001)
         tries = asyncio.Semaphore(0)
 
         def fail(_: Any) -> int:
@@ -182,7 +182,7 @@ def test_deleting_that_fails_is_tried_again(
             raise PermissionError("a read-only disk")
 
         monkeypatch.setattr(agent._store, "prune", fail)
-        agent._keep_doing("garbage", agent._collect_garbage())
+        agent._keep_doing("garbage", agent._upkeep.collect_garbage())
         for _ in range(3):
             await tries.acquire()
 

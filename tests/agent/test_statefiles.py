@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import DataObject, booleans, data, integers, sampled_from
+from pytest import TempPathFactory
 
-from edgepart.agent.control import Deployment, Version
+from edgepart.agent import statefiles
+from edgepart.agent.control import DRAINED, Deployment, Drain, Version
+from edgepart.agent.deployments import TooNew
+from edgepart.agent.durable import write_atomic
+from edgepart.agent.election import MAX_TERM, term_round
 from edgepart.agent.messages import DeployOptions
 from edgepart.agent.statefiles import StateFiles
 from edgepart.planner.errors import UsageError
 
 ENTRY = Deployment("net", "0" * 64, 5, DeployOptions(shapes={"x": (1, 3)}, devices=("a",)), Version(3, "n"))
+
+DRAIN = Drain("0" * 16, "pi", DRAINED, Version(2, "n"))
 
 
 def test_everything_is_there_again_after_a_restart(tmp_path: Path) -> None:
@@ -40,13 +51,37 @@ def test_the_agents_addresses_are_there_while_it_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "agent.json").exists()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', '{"term": "7"}', '{"term": null}', '{"term": 1.5}'])
-def test_damaged_counts_are_named_and_stay_as_they_are(tmp_path: Path, text: str) -> None:
+BAD_COUNTS = [
+    "",
+    "{",
+    "[]",
+    '"x"',
+    '{"term": "7"}',
+    '{"term": null}',
+    '{"term": 1.5}',
+    '{"term": -1}',
+    '{"term": true}',
+]
+
+
+@pytest.mark.parametrize("text", [*BAD_COUNTS, '{"term": 9007199254740992}'])
+def test_who_lost_its_term_takes_one_beyond_any(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """A smaller term than one that was used would let old plans run."""
     (tmp_path / "term.json").write_text(text)
-    with pytest.raises(UsageError, match=r"term\.json is damaged"):
-        StateFiles(tmp_path)
-    assert (tmp_path / "term.json").read_text() == text
+    files = StateFiles(tmp_path, lambda: 1.8e9)
+    assert 2**24 < term_round(files.term) < term_round(MAX_TERM)
+    assert (tmp_path / "term.json.damaged").read_text() == text
+    assert files.damaged and str(tmp_path / "term.json") in caplog.text
+    files.keep(incarnation=1)
+    assert StateFiles(tmp_path).term == files.term
+
+
+def test_without_a_clock_a_lost_term_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "term.json").write_text("{")
+    with pytest.raises(UsageError, match=r"term\.json is damaged .*set the clock"):
+        StateFiles(tmp_path, lambda: 120.0)
 
 
 @pytest.mark.parametrize(
@@ -60,11 +95,112 @@ def test_damaged_counts_are_named_and_stay_as_they_are(tmp_path: Path, text: str
         ('{"format": 1, "deployments": [{"name": 5}]}', r"deployments\[0\]"),
     ],
 )
-def test_damaged_deployments_are_named(tmp_path: Path, text: str, words: str) -> None:
+def test_damaged_deployments_are_named_and_kept_aside(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "deployments.json").write_text(text, encoding="latin-1")
-    with pytest.raises(UsageError, match=words) as caught:
-        StateFiles(tmp_path).deployments()
-    assert str(tmp_path / "deployments.json") in str(caught.value)
+    files = StateFiles(tmp_path)
+    assert files.deployments() == ()
+    assert re.search(words, files.damaged[0]) and str(tmp_path / "deployments.json") in files.damaged[0]
+    assert (tmp_path / "deployments.json.damaged").read_text(encoding="latin-1") == text
+    assert StateFiles(tmp_path).deployments() == ()
+
+
+def test_a_file_of_a_later_version_is_left_as_it_is(tmp_path: Path) -> None:
+    for name, read in (("deployments", StateFiles.deployments), ("drains", StateFiles.drains)):
+        path = tmp_path / f"{name}.json"
+        path.write_text(text := f'{{"format": 2, "{name}": []}}')
+        with pytest.raises(UsageError, match="update edgepart"):
+            read(StateFiles(tmp_path))
+        assert path.read_text() == text
+
+
+@given(data=data())
+def test_a_flipped_bit_or_a_cut_is_named(data: DataObject, tmp_path_factory: TempPathFactory) -> None:
+    """But for hints, of which some may be wrong. Never an error that nobody foresaw."""
+    folder = tmp_path_factory.mktemp("state")
+    files = StateFiles(folder, lambda: 1.8e9)
+    files.keep(term=7)
+    files.keep_deployments([ENTRY])
+    files.keep_drains([DRAIN])
+    files.keep_members({"b": ("1.2.3.4:5",)})
+    files.keep_profiles([])
+    name = data.draw(sampled_from(["term", "deployments", "drains", "cluster", "profiles"]))
+    whole = bytearray((folder / f"{name}.json").read_bytes())
+    at = data.draw(integers(0, len(whole) - 1))
+    if data.draw(booleans()):
+        whole[at] ^= 1 << data.draw(integers(0, 7))
+    else:
+        del whole[at:]
+    (folder / f"{name}.json").write_bytes(whole)
+    try:
+        again = StateFiles(folder, lambda: 1.8e9)
+        found = (again.deployments(), again.drains(), again.term)
+        again.members(), again.profiles()
+    except TooNew:
+        return
+    aside = folder / f"{name}.json.damaged"
+    assert bool(again.damaged) == aside.exists()
+    assert again.damaged or found == ((ENTRY,), (DRAIN,), 7)
+
+
+class Full:
+    """A disk that is full until it has room again."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.full = True
+        self.wrote: list[str] = []
+        self._write = write_atomic
+        patch.setattr(statefiles, "write_atomic", self)
+
+    def __call__(self, path: Path, content: bytes) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.wrote.append(path.name)
+        self._write(path, content)
+
+
+def test_on_a_full_disk_all_is_in_memory_and_is_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = StateFiles(tmp_path)
+    assert files.keep(term=3) and not files.trouble
+    disk = Full(monkeypatch)
+    for term in (4, 5):
+        assert not files.keep(term=term)
+    assert not files.keep_deployments([ENTRY])
+    files.announce("pi", "127.0.0.1:1", "http://127.0.0.1:2")
+    assert files.term == 5
+    assert files.behind == {"term.json", "deployments.json", "agent.json"}
+    assert "No space left" in files.trouble
+    assert caplog.text.count("term.json cannot be written") == 1
+    assert StateFiles(tmp_path).term == 3
+    assert not files.catch_up()
+    disk.full = False
+    assert files.catch_up() and not files.behind and not files.trouble
+    again = StateFiles(tmp_path)
+    assert (again.term, again.deployments()) == (5, (ENTRY,))
+    assert sorted(disk.wrote) == ["agent.json", "ballast", "deployments.json", "term.json"]
+
+
+def test_a_full_disk_has_something_to_give_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = StateFiles(tmp_path)
+    files.take_ballast()
+    ballast = tmp_path / "ballast"
+
+    def as_long_as_there_is_ballast(path: Path, content: bytes) -> None:
+        if ballast.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_atomic(path, content)
+
+    monkeypatch.setattr(statefiles, "write_atomic", as_long_as_there_is_ballast)
+    assert files.keep(term=9)
+    assert not ballast.exists() and StateFiles(tmp_path).term == 9
+    assert files.catch_up() and ballast.stat().st_size == statefiles.BALLAST_BYTES
+
+
+def test_a_disk_with_little_room_counts_as_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = StateFiles(tmp_path)
+    monkeypatch.setattr(StateFiles, "free_bytes", statefiles.SPARE_BYTES - 1)
+    assert "no model can be stored" in files.trouble
 
 
 @pytest.mark.parametrize("text", ["", "[]", "5", '{"a": 5}', '{"a": "1.2.3.4:5"}', '{"a": null}'])

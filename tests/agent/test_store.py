@@ -13,13 +13,12 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepart.agent.durable import read_json, write_atomic
 from edgepart.agent.store import (
     Source,
     Store,
     manifest_from_json,
     manifest_to_json,
-    read_json,
-    write_atomic,
 )
 from edgepart.planner.blobs import digest_of
 from edgepart.planner.errors import PeerError, Unavailable, UsageError
