@@ -354,9 +354,10 @@ class Membership:
 
     def _refuse(self, node: str, peer: Peer | None, hello: Hello, now: float) -> Iterator[Effect]:
         """It learns who we are, and so why; after that the link ends as that of one who never said Hello."""
-        self._dialing.put_off(node, now + AGAIN_S, now)
-        if peer is None or not peer.linked:
+        if peer is None or not peer.linked:  # our Hello goes with the link
+            self._dialing.hint(node, hello.listen, now)
             return
+        self._dialing.put_off(node, now + AGAIN_S, now)
         if not hello.reply:
             yield Send(node, self._hello(reply=True))
         if peer.status != "":
