@@ -13,6 +13,9 @@ from edgepart.agent.control import (
     ControlMessage,
     Deployment,
     Deployments,
+    Drain,
+    Drains,
+    DrainStanding,
     Drift,
     FetchModel,
     Goodbye,
@@ -61,6 +64,8 @@ MESSAGES: list[ControlMessage] = [
     Timed((Profile("d", "kind~66", 4, 0.25),)),
     Drift("net", 4.0),
     Latency("net", EPOCH, 0.5, 7),
+    Drains((Drain("a", "pi", "drained", VERSION),)),
+    DrainStanding(2**50, "a", VERSION, False, "net still runs on it"),
     Standing(2**50, "net", VERSION, "serving", "serving on pi", True, EPOCH, ("pi",)),
 ]
 
