@@ -81,9 +81,9 @@ def _wait_for(name: str, target: Target, timeout: str, wait: bool, *, remove: bo
     timeout_s = parse_duration(timeout, "--timeout")
     last: dict[str, Any] = {}
 
-    async def waiting() -> None:
-        from edgepart.cli.client import Client
+    from edgepart.cli.client import Client  # Before the time runs: it takes a while.
 
+    async def waiting() -> None:
         async with Client(target) as client:
             with progress({}) as bar:
                 async for document in client.drain(name, remove=remove, wait=wait):

@@ -85,7 +85,7 @@ def test_whoever_waits_too_long_is_told_that_it_goes_on(victims: LocalCluster) -
     """A plan that only one box may compute cannot do without it."""
     deploy(victims, PATH, "squeezenet", "--devices", "b")
     asked = victims.agents["a"]
-    command = ["drain", "b", "--timeout", "2s", "--state", str(asked.state), "--json"]
+    command = ["drain", "b", "--timeout", "5s", "--state", str(asked.state), "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "edgepart", *command],
         capture_output=True,
