@@ -120,10 +120,14 @@ def test_a_port_in_use_is_said_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["term.json", "deployments.json"])
-def test_a_damaged_state_file_is_named(tmp_path: Path, name: str) -> None:
-    edgepart("init", "--state", str(tmp_path))
-    (tmp_path / name).write_text("{")
-    done = run_agent(tmp_path, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
-    assert done.returncode == 2
-    assert str(tmp_path / name) in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_damaged_state_file_is_kept_aside_and_named(solo: LocalCluster, name: str) -> None:
+    """Members have what is in most of them; what cannot be read is kept for whoever wants to look at it."""
+    agent = solo.first
+    agent.stop()
+    (agent.state / name).write_text("{")
+    agent.start()
+    solo.wait(lambda: agent.addresses, "the agent to be up again")
+    assert (agent.state / f"{name}.damaged").read_text() == "{"
+    log = agent.log.read_text()
+    assert f"{agent.state / name} is damaged" in log
+    assert "Traceback" not in log
