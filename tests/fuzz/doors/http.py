@@ -1,0 +1,294 @@
+"""The doors to HTTP clients: bodies of the inference protocol, options, and whole connections with heads, forms and
+management, through the server's own parsers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edgepart.agent.gateway import oip
+from edgepart.agent.gateway.bodies import Limits
+from edgepart.agent.gateway.node import InferResult, ModelCard, Progress
+from edgepart.agent.gateway.server import HttpServer
+from edgepart.agent.gateway.uploads import options_document, read_options
+from edgepart.agent.messages import DeployOptions, Epoch
+from edgepart.cli.tensors import encode_request
+from edgepart.planner.errors import RequestError, UnknownDeployment, UsageError
+from edgepart.planner.plan import ValueInfo
+from tests.fuzz.forms import Bytes, Headed, Json, headed, parted
+from tests.fuzz.target import Take, Target, expect, plainly
+
+X = ValueInfo("x", "float", (-1, 2))
+T = ValueInfo("t", "string", (-1,))
+CARD = ModelCard("net", "serving", (X, T), (ValueInfo("y", "float", (-1, 2)),), Epoch(1, 1))
+ARRAYS: Mapping[str, Any] = {
+    "x": np.arange(6, dtype=np.float32).reshape(3, 2), "t": np.array(["a", "é", ""], object), "i": np.arange(3, dtype=np.int64),
+    "b": np.array([True, False]), "h": np.ones((2, 1), np.float16), "u": np.array(7, np.uint8),
+}  # fmt: skip
+
+
+def _entry(name: str, datatype: str, shape: list[int], **also: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": shape, **also}
+
+
+JSON_BODY = {
+    "id": "q",
+    "parameters": {"binary_data_output": False, "timeout": 5_000_000},
+    "inputs": [
+        _entry("x", "FP32", [3, 2], data=[[1, 2.5], [3, -4e3], [5, 6]]),
+        _entry("t", "BYTES", [2], data=["a", "é"]),
+        _entry("i", "INT64", [2, 1], data=[1, -2]),
+        _entry("b", "BOOL", [2], data=[True, False]),
+        _entry("u", "UINT8", [], data=[255]),
+    ],
+    "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+}
+
+
+def _again(asked: oip.InferRequest) -> None:
+    """What was read, written as a client writes it, is read as the same."""
+    pieces = encode_request(asked.inputs, list(asked.outputs or ()), 1.0)
+    again = oip.read_request(b"".join(map(bytes, pieces)), len(pieces[0]))
+    expect(list(again.inputs) == list(asked.inputs), "inputs are others after a round trip")
+    for name, array in asked.inputs.items():
+        same = again.inputs[name].shape == array.shape and again.inputs[name].dtype == array.dtype
+        expect(same and again.inputs[name].tobytes() == array.tobytes() or array.dtype == object, f"{name!r} is another array")
+
+
+def _answered(asked: oip.InferRequest) -> None:
+    """The inputs as the answer's outputs: refused, or written."""
+    try:
+        oip.check_fit(CARD, asked)
+        oip.build_answer("net", asked, dict(asked.inputs) | {"y": np.ones((1, 2), np.float32)}, {"epoch": "1.1"})
+    except KeyError:
+        return  # An output that there is not: v2.py asks for those before.
+
+
+def _json_body(data: bytes) -> None:
+    asked = oip.read_request(data, None)
+    _again(asked)
+    _answered(asked)
+
+
+def _binary_body(data: bytes) -> None:
+    head, rest = parted(data)
+    envelope = oip.read_envelope(head + rest, len(head))
+    expect(envelope.is_quick in (True, False), "unreachable")
+    asked = oip.read_tensors(envelope)
+    _again(asked)
+    _answered(asked)
+
+
+def _binary_seeds() -> list[bytes]:
+    every = encode_request(ARRAYS, ["y"], 2.0)
+    one = encode_request({"x": ARRAYS["x"]}, None, 2.0)
+    return [headed(bytes(pieces[0]), b"".join(map(bytes, pieces[1:]))) for pieces in (every, one)]
+
+
+OPTIONS = DeployOptions({"x": (1, 3)}, "throughput", "auto", "height", ("a", "b"), 1 << 30, 4, 2.5, "int8")
+
+
+def _options(data: bytes) -> None:
+    found = read_options(data.decode("utf-8", "surrogateescape"))
+    again = read_options(json.dumps(options_document(found)))
+    expect(again == found, "options are others after a round trip")
+
+
+class _Node:
+    """As much of an agent as answers at once."""
+
+    name, version, fingerprint = "pi", "1", "f" * 64
+
+    def live(self) -> bool:
+        return True
+
+    def ready(self, model: str | None) -> tuple[bool, str]:
+        return True, ""
+
+    def models(self) -> Sequence[ModelCard]:
+        return [CARD]
+
+    def model(self, name: str) -> ModelCard | None:
+        return CARD if name == CARD.name else None
+
+    async def infer(
+        self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float, client: str = ""
+    ) -> InferResult:
+        return InferResult({"y": inputs["x"]}, Epoch(1, 1), 0.001)
+
+    async def deploy(self, name: str, folder: Path, options: DeployOptions, progress: Progress) -> dict[str, Any]:
+        for path in folder.rglob("*"):
+            expect(path.resolve().is_relative_to(folder.resolve()), f"{path} left the folder")
+        return {"name": name, "devices": [], "notes": []}
+
+    async def undeploy(self, name: str) -> None:
+        if name != CARD.name:
+            raise UnknownDeployment("there is none")
+
+    def status(self) -> dict[str, Any]:
+        return {"name": self.name, "leader": self.name, "term": 1, "members": [], "computed": 0}
+
+    def devices(self) -> dict[str, Any]:
+        return {"devices": [], "links": []}
+
+    def plan(self, name: str) -> dict[str, Any]:
+        return {"strategy": "single"}
+
+    async def trace(self, name: str, seconds: float) -> dict[str, Any]:
+        if not 0 < seconds <= 600:
+            raise RequestError("too long")
+        return {"model": name}
+
+    async def traced(self, name: str) -> dict[str, Any]:
+        raise RequestError("none is being taken")
+
+
+CREDENTIAL = "open-sesame-" + "0" * 32
+
+
+class _Transport(asyncio.Transport):
+    """Takes what the server says, and is told to the server to come from this machine."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 6)})
+        self.said = bytearray()
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.said += data
+
+    def writelines(self, list_of_data: Any) -> None:
+        for data in list_of_data:
+            self.write(data)
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def pause_reading(self) -> None:
+        """Nothing more comes anyhow."""
+
+    def resume_reading(self) -> None:
+        """Nothing more comes anyhow."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class _Logged(logging.Handler):
+    """What the server was surprised by."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+
+
+TURNS = 12
+"""Of the event loop, which a request on a connection takes at most before it waits for something that does not come."""
+LIMITS = Limits(request_bytes=1 << 20, all_requests_bytes=2 << 20, upload_bytes=1 << 20, linger_s=0.0)
+
+
+@contextmanager
+def _connections() -> Iterator[Take]:
+    """Each case is all that a client says on one connection. What comes back is HTTP, and no surprise is logged."""
+    loop, logged = asyncio.new_event_loop(), _Logged()
+    logging.getLogger("edgepart").addHandler(logged)
+    logging.getLogger("asyncio").addHandler(logged)
+    with tempfile.TemporaryDirectory() as folder:
+        server = HttpServer(_Node(), CREDENTIAL, limits=LIMITS, spool=Path(folder))
+        loop.run_until_complete(server.start())
+        assert server._runner is not None and server._runner.server is not None
+        factory = server._runner.server
+
+        def take(data: bytes) -> None:
+            transport, protocol = _Transport(), factory()
+            loop.run_until_complete(_talk(protocol, transport, data))
+            expect(not logged.lines, "\n".join(logged.lines))
+            said = bytes(transport.said)
+            expect(not said or said.startswith(b"HTTP/1."), f"the answer begins with {said[:40]!r}")
+            expect(b" 500 " not in said[:16], said[:400].decode("latin-1"))
+
+        yield take
+        loop.run_until_complete(server.stop())
+    loop.close()
+
+
+async def _talk(protocol: Any, transport: _Transport, data: bytes) -> None:
+    protocol.connection_made(transport)
+    protocol.data_received(data)
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    protocol.eof_received()
+    protocol.connection_lost(None)
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def _request(method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+ADMIN = f"Authorization: Bearer {CREDENTIAL}"
+
+
+def _form(*parts: tuple[str, str, bytes]) -> bytes:
+    lines = b"".join(
+        f'--xx\r\nContent-Disposition: form-data; name="{name}"{file}\r\n\r\n'.encode() + data + b"\r\n"
+        for name, file, data in parts
+    )
+    return lines + b"--xx--\r\n"
+
+
+def _connection_seeds() -> list[bytes]:
+    asked = json.dumps({"inputs": [_entry("x", "FP32", [1, 2], data=[1, 2]), _entry("t", "BYTES", [1], data=["a"])]}).encode()
+    pieces = encode_request({"x": np.ones((1, 2), np.float32), "t": np.array(["a"], object)}, ["y"], 2.0)
+    binary, length = b"".join(map(bytes, pieces)), f"Inference-Header-Content-Length: {len(pieces[0])}"
+    infer = "/v2/models/net/infer"
+    form = _form(("options", "", b'{"strategy": "auto"}'), ("file", '; filename="m.onnx"', b"graph"),
+                 ("file", '; filename="sub%2Fw"', b"w" * 50))  # fmt: skip
+    kind = "Content-Type: multipart/form-data; boundary=xx"
+    chunks = b"5\r\n" + asked[:5] + b"\r\n%x\r\n" % (len(asked) - 5) + asked[5:] + b"\r\n0\r\n\r\n"
+    chunked = _request("POST", infer, b"", "Transfer-Encoding: chunked") + chunks
+    paths = ("/", "/metrics", "/api/status", "/api/devices", "/api/models", "/api/models/net/plan", "/v2", "/v2/models/net",
+             "/v2/models", "/v2/health/live", "/v2/models/net/versions/1/ready", "/v2/models/net/config")  # fmt: skip
+    return [
+        _request("POST", infer, asked, "Accept-Encoding: gzip"),
+        _request("POST", infer, binary, length, "Connection: close"),
+        _request("POST", infer, binary, length) + _request("GET", "/v2"),
+        chunked,
+        _request("POST", "/api/deployments/m?wait=0", form, kind, ADMIN),
+        _request("POST", "/api/deployments/m", form, kind, ADMIN, "Expect: 100-continue"),
+        _request("DELETE", "/api/deployments/net", b"", ADMIN, "Origin: http://localhost"),
+        _request("POST", "/api/models/net/trace?seconds=5", b"", ADMIN),
+        _request("DELETE", "/api/models/net/trace", b"", ADMIN),
+        *(_request("GET", path, b"", "X-Forwarded-For: 1.2.3.4" if path == "/v2" else "Accept: */*") for path in paths),
+    ]
+
+
+TARGETS = (
+    Target("HTTP: JSON bodies", lambda: [json.dumps(JSON_BODY).encode()], plainly(_json_body), (RequestError,), Json()),
+    Target("HTTP: binary bodies", _binary_seeds, plainly(_binary_body), (RequestError,), Headed(Json())),
+    Target("HTTP: options", lambda: [json.dumps(options_document(OPTIONS)).encode(), b"{}"], plainly(_options), (UsageError,),
+           Json()),
+    Target("HTTP: connections", _connection_seeds, _connections, (), Bytes(), 0.1),
+)  # fmt: skip

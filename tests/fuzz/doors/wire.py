@@ -1,0 +1,140 @@
+"""The doors of the agents' own protocol: frames, every kind of message, arrays, spans."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from edgepart.agent.arrays import pack_arrays, unpack_arrays
+from edgepart.agent.frames import MEMBER, UNAUTHENTICATED, Decoder, Frame, Limits, encode, parse_frame
+from edgepart.agent.joining import JOIN_KINDS
+from edgepart.agent.links import LINK_KINDS
+from edgepart.agent.post import CONTROL_KINDS, DATA_KINDS
+from edgepart.agent.records import Kinds, frame_to_message, message_to_frame
+from edgepart.agent.rounding import Rounded, restored, rounded
+from edgepart.agent.spans import Span, Subject, pack, unpack
+from edgepart.planner.errors import FrameError
+from tests.fuzz.doors.samples import sample
+from tests.fuzz.forms import Bytes, Frames, Headed, MessagePack, headed, parted
+from tests.fuzz.target import Target, expect, plainly
+
+SMALL = Limits(header_bytes=4096, payload_bytes=4096)
+
+
+def _stream(*frames: Frame) -> bytes:
+    return b"".join(bytes(piece) for frame in frames for piece in encode(frame))
+
+
+def _frames(data: bytes) -> None:
+    """In pieces; a decoder that has refused once does so for ever, and holds nothing."""
+    decoder, step = Decoder(SMALL), 1 + data[-1] if data else 1
+    got: list[Frame] = []
+    try:
+        for at in range(0, len(data), step):
+            got += decoder.feed(data[at : at + step])
+    except FrameError:
+        try:
+            decoder.feed(b"")
+        except FrameError:
+            raise
+        expect(False, "a broken stream goes on")
+    again = Decoder(MEMBER).feed(_stream(*got))
+    expect([(f.kind, repr(f.header), bytes(f.body)) for f in again] == [(f.kind, repr(f.header), bytes(f.body)) for f in got],
+           "frames are others after a round trip")  # fmt: skip
+
+
+def _frame_seeds() -> list[bytes]:
+    plain = {"a": 1, "b": (2.5, None, True), "c": {"d": b"e"}, "f": "g" * 40}
+    one, two = Frame("Echo", plain, (b"x" * 70,)), Frame("Cancel", {})
+    return [_stream(one), _stream(two, one, two), _stream(Frame("", {})), b""]
+
+
+def _messages(registry: Kinds, limits: Limits) -> tuple[Callable[[bytes], None], Callable[[], list[bytes]]]:
+    def take(data: bytes) -> None:
+        for frame in Decoder(limits).feed(data):
+            message = frame_to_message(frame, registry)
+            told = message_to_frame(message, frame.payload)
+            again = frame_to_message(Decoder(MEMBER).feed(_stream(told))[0], registry)
+            expect(repr(again) == repr(message), f"{frame.kind} is another after a round trip")
+
+    def seeds() -> list[bytes]:
+        draw = random.Random(7)
+        found = [message_to_frame(sample(cls, draw)) for cls in registry.values() for _ in range(4)]
+        return [_stream(frame) for frame in found]
+
+    return take, seeds
+
+
+VALUES: tuple[Any, ...] = (
+    np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((0, 2), np.int64), np.array(5, np.uint8), None,
+    np.array(["a", "é", b"x"], object), [np.ones(2), {"k": 1.5, "l": "t"}], {1: np.ones(1, np.float16), 2: None},
+    rounded(np.arange(3000, dtype=np.float32).reshape(1, 30, 100), "int8"),
+    rounded(np.arange(32, dtype=np.float32), "float16"),
+)  # fmt: skip
+
+
+def _packed(values: Sequence[Any]) -> bytes:
+    metas, buffers = pack_arrays(values)
+    return headed(msgpack.packb(metas, unicode_errors="surrogatepass"), b"".join(map(bytes, buffers)))
+
+
+def _arrays(data: bytes) -> None:
+    """The metas come in a frame's header, as they do on the wire."""
+    head, payload = parted(data)
+    frame = parse_frame(b"\x92\xa1x\x81\xa1m" + head, memoryview(payload))
+    metas = frame.header["m"]
+    if not isinstance(metas, tuple):
+        raise FrameError("records.py takes care of that")
+    values = unpack_arrays(metas, memoryview(payload))
+    for value in values:
+        if isinstance(value, Rounded):
+            expect(restored(value).shape == value.shape, "a rounded array has another shape")
+            float(value.error)
+    metas, buffers = pack_arrays(values)
+    again = unpack_arrays(metas, memoryview(b"".join(map(bytes, buffers))))
+    expect(list(map(_shown, again)) == list(map(_shown, values)), "arrays are others after a round trip")
+
+
+def _shown(value: Any) -> Any:
+    """Comparable, whatever is in it."""
+    match value:
+        case np.ndarray() if value.dtype.hasobject:
+            return ("texts", value.shape, repr(value.tolist()))
+        case np.ndarray():
+            return (str(value.dtype), value.shape, value.tobytes())
+        case Rounded():
+            return (value.kind, value.shape, value.data.tobytes())
+        case list():
+            return [_shown(item) for item in value]
+        case dict():
+            return [(key, _shown(item)) for key, item in value.items()]
+    return repr(value)
+
+
+SPANS = [Span("compute", "wait", 1.0, 2.0), Span("to a", "send", 0.0, 1e-9, Subject("net"), "x", "b", 3, 4, 0.5)]
+
+
+def _spans(data: bytes) -> None:
+    found = unpack(data)
+    expect(repr(unpack(pack(found))) == repr(found), "spans are others after a round trip")
+
+
+_control, _control_seeds = _messages(CONTROL_KINDS, MEMBER)
+_data, _data_seeds = _messages(DATA_KINDS, MEMBER)
+_link, _link_seeds = _messages(LINK_KINDS, MEMBER)
+_join, _join_seeds = _messages(JOIN_KINDS, UNAUTHENTICATED)
+
+TARGETS = (
+    Target("frames", _frame_seeds, plainly(_frames), (FrameError,), Bytes()),
+    Target("control messages", _control_seeds, plainly(_control), (FrameError,), Frames()),
+    Target("data messages", _data_seeds, plainly(_data), (FrameError,), Frames()),
+    Target("link messages", _link_seeds, plainly(_link), (FrameError,), Frames()),
+    Target("join messages", _join_seeds, plainly(_join), (FrameError,), Frames()),
+    Target("arrays", lambda: [_packed([v]) for v in VALUES] + [_packed(VALUES)], plainly(_arrays), (FrameError,),
+           Headed(MessagePack())),
+    Target("spans", lambda: [pack(SPANS), pack([])], plainly(_spans), (FrameError,), MessagePack()),
+)  # fmt: skip

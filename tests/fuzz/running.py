@@ -1,0 +1,168 @@
+"""Running: gives a target its cases, keeps those that got somewhere new, and says what went wrong. Door: a process of its
+own, with limits on its memory and its time.
+
+A case that ends at a place in the code where none ended before is kept and mutated further. That is a coarse coverage,
+which costs nothing: the place is read off the traceback of the refusal.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import signal
+import time
+import traceback
+from dataclasses import dataclass, field
+from types import FrameType, TracebackType
+from typing import Any
+
+from edgepart.planner.errors import InternalError
+from tests.fuzz.target import HANG_S, LARGEST_BYTES, MEMORY_BYTES, Target
+
+MOST_KEPT = 512
+MOST_FOUND = 20
+"""Different findings of one target; then it is given up."""
+
+Place = tuple[Any, ...]
+
+
+class Hang(BaseException):
+    """A case took more CPU time than it may. (Not more time: others may have the processor.)"""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A case that broke the law."""
+
+    case: bytes
+    error: str
+    """Its last lines."""
+
+
+@dataclass
+class Tally:
+    """What became of a target's cases."""
+
+    name: str
+    cases: int = 0
+    accepted: int = 0
+    kept: int = 0
+    """Places where cases ended."""
+    cpu_s: float = 0.0
+    slowest_s: float = 0.0
+    """CPU time of the slowest case."""
+    grown_bytes: int = 0
+    """By how much the process's largest size grew."""
+    findings: dict[Place, Finding] = field(default_factory=dict)
+
+
+def run(target: Target, cases: int, seed: int, *, limited: bool = True) -> Tally:
+    """So many cases, seeds first. `limited` bounds this process's memory for good."""
+    draw = random.Random(f"{seed} {target.name}")
+    with target.door() as take:
+        trial = _Trial(target, take, draw)
+        before = _peak_bytes()
+        if limited:
+            _limit_memory()
+        _arm()
+        try:
+            trial.go(cases)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+    trial.tally.grown_bytes = _peak_bytes() - before
+    return trial.tally
+
+
+class _Trial:
+    """One run over a target."""
+
+    def __init__(self, target: Target, take: Any, draw: random.Random) -> None:
+        self._target = target
+        self._take = take
+        self._draw = draw
+        self._seeds = list(target.seeds())
+        self._kept = list(self._seeds)
+        self._places: set[Place] = set()
+        self.tally = Tally(target.name)
+
+    def go(self, cases: int) -> None:
+        began_s = time.process_time()
+        for number in range(cases):
+            self._try(self._case(number))
+            if len(self.tally.findings) >= MOST_FOUND:
+                break
+        self.tally.cpu_s = time.process_time() - began_s
+        self.tally.kept = len(self._places)
+
+    def _case(self, number: int) -> bytes:
+        if number < len(self._seeds):
+            return self._seeds[number]
+        data = self._kept[int(self._draw.random() * len(self._kept))]
+        return self._target.form.mutated(self._draw, data, self._kept, LARGEST_BYTES)
+
+    def _try(self, case: bytes) -> None:
+        tally = self.tally
+        tally.cases += 1
+        signal.setitimer(signal.ITIMER_PROF, HANG_S)
+        began_s = time.process_time()
+        place = outcome(self._target, self._take, case)
+        tally.slowest_s = max(tally.slowest_s, time.process_time() - began_s)
+        tally.accepted += place == ()
+        if isinstance(place, Broken):
+            self.tally.findings.setdefault(place.place, Finding(case, place.error))
+        elif place not in self._places:
+            self._places.add(place)
+            if len(self._kept) < MOST_KEPT:
+                self._kept.append(case)
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The law was."""
+
+    place: Place
+    error: str
+
+
+def outcome(target: Target, take: Any, case: bytes) -> Place | Broken:
+    """Where the case ended; () where it was taken."""
+    try:
+        take(case)
+    except InternalError as error:
+        return _broken(error)
+    except target.refusals as error:
+        return _place(error.__traceback__)
+    except (Exception, Hang) as error:
+        return _broken(error)
+    return ()
+
+
+def _broken(error: BaseException) -> Broken:
+    place = (type(error).__name__, *_place(error.__traceback__)[-2:])
+    return Broken(place, "".join(traceback.format_exception(error)[-6:]))
+
+
+def _place(trace: TracebackType | None) -> Place:
+    found = []
+    while trace is not None:
+        found.append((trace.tb_frame.f_code.co_filename[-24:], trace.tb_lineno))
+        trace = trace.tb_next
+    return tuple(found[:30])
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _limit_memory() -> None:
+    with open("/proc/self/statm") as statm:
+        pages = int(statm.read().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
+def _arm() -> None:
+    def ring(number: int, frame: FrameType | None) -> None:
+        raise Hang(f"a case takes longer than {HANG_S:g} s of CPU time")
+
+    signal.signal(signal.SIGPROF, ring)

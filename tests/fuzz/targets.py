@@ -1,0 +1,20 @@
+"""All the doors."""
+
+from __future__ import annotations
+
+from tests.fuzz.doors import http, identity, mqtt, plans, state, wire
+from tests.fuzz.target import Target
+
+TARGETS: tuple[Target, ...] = (
+    *wire.TARGETS,
+    *identity.TARGETS,
+    *mqtt.TARGETS,
+    *http.TARGETS,
+    *state.TARGETS,
+    *plans.TARGETS,
+)
+
+
+def named(name: str) -> Target:
+    """KeyError where there is none."""
+    return {target.name: target for target in TARGETS}[name]
