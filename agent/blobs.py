@@ -24,7 +24,7 @@ from edgepart.agent.frames import Buffer
 from edgepart.agent.gathering import Gathering
 from edgepart.agent.pace import UNKNOWN_BYTES_S, Pace, part_bytes
 from edgepart.agent.soundness import Soundness
-from edgepart.agent.store import Partial, Source, Store, manifest_from_json, manifest_to_json
+from edgepart.agent.store import Partial, Source, Store, manifest_from_text, manifest_to_json
 from edgepart.planner.errors import EdgepartError, FrameError, PeerError, Unavailable
 from edgepart.planner.plan import Plan, WeightRef, pack_region, unpack_region
 from edgepart.planner.region import Array
@@ -197,7 +197,7 @@ class Fetching:
                 answer, _ = await self._asks.ask(node, WantFiles(0, digest))
                 if answer.error:
                     raise Unavailable(answer.error)
-                manifest = manifest_from_json(_json(answer.manifest))
+                manifest = manifest_from_text(answer.manifest)
                 if manifest.digest != digest:
                     raise PeerError(f"lists other files than those of model {digest}")
             except (Unavailable, PeerError) as error:
@@ -313,10 +313,3 @@ class Fetching:
 def _nobody(what: str, refusals: Mapping[str, str]) -> Unavailable:
     told = "; ".join(f"{node}: {why}" for node, why in refusals.items())
     return Unavailable(f"{what} could not be fetched: {told or 'no member holds it'}")
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise PeerError(f"a list of files that is no JSON: {error}") from error

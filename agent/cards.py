@@ -12,6 +12,7 @@ from typing import Any
 
 from edgepart.agent.control import Card
 from edgepart.planner.cluster import Cluster, Device, Link, Medium, from_json, to_json
+from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import FrameError, UsageError
 from edgepart.planner.twins import levelled
 
@@ -59,7 +60,7 @@ def write(measured: Measured) -> bytes:
 def read(document: bytes) -> Measured:
     """FrameError where the document is no card."""
     try:
-        parsed = json.loads(document)
+        parsed = parse_json(document)
         cluster = from_json({"devices": [parsed["device"]]})
         links = {str(node): Link(**_numbers(entry)) for node, entry in parsed["links"].items()}
         together = _together(parsed["together"]) if "together" in parsed else None

@@ -8,7 +8,6 @@ leads to all of the old bytes or to all of the new ones. Folders that are made o
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import secrets
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError:
         return None
     try:
-        return json.loads(data)
+        return parse_json(data)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged ({error}); move it away to start without it") from error
 

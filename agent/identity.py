@@ -25,6 +25,7 @@ from edgepart.agent import certificates
 from edgepart.agent.ciphers import grant_chacha
 from edgepart.agent.options import Address
 from edgepart.agent.store import write_atomic
+from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import NotAuthorised, UsageError
 
 
@@ -86,7 +87,7 @@ class Identity:
         """Node ids that are out. Read at every connection, so that a change counts at once."""
         path = self.directory / "revoked.json"
         try:
-            listed = json.loads(path.read_bytes())["nodes"]
+            listed = parse_json(path.read_bytes())["nodes"]
         except FileNotFoundError:
             return frozenset()
         except (ValueError, KeyError, TypeError) as error:
@@ -198,7 +199,7 @@ def load(state: Path) -> Identity:
         if len(admin) < 32:
             raise ValueError("admin holds no credential")
         members = tuple(
-            (str(host), int(port)) for host, port in json.loads((directory / "members.json").read_bytes())
+            (str(host), int(port)) for host, port in parse_json((directory / "members.json").read_bytes())
         )
     except (OSError, ValueError, TypeError, NotAuthorised) as error:
         raise UsageError(

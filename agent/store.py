@@ -37,6 +37,7 @@ from edgepart.agent.durable import NEW, move, read_json
 from edgepart.agent.durable import write_atomic as write_atomic
 from edgepart.planner.blobs import cut
 from edgepart.planner.digests import joint_digest
+from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import EdgepartError, PeerError, Unavailable, UsageError
 from edgepart.planner.graph import Constant, Graph
 from edgepart.planner.plan import Plan, WeightRef
@@ -105,6 +106,14 @@ def manifest_from_json(document: Any) -> Manifest:
     if not files or len({file.path for file in files}) < len(files):
         raise PeerError("a model's list of files is empty, or names one twice")
     return Manifest(files)
+
+
+def manifest_from_text(text: str) -> Manifest:
+    """As a member sends it. PeerError where it is none."""
+    try:
+        return manifest_from_json(parse_json(text))
+    except ValueError as error:
+        raise PeerError(f"a list of files that is no JSON: {error}") from error
 
 
 class Store:

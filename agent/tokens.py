@@ -21,6 +21,7 @@ from pathlib import Path
 
 from edgepart.agent import identity
 from edgepart.agent.store import write_atomic
+from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import NotAuthorised, UsageError
 
 INIT_TTL_S, INIT_USES = 24 * 3600.0, 16
@@ -149,7 +150,7 @@ def _cards(state: Path) -> Iterator[dict[str, TokenCard]]:
 
 def _read(path: Path) -> dict[str, TokenCard]:
     try:
-        cards = [TokenCard(**entry) for entry in json.loads(path.read_bytes())["tokens"]]
+        cards = [TokenCard(**entry) for entry in parse_json(path.read_bytes())["tokens"]]
         return {card.token_id: card for card in cards}
     except FileNotFoundError:
         return {}

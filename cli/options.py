@@ -6,7 +6,6 @@ Door: it reads the state directory and the environment; no network.
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -19,6 +18,7 @@ import typer
 from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.options import state_folder
 from edgepart.cli.agent import MQTT_PASSWORD
+from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.rounding import KINDS
 
@@ -133,7 +133,7 @@ def target_of(agent: str | None, state: Path | None) -> Target:
         return Target(f"{url.scheme}://{url.netloc}", folder)
     announced = folder / "agent.json"
     try:
-        url_text = json.loads(announced.read_text())["http"]
+        url_text = parse_json(announced.read_text())["http"]
     except FileNotFoundError:
         raise Unavailable(
             f"no agent runs with state {folder}: start one with `edgepart agent --state {folder}`, or name "

@@ -18,6 +18,7 @@ import typer
 from edgepart.agent.garbage import collect_seldom
 from edgepart.cli.options import Agent, State, TransferDtype, target_of
 from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
+from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import UsageError
 from edgepart.planner.rounding import EXACT, checked
 
@@ -200,7 +201,7 @@ def read_cluster(path: Path | None) -> Cluster:
         print("no --cluster: measuring this machine, the only device of this plan", file=sys.stderr)
         return Cluster((probe_device(platform.node() or "here", os.cpu_count() or 1),))
     try:
-        return from_json(json.loads(path.read_text()))
+        return from_json(parse_json(path.read_text()))
     except OSError as error:
         raise UsageError(f"--cluster {path}: {error.strerror}; give the path of a cluster.json") from error
     except ValueError as error:

@@ -12,7 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
-from edgepart.agent.gateway.buffers import Buffers, padded
+from edgepart.agent.gateway.buffers import padded
+from edgepart.agent.gateway.deliveries import Deliveries
 from edgepart.planner.errors import (
     EdgepartError,
     Infeasible,
@@ -77,7 +78,9 @@ def document_response(document: Any, status: int = 200) -> web.Response:
     return web.json_response(document, status=status, headers={"Cache-Control": "no-store"})
 
 
-def tensor_response(head: bytes, buffers: Sequence[bytes | memoryview], accepted: str) -> web.Response:
+def tensor_response(
+    head: bytes, buffers: Sequence[bytes | memoryview], accepted: str, deliveries: Deliveries
+) -> web.Response:
     """Protocol v2's answer: its JSON, and the binary data after it, which is not copied. `accepted` is the request's
     Accept-Encoding."""
     kind = "application/octet-stream" if buffers else "application/json"
@@ -87,11 +90,11 @@ def tensor_response(head: bytes, buffers: Sequence[bytes | memoryview], accepted
         headers["Inference-Header-Content-Length"] = str(len(head))
     coding = wanted_coding(accepted)
     if not coding or len(head) + sum(map(len, buffers)) < COMPRESS_FROM_BYTES:
-        return web.Response(body=Buffers((head, *buffers), kind) if buffers else head, headers=headers)
+        return web.Response(body=deliveries.answer((head, *buffers), kind), headers=headers)
     body = b"".join((head, *buffers))
     headers["Content-Encoding"] = coding
     body = gzip.compress(body, 1) if coding == "gzip" else zlib.compress(body, 1)
-    return web.Response(body=body, headers=headers)
+    return web.Response(body=deliveries.answer((body,), kind), headers=headers)
 
 
 def wanted_coding(accepted: str) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from aiohttp import web
 
 from edgepart.agent.gateway.buffers import ALIGN_BYTES
+from edgepart.agent.gateway.places import Places
 from edgepart.planner.errors import RequestError, Unavailable
 
 
@@ -24,23 +25,36 @@ class Limits:
     memory."""
     all_requests_bytes: int = 512 << 20
     """Of all inference requests that are being read or run. Beyond it clients are told to come back."""
+    all_answers_bytes: int = 512 << 20
+    """Of all answers that clients have not read yet. Beyond it those are given up that read slowest."""
     in_flight: int = 256
-    """Inference requests at once. Fewer keep the queue short; more make fewer clients try again."""
+    """Inference requests at once, once their bodies are in. Fewer keep the queue short; more make fewer clients try again."""
+    reading: int = 512
+    """Inference requests whose bodies are on their way in. Beyond it the one that takes longest is given up."""
     upload_bytes: int = 64 << 30
     """Of one deployment's files; the disk's free space bounds it as well."""
     upload_files: int = 4096
     stall_s: float = 20.0
-    """How long a body may stand still."""
+    """How long a body, or a client that reads an answer, may stand still."""
+    least_bytes_per_s: float = 4096.0
+    """Of a body, and of an answer, after its first `stall_s`. What trickles is cut off; less lets slower links in."""
     body_s: float = 300.0
-    """How long an inference request's body may take in all; a body that trickles is cut off then."""
+    """How long an inference request's body may take in all, and how long reading an answer."""
     head_s: float = 20.0
     """How long a connection may take to say what it wants."""
     linger_s: float = 2.0
     """How long what is left of a refused body is still read, so that the client sees why it was refused."""
-    connections: int = 1024
+    connections: int = 4096
+    """At once. Beyond it one that idles is closed, of the client that has most; the files that the process may open bound
+    it as well."""
     deadline_s: float = 60.0
     """Of an inference request that names none."""
     longest_deadline_s: float = 3600.0
+
+    def until(self, began: float, now: float, nbytes: int) -> float:
+        """Until when something more has to come, of what began then and has brought so many bytes by now."""
+        fast_enough = began + self.stall_s + nbytes / self.least_bytes_per_s
+        return min(now + self.stall_s, fast_enough, began + self.body_s)
 
 
 class TooLarge(RequestError):
@@ -48,50 +62,73 @@ class TooLarge(RequestError):
 
 
 class Bodies:
-    """The account of the memory that request bodies take."""
+    """The account of requests: whose bodies come in, and who is served."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.held_bytes = 0
-        self.in_flight = 0
+        self._places = Places(limits.in_flight)
+        self._reading: dict[asyncio.Timeout, None] = {}
+        """Bodies that are on their way in, the oldest first."""
+
+    @property
+    def in_flight(self) -> int:
+        return self._places.taken
 
     @asynccontextmanager
     async def read(
         self, request: web.Request, align_at: int | None = None
     ) -> AsyncIterator[bytearray | memoryview]:
         """The whole body, accounted for until the block ends; its byte `align_at` lies where any array may begin.
-        TooLarge, Unavailable, or RequestError when too slow."""
+        TooLarge, Unavailable, or RequestError when too slow. A place is taken once the body is in, so that who sends it
+        slowly keeps nobody out."""
         announced = request.content_length or 0
         if announced > self.limits.request_bytes:
             raise TooLarge(f"the body has {announced} bytes; the limit is {self.limits.request_bytes}")
-        if self.in_flight >= self.limits.in_flight:
-            raise Unavailable(f"{self.in_flight} requests are in flight here, and no more are taken now")
+        client, now = client_of(request), asyncio.get_running_loop().time
+        self._places.check(client)
         # What is compressed or in chunks says nothing of its size.
         place = _Place(announced, align_at or 0) if not request.headers.get("Content-Encoding") else _Place()
-        self.in_flight += 1
         try:
             try:
                 await self._fill(place, request)
             except TimeoutError:
                 message = f"the body stood still or took too long; {place.nbytes} bytes came"
                 raise RequestError(message) from None
-            yield place.filled()
+            self._places.take(client)
+            try:
+                yield place.filled()
+            finally:
+                self._places.leave(client, now())
         finally:
             self.held_bytes -= place.nbytes
-            self.in_flight -= 1
 
     async def _fill(self, place: _Place, request: web.Request) -> None:
         now = asyncio.get_running_loop().time
-        until = now() + self.limits.body_s
-        async with asyncio.timeout_at(until) as timer:
-            while True:
-                timer.reschedule(min(now() + self.limits.stall_s, until))
-                # Not readany, which puts together what came in pieces: that is done here, once.
-                data, ends_a_chunk = await request.content.readchunk()
-                if data:
-                    self._take(place, data)
-                elif not ends_a_chunk:
-                    return
+        began = now()
+        self._make_room(began)
+        async with asyncio.timeout(None) as timer:
+            self._reading[timer] = None
+            try:
+                while True:
+                    if timer in self._reading:  # else it was given up just now
+                        timer.reschedule(self.limits.until(began, now(), place.nbytes))
+                    # Not readany, which puts together what came in pieces: that is done here, once.
+                    data, ends_a_chunk = await request.content.readchunk()
+                    if data:
+                        self._take(place, data)
+                    elif not ends_a_chunk:
+                        return
+            finally:
+                self._reading.pop(timer, None)
+
+    def _make_room(self, now: float) -> None:
+        """Gives up the body that has taken longest, where there are as many as there may be."""
+        while len(self._reading) >= self.limits.reading:
+            oldest = next(iter(self._reading))
+            del self._reading[oldest]
+            if not oldest.expired():
+                oldest.reschedule(now)
 
     def _take(self, place: _Place, data: bytes) -> None:
         if place.nbytes + len(data) > self.limits.request_bytes:
@@ -100,6 +137,11 @@ class Bodies:
             raise Unavailable("the requests in flight here take all the memory they may; try again")
         place.add(data)
         self.held_bytes += len(data)
+
+
+def client_of(request: web.Request) -> str:
+    """Whom places and turns are counted by: the address that the request comes from."""
+    return request.remote or ""
 
 
 class _Place:

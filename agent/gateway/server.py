@@ -31,6 +31,8 @@ _http_log = logging.getLogger(f"{__name__}.aiohttp")
 READ_AHEAD_BYTES = 512 << 10
 """A connection holds up to twice as much that nobody has read yet, and is then left to wait. An image of 224 x 224 in
 float32 comes in without a pause; more lets a client take more memory that no limit counts."""
+BACKLOG = 1024
+"""Connections that the system takes before this process does; a flood of newcomers waits there for a moment."""
 
 
 class HttpServer:
@@ -80,11 +82,13 @@ class HttpServer:
             shutdown_timeout=5.0,
         )
         await self._runner.setup()
+        if self._runner.server is not None:
+            silence.watch(self._runner.server)
         try:
             if self._listener is not None:
-                await web.SockSite(self._runner, self._listener).start()
+                await web.SockSite(self._runner, self._listener, backlog=BACKLOG).start()
             else:
-                await web.TCPSite(self._runner, self._host, self._port).start()
+                await web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG).start()
         except OSError as error:
             await self._runner.cleanup()
             where = format_address((self._host, self._port))
@@ -93,7 +97,7 @@ class HttpServer:
             ) from error
         self._port = int(self._runner.addresses[0][1])
         if self._runner.server is not None:
-            self._watch = asyncio.create_task(silence.watch(self._runner.server), name="http-silence")
+            self._watch = asyncio.create_task(silence.sweep_for_ever(), name="http-silence")
         return self.url
 
     @property

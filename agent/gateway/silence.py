@@ -1,17 +1,27 @@
-"""Silence: closes connections that take a place and ask for nothing, which aiohttp itself leaves open.
-Door: aiohttp.
+"""Silence: closes connections that take a place and ask for nothing, which aiohttp itself leaves open, and makes room for new
+ones. Door: aiohttp.
 
-A kept-alive connection that has been answered before is aiohttp's own business (its keep-alive timer).
+A kept-alive connection that has been answered before is aiohttp's own business (its keep-alive timer), as long as there is
+room.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
+import socket
+from collections.abc import Callable
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from edgepart.agent.gateway.bodies import Limits
+
+SPARE_FILES = 256
+"""That the process may open besides clients' connections: links, models, weights."""
+MOST_FILES = 16384
+"""More than that this process does not ask the system for."""
 
 
 class Silence:
@@ -19,35 +29,104 @@ class Silence:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._heard: set[asyncio.BaseProtocol] = set()
+        self._most = min(limits.connections, max(1, open_files() - SPARE_FILES))
+        self._heard: set[Any] = set()
         """Connections on which a whole request head has come."""
-        self._since: dict[asyncio.BaseProtocol, float] = {}
-        """When each other one was seen first."""
+        self._came: dict[Any, tuple[str, asyncio.Transport, float]] = {}
+        """All: from which address, what to end it with, since when it is there."""
+        self._idle: dict[str, dict[Any, None]] = {}
+        """By address, those that ask for nothing now; who has done so for longest first."""
 
     @property
     def middleware(self) -> Middleware:
         @web.middleware
         async def hear(request: web.Request, handler: Handler) -> web.StreamResponse:
-            self._heard.add(request.protocol)
-            return await handler(request)
+            connection = request.protocol
+            if connection not in self._heard:
+                self._heard.add(connection)
+                _let_go(connection.transport, self._limits.stall_s)
+            self._set_busy(connection)
+            try:
+                return await handler(request)
+            finally:
+                self._set_idle(connection)
 
         return hear
 
-    async def watch(self, server: web.Server) -> None:
+    def watch(self, server: web.Server) -> None:
+        """From now on."""
+        server.connection_made = self._seen(server.connection_made)  # type: ignore[method-assign]
+        server.connection_lost = self._unseen(server.connection_lost)  # type: ignore[method-assign]
+
+    async def sweep_for_ever(self) -> None:
         """Until cancelled."""
         while True:
-            self.sweep(server, asyncio.get_running_loop().time())
             await asyncio.sleep(self._limits.head_s / 2)
+            self.sweep(asyncio.get_running_loop().time())
 
-    def sweep(self, server: web.Server, now: float) -> None:
-        """Closes what has been silent for too long; beyond the limit of connections, all that are silent."""
-        connections = set(server.connections)
-        self._heard &= connections
-        self._since = {one: since for one, since in self._since.items() if one in connections}
-        crowded = len(connections) > self._limits.connections
-        for connection in connections:
-            if connection in self._heard or connection.transport is None:
-                continue
-            since = self._since.setdefault(connection, now)
-            if crowded or now - since >= self._limits.head_s:
-                connection.transport.abort()
+    def sweep(self, now: float) -> None:
+        """Ends what has been silent for too long."""
+        for connection, (_, transport, since) in list(self._came.items()):
+            if connection not in self._heard and now - since >= self._limits.head_s:
+                transport.abort()
+
+    def _seen(self, before: Callable[[Any, asyncio.Transport], None]) -> Callable[[Any, asyncio.Transport], None]:
+        def made(connection: Any, transport: asyncio.Transport) -> None:
+            before(connection, transport)
+            address = str((transport.get_extra_info("peername") or ("",))[0])
+            self._came[connection] = address, transport, asyncio.get_running_loop().time()
+            if len(self._came) > self._most:
+                self._make_room(transport)
+            self._set_idle(connection)
+
+        return made
+
+    def _unseen(self, before: Callable[..., None]) -> Callable[..., None]:
+        def lost(connection: Any, error: BaseException | None = None) -> None:
+            before(connection, error)
+            self._set_busy(connection)
+            self._came.pop(connection, None)
+            self._heard.discard(connection)
+
+        return lost
+
+    def _make_room(self, newest: asyncio.Transport) -> None:
+        """Ends an idle connection of the client that has most of them; where all are busy, the one that comes."""
+        fullest = max(self._idle.values(), key=len, default=None)
+        if not fullest:
+            newest.abort()
+            return
+        oldest = next(iter(fullest))
+        self._set_busy(oldest)
+        self._came[oldest][1].abort()
+
+    def _set_busy(self, connection: Any) -> None:
+        """Not among the idle; it may be gone."""
+        known = self._came.get(connection)
+        if known is not None and (idle := self._idle.get(known[0])) is not None:
+            idle.pop(connection, None)
+            if not idle:
+                del self._idle[known[0]]
+
+    def _set_idle(self, connection: Any) -> None:
+        known = self._came.get(connection)
+        if known is not None:
+            self._idle.setdefault(known[0], {})[connection] = None
+
+
+def _let_go(transport: asyncio.BaseTransport | None, stall_s: float) -> None:
+    """Has the system end the connection when the client takes nothing of what was sent for so long: also when it is closed
+    here and waits for that."""
+    connection = transport.get_extra_info("socket") if transport is not None else None
+    if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))
+
+
+def open_files() -> int:
+    """How many files this process may have open; it asks the system for more where it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return MOST_FILES if soft == resource.RLIM_INFINITY else soft

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -10,10 +11,12 @@ from aiohttp import web
 from edgepart.agent.gateway import oip
 from edgepart.agent.gateway.access import authorise
 from edgepart.agent.gateway.answers import document_response, tensor_response, wanted_coding
-from edgepart.agent.gateway.bodies import Bodies
+from edgepart.agent.gateway.bodies import Bodies, client_of
 from edgepart.agent.gateway.datatypes import datatype_of_element
+from edgepart.agent.gateway.deliveries import Deliveries
 from edgepart.agent.gateway.metrics import Metrics
 from edgepart.agent.gateway.node import InferResult, ModelCard, Node
+from edgepart.agent.gateway.turns import Turns
 from edgepart.agent.recorder import Recorder
 from edgepart.agent.spans import BODY, DECODE, ENCODE, HTTP, Subject
 from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment
@@ -35,6 +38,8 @@ class V2:
         self._bodies = bodies
         self._metrics = metrics
         self._recorder = recorder or Recorder()
+        self._turns = Turns()
+        self._deliveries = Deliveries(bodies.limits)
 
     def routes(self) -> list[web.RouteDef]:
         one = "/v2/models/{model}"
@@ -140,19 +145,48 @@ class V2:
         decoded_s = now()
         deadline_s = min(asked.timeout_s or limits.deadline_s, limits.longest_deadline_s)
         wanted = None if asked.outputs is None else list(asked.outputs)
-        result = await self.node.infer(card.name, asked.inputs, wanted, deadline_s)
+        result = await self._in_turn(request, card.name, asked, wanted, deadline_s)
         answered_s = now()
         accepted = request.headers.get("Accept-Encoding", "")
         if oip.is_quick_answer(asked, result.outputs) and not wanted_coding(accepted):
-            response = _answer(card.name, asked, result, accepted)
+            response = self._answer(card.name, asked, result, accepted)
         else:
-            response = await asyncio.to_thread(_answer, card.name, asked, result, accepted)
+            response = await asyncio.to_thread(self._answer, card.name, asked, result, accepted)
         if self._recorder.on:
             about, add = Subject(card.name, request=result.request), self._recorder.add
             add(HTTP, BODY, began_s, about, nbytes=len(body), ended_s=read_s)
             add(HTTP, DECODE, read_s, about, nbytes=len(body), ended_s=decoded_s)
             add(HTTP, ENCODE, answered_s, about)
         return response, result
+
+    async def _in_turn(
+        self, request: web.Request, model: str, asked: oip.InferRequest, wanted: list[str] | None, deadline_s: float
+    ) -> InferResult:
+        """The node's answer, once it is this request's turn. Unavailable where its time is up before."""
+        now = asyncio.get_running_loop().time
+        until = now() + deadline_s
+        lane = (model, tuple(array.shape for array in asked.inputs.values()))
+        try:
+            async with asyncio.timeout_at(until) as timer, self._turns.turn(lane, client_of(request)):
+                timer.reschedule(None)  # from here on the node keeps it
+                waited_s = now() - until + deadline_s
+                result = await self.node.infer(model, asked.inputs, wanted, deadline_s - waited_s)
+        except TimeoutError:
+            raise Unavailable(f"{deadline_s:g} s have passed while it waited for its turn") from None
+        return replace(result, seconds=result.seconds + waited_s, queue_s=result.queue_s + waited_s)
+
+    def _answer(
+        self, model: str, asked: oip.InferRequest, result: InferResult, accepted: str
+    ) -> web.Response:
+        if missing := [name for name in asked.outputs or () if name not in result.outputs]:
+            raise RequestError(f"{model!r} has no outputs {missing}; it has {sorted(result.outputs)}")
+        parameters: dict[str, Any] = {
+            "epoch": f"{result.epoch.term}.{result.epoch.number}",
+            "seconds": round(result.seconds, 6),
+            "replays": result.replays,
+        }
+        head, buffers = oip.build_answer(model, asked, result.outputs, parameters)
+        return tensor_response(head, buffers, accepted, self._deliveries)
 
     def _allow(self, request: web.Request) -> None:
         authorise(request.remote, request.headers, self._credential, write=False)
@@ -181,18 +215,6 @@ async def _read(body: bytearray | memoryview, length: int | None) -> oip.InferRe
     if envelope.is_quick or len(body) < ASIDE_FROM_BYTES:
         return oip.read_tensors(envelope)
     return await asyncio.to_thread(oip.read_tensors, envelope)
-
-
-def _answer(model: str, asked: oip.InferRequest, result: InferResult, accepted: str) -> web.Response:
-    if missing := [name for name in asked.outputs or () if name not in result.outputs]:
-        raise RequestError(f"{model!r} has no outputs {missing}; it has {sorted(result.outputs)}")
-    parameters: dict[str, Any] = {
-        "epoch": f"{result.epoch.term}.{result.epoch.number}",
-        "seconds": round(result.seconds, 6),
-        "replays": result.replays,
-    }
-    head, buffers = oip.build_answer(model, asked, result.outputs, parameters)
-    return tensor_response(head, buffers, accepted)
 
 
 def _header_length(request: web.Request) -> int | None:

@@ -8,42 +8,14 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import multiprocessing
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.running import Tally, run
-from tests.fuzz.targets import TARGETS, named
-
-Job = tuple[str, int, int]
-"""Target, cases, seed."""
-
-
-def work(job: Job) -> Tally:
-    """In a process of its own, which ends with the job: its memory has a limit from then on."""
-    name, cases, seed = job
-    return run(named(name), cases, seed)
-
-
-def jobs(only: Sequence[str], cases: int, seed: int) -> list[Job]:
-    """The slowest first, so that no process is left alone with one at the end."""
-    chosen = [t for t in TARGETS if not only or any(part in t.name for part in only)]
-    return [(t.name, max(1, round(cases * t.share)), seed) for t in sorted(chosen, key=lambda t: t.share)]
-
-
-def all_of(todo: Sequence[Job], processes: int) -> list[Tally]:
-    """Their tallies, by name. A process that dies is an error here."""
-    context = multiprocessing.get_context("spawn")
-    found = []
-    with context.Pool(processes, maxtasksperchild=1) as pool:
-        for tally in pool.imap_unordered(work, todo, chunksize=1):
-            print(row(tally), file=sys.stderr, flush=True)
-            found.append(tally)
-    return sorted(found, key=lambda tally: tally.name)
-
+from tests.fuzz.running import Tally
+from tests.fuzz.working import all_of, jobs
 
 HEAD = f"{'door':<22} {'cases':>9} {'taken':>9} {'places':>6} {'CPU s':>7} {'slowest ms':>10} {'grown MB':>8} {'found':>5}"
 
@@ -100,7 +72,11 @@ def main() -> None:
     given = parser.parse_args()
     began_s = time.monotonic()
     print(HEAD, file=sys.stderr)
-    tallies = all_of(jobs(given.only, given.cases, given.seed), given.processes)
+    tallies = []
+    for tally in all_of(jobs(given.only, given.cases, given.seed), given.processes):
+        print(row(tally), file=sys.stderr, flush=True)
+        tallies.append(tally)
+    tallies.sort(key=lambda tally: tally.name)
     wall_s = time.monotonic() - began_s
     report = document(tallies, given.seed, wall_s)
     print(HEAD, *map(row, tallies), sep="\n")
