@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -176,5 +177,15 @@ def _read(data: bytes) -> Entry:
     digest, packed = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if hashlib.sha256(packed).digest() != digest:
         raise ValueError("it is damaged")
-    environment, native, model, weights = msgpack.unpackb(packed)
-    return Entry(environment, frozenset(native), model, weights)
+    match msgpack.unpackb(packed):
+        case [str() as environment, [*native], bytes() as model, dict() as weights] if all(
+            isinstance(port, str) for port in native
+        ) and all(_is_weight(digest, nbytes) for digest, nbytes in weights.items()):
+            return Entry(environment, frozenset(native), model, weights)
+    raise ValueError("it is none")
+
+
+def _is_weight(digest: object, nbytes: object) -> bool:
+    """Digests become the names of files."""
+    named = isinstance(digest, str) and re.fullmatch(r"[0-9a-f]{64}", digest) is not None
+    return named and type(nbytes) is int and nbytes >= 0

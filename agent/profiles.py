@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MOST = 4096
 """Profiles that are remembered; the ones not heard of for longest are forgotten."""
+MOST_THREADS = 1 << 20
 NEWS = 0.1
 """A profile that moved by less than this part is the same."""
 
@@ -68,10 +69,13 @@ def to_json(profiles: Iterable[Profile]) -> list[Mapping[str, Any]]:
 def from_json(document: Any) -> tuple[Profile, ...]:
     """UsageError where the document holds no profiles."""
     try:
-        profiles = [
-            Profile(str(e["segment"]), str(e["kind"]), int(e["threads"]), float(e["seconds"]))
-            for e in document
-        ]
-    except (TypeError, KeyError, ValueError) as error:
+        return tuple(_profile(entry) for entry in document)
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise UsageError(f"no profiles of segments: {error!r}") from error
-    return tuple(profiles)
+
+
+def _profile(entry: Mapping[str, Any]) -> Profile:
+    threads = int(entry["threads"])
+    if not 0 < threads <= MOST_THREADS:
+        raise ValueError(f"a device does not compute with {threads} threads")
+    return Profile(str(entry["segment"]), str(entry["kind"]), threads, float(entry["seconds"]))

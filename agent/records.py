@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from edgepart.agent.frames import Buffer, Frame
 from edgepart.planner.errors import FrameError, InternalError
@@ -20,6 +20,7 @@ from edgepart.planner.errors import FrameError, InternalError
 Kinds = Mapping[str, type[Any]]
 """The dataclasses that may come in, by kind."""
 _Reader = Callable[[Any], Any]
+T = TypeVar("T")
 
 
 def kinds(*classes: type[Any]) -> Kinds:
@@ -45,6 +46,12 @@ def frame_to_message(frame: Frame, registry: Kinds) -> Any:
     if cls is None:
         raise FrameError(f"unknown kind of message {frame.kind[:80]!r}")
     return _record(cls)(frame.header)
+
+
+def read_record(cls: type[T], document: Any) -> T:
+    """An instance of a dataclass of plain fields, from what JSON or MessagePack gave. FrameError where it does not fit."""
+    found: T = _record(cls)(document)
+    return found
 
 
 @cache

@@ -20,9 +20,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from edgepart.agent import identity
+from edgepart.agent.records import read_record
 from edgepart.agent.store import write_atomic
 from edgepart.planner.documents import parse_json
-from edgepart.planner.errors import NotAuthorised, UsageError
+from edgepart.planner.errors import FrameError, NotAuthorised, UsageError
 
 INIT_TTL_S, INIT_USES = 24 * 3600.0, 16
 """Of the token that `edgepart init` prints: a day and a shelf of boards."""
@@ -62,6 +63,13 @@ class TokenCard:
     expires_at: float
     uses: int
     """How many devices it still lets in."""
+
+    def __post_init__(self) -> None:
+        """ValueError for a time that never comes, and for a key that is none."""
+        if not (abs(self.created_at) < float("inf") and abs(self.expires_at) < float("inf")):
+            raise ValueError(f"token {self.token_id[:40]!r} has no time to expire")
+        if not re.fullmatch(r"[0-9a-f]{64}", self.key):
+            raise ValueError(f"token {self.token_id[:40]!r} has no key")
 
     def refusal(self, now: float) -> str | None:
         """Why it lets nobody in any more, or None."""
@@ -150,11 +158,14 @@ def _cards(state: Path) -> Iterator[dict[str, TokenCard]]:
 
 def _read(path: Path) -> dict[str, TokenCard]:
     try:
-        cards = [TokenCard(**entry) for entry in parse_json(path.read_bytes())["tokens"]]
+        entries = parse_json(path.read_bytes())["tokens"]
+        if not isinstance(entries, list):
+            raise ValueError("expected a list of tokens")
+        cards = [read_record(TokenCard, entry) for entry in entries]
         return {card.token_id: card for card in cards}
     except FileNotFoundError:
         return {}
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, FrameError) as error:
         raise UsageError(
             f"{path} is damaged ({error}): delete it; tokens given out then no longer work"
         ) from error

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http import HttpProcessingError
 
 from edgepart.agent.gateway.bodies import Limits, TooLarge
 from edgepart.agent.messages import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
@@ -53,8 +54,8 @@ async def receive(request: web.Request, folder: Path, limits: Limits, received: 
                 total = await _store(part, _place(folder, part.filename), total, limits, received)
             else:
                 raise RequestError(f"the form holds a part {part.name!r}; parts are `options` and `file`")
-    except ValueError as error:
-        raise RequestError(f"the form is damaged: {error}") from error
+    except (ValueError, HttpProcessingError) as error:  # the latter: a part's head
+        raise RequestError(f"the form is damaged: {' '.join(str(error).split())}") from error
     if not files:
         raise RequestError("the form holds no `file`; send the model's .onnx file")
     return options

@@ -131,7 +131,7 @@ def outcome(target: Target, take: Any, case: bytes) -> Place | Broken:
     except InternalError as error:
         return _broken(error)
     except target.refusals as error:
-        return _place(error.__traceback__)
+        return _places(error)
     except (Exception, Hang) as error:
         return _broken(error)
     return ()
@@ -140,6 +140,15 @@ def outcome(target: Target, take: Any, case: bytes) -> Place | Broken:
 def _broken(error: BaseException) -> Broken:
     place = (type(error).__name__, *_place(error.__traceback__)[-2:])
     return Broken(place, "".join(traceback.format_exception(error)[-6:]))
+
+
+def _places(error: BaseException | None) -> Place:
+    """Of an error, and of those that it was raised for."""
+    found: Place = ()
+    while error is not None and len(found) < 60:
+        found += _place(error.__traceback__)
+        error = error.__cause__
+    return found
 
 
 def _place(trace: TracebackType | None) -> Place:

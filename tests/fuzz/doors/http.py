@@ -218,6 +218,7 @@ def _connections() -> Iterator[Take]:
         factory = server._runner.server
 
         def take(data: bytes) -> None:
+            logged.lines.clear()
             transport, protocol = _Transport(), factory()
             loop.run_until_complete(_talk(protocol, transport, data))
             expect(not logged.lines, "\n".join(logged.lines))

@@ -23,7 +23,7 @@ from edgepart.agent.records import message_to_frame
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Manifest, ModelFile, Store, manifest_to_json
 from edgepart.cli.options import target_of
-from edgepart.planner.errors import PeerError, Unavailable, UsageError
+from edgepart.planner.errors import NotAuthorised, PeerError, Unavailable, UsageError
 from tests.fuzz.forms import Bytes, Form, Json, MessagePack
 from tests.fuzz.target import Take, Target, expect
 
@@ -101,7 +101,7 @@ def _tokens(state: Path) -> None:
         card.refusal(NOW)
     try:
         tokens.redeem(state, "a1" * 6, b"said", b"proof", NOW)
-    except tokens.NotAuthorised:
+    except NotAuthorised:
         return
     expect(False, "a proof of nothing lets in")
 
