@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -28,6 +28,12 @@ _CA_NAME = "edgepart cluster "
 """Starts the CA's name, which is thus no node id."""
 
 Key = ec.EllipticCurvePrivateKey
+
+UNREADABLE = (
+    ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.ExtensionNotFound, x509.DuplicateExtension,
+    x509.InvalidVersion, x509.UnsupportedGeneralNameType,
+)  # fmt: skip
+"""What reading a certificate or a request raises that is none, or of a kind that nobody here makes."""
 
 
 def new_key() -> Key:
@@ -46,7 +52,10 @@ def key_pem(key: Key) -> bytes:
 
 def key_of(pem: bytes) -> Key:
     """ValueError for what is no P-256 private key."""
-    key = serialization.load_pem_private_key(pem, None)
+    try:
+        key = serialization.load_pem_private_key(pem, None)
+    except (TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError(f"no private key: {error}") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("not an elliptic-curve key")
     return key
@@ -90,7 +99,7 @@ def issue(request: bytes, node_id: str, ca: x509.Certificate, ca_key: Key, now: 
         parsed = x509.load_der_x509_csr(request)
         key = parsed.public_key()
         sound = parsed.is_signature_valid
-    except (ValueError, TypeError) as error:
+    except UNREADABLE as error:
         raise NotAuthorised(f"the certificate request cannot be read: {error}") from error
     if not sound or not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
         raise NotAuthorised("the certificate request does not prove a P-256 key")
@@ -116,7 +125,7 @@ def read_node(encoded: bytes, ca: x509.Certificate) -> tuple[x509.Certificate, s
         certificate.verify_directly_issued_by(ca)
         names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         name = str(names[0].value) if len(names) == 1 else ""
-    except (ValueError, TypeError, InvalidSignature) as error:
+    except UNREADABLE as error:
         raise NotAuthorised(f"the certificate is not one of this cluster: {error!r}") from error
     if not NODE_ID.fullmatch(name):
         raise NotAuthorised(f"the certificate of {name[:40]!r} is not a node's")
@@ -129,7 +138,7 @@ def read_ca(encoded: bytes) -> x509.Certificate:
         certificate = x509.load_der_x509_certificate(encoded)
         certificate.verify_directly_issued_by(certificate)
         constraints = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
-    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+    except UNREADABLE as error:
         raise NotAuthorised(f"that is no CA certificate: {error!r}") from error
     if not constraints.ca:
         raise NotAuthorised("that is a certificate, but not a CA's")

@@ -88,13 +88,15 @@ class Identity:
         path = self.directory / "revoked.json"
         try:
             listed = parse_json(path.read_bytes())["nodes"]
+            if not isinstance(listed, list) or not all(map(_is_node, listed)):
+                raise ValueError("expected a list of node ids")
         except FileNotFoundError:
             return frozenset()
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(
                 f"{path} is damaged ({error}): restore it, or delete it to forgive all"
             ) from error
-        return frozenset(map(str, listed))
+        return frozenset(listed)
 
     def revoke(self, node_ids: Iterable[str]) -> frozenset[str]:
         """Put nodes out, for ever; returns all that are out. Members merge their lists by calling this."""
@@ -180,6 +182,16 @@ def _make_folder(target: Path, files: Mapping[str, bytes]) -> None:
         raise UsageError(f"{target} cannot be written: {error}. Nothing was changed") from error
 
 
+def _is_node(value: object) -> bool:
+    return isinstance(value, str) and certificates.NODE_ID.fullmatch(value) is not None
+
+
+def _port(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= 65535:
+        raise ValueError(f"{str(value)[:20]!r} is no port")
+    return value
+
+
 def load(state: Path) -> Identity:
     """This device's identity. UsageError where it has none yet, or a damaged one."""
     directory = state / "identity"
@@ -198,10 +210,9 @@ def load(state: Path) -> Identity:
         admin = (directory / "admin").read_text().strip()
         if len(admin) < 32:
             raise ValueError("admin holds no credential")
-        members = tuple(
-            (str(host), int(port)) for host, port in parse_json((directory / "members.json").read_bytes())
-        )
-    except (OSError, ValueError, TypeError, NotAuthorised) as error:
+        listed = parse_json((directory / "members.json").read_bytes())
+        members = tuple((str(host), _port(port)) for host, port in listed)
+    except (OSError, *certificates.UNREADABLE, NotAuthorised) as error:
         raise UsageError(
             f"the identity in {directory} cannot be used: {error}. Restore it, or delete it and join again"
         ) from error

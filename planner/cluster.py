@@ -122,6 +122,9 @@ class Medium:
         return ends if self.relayed else 1
 
 
+LEAST, MOST = 1e-30, 1e30
+"""Of what devices and links do: what is not between is no measurement, and reckoning with it would come to infinity."""
+
 LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
 """From a device to itself: the gateway and the executor of one box."""
 
@@ -253,11 +256,10 @@ def from_json(document: Any) -> Cluster:
     )
     if not devices:
         raise UsageError("cluster: 'devices' is empty; name at least one")
-    links = {
-        (_text(entry, "a", where), _text(entry, "b", where)): _link(entry, where)
+    links = dict(
+        _linked(entry, f"links[{i}]")
         for i, entry in enumerate(_list(root, "links", "cluster") if "links" in root else [])
-        for where in [f"links[{i}]"]
-    }
+    )
     default = _link(root["default_link"], "default_link") if "default_link" in root else Cluster.default_link
     media = tuple(
         _medium(entry, f"media[{i}]")
@@ -292,6 +294,11 @@ def _rates(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
     except ValueError as error:
         raise UsageError(f"{inside}: {error}") from error
     return found
+
+
+def _linked(entry: Any, where: str) -> tuple[tuple[str, str], Link]:
+    entry = _mapping(entry, where)
+    return (_text(entry, "a", where), _text(entry, "b", where)), _link(entry, where)
 
 
 def _link(entry: Any, where: str) -> Link:
@@ -346,7 +353,8 @@ def _positive(
     entry: Mapping[str, Any], key: str, where: str, *, default: float | None = None, or_zero: bool = False
 ) -> float:
     value = entry.get(key, default)
-    good = isinstance(value, int | float) and not isinstance(value, bool) and value == value
-    if not good or value is None or value < 0 or (value == 0 and not or_zero):
-        raise UsageError(f"{where}: expected a positive number under {key!r}, found {value!r}")
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    # Written so that it is false for what is no number.
+    if not good or value is None or not (LEAST <= value <= MOST or (value == 0 and or_zero)):
+        raise UsageError(f"{where}: expected a positive number under {key!r}, found {str(value)[:40]}")
     return float(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -55,7 +56,7 @@ def keep(tallies: Sequence[Tally], folder: Path) -> None:
     """Each finding's case and what came of it."""
     for tally in tallies:
         for finding in tally.findings.values():
-            name = f"{tally.name.replace(' ', '-')}-{hashlib.sha256(finding.case).hexdigest()[:8]}"
+            name = f"{re.sub('[^A-Za-z0-9.]+', '-', tally.name)}-{hashlib.sha256(finding.case).hexdigest()[:8]}"
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(finding.case)
             print(f"\n{folder / name}:\n{finding.error}", file=sys.stderr)
