@@ -18,6 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from math import prod
+from reprlib import repr as shortly  # what others sent may be of any size and depth
 from typing import Any
 
 import msgpack
@@ -29,6 +30,8 @@ from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.rounding import wire_bytes
 
 ALIGNMENT = 64
+MAX_RANK = 64
+"""What numpy can hold; the product of more extents would take long to work out."""
 MAX_DEPTH = 8
 """Of sequences and maps inside each other; ONNX knows sequences of maps."""
 
@@ -157,7 +160,7 @@ class _Reader:
                 return [self.read(item, depth + 1) for item in metas]
             case ("map", tuple() as keys, tuple() as metas):
                 return self._map(keys, metas, depth)
-        raise FrameError(f"{str(meta)[:80]!r} describes no value")
+        raise FrameError(f"{shortly(meta)} describes no value")
 
     def _map(self, keys: tuple[Any, ...], metas: tuple[Meta, ...], depth: int) -> dict[int | str, Any]:
         if len(keys) != len(metas) or not all(type(key) in (int, str) for key in keys):
@@ -175,7 +178,7 @@ class _Reader:
         try:
             items = msgpack.unpackb(self._take(nbytes), unicode_errors="surrogatepass")
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise FrameError(f"a string array is not MessagePack: {error!r}") from error
+            raise FrameError(f"a string array is not MessagePack: {type(error).__name__}: {error}") from error
         if not isinstance(items, list) or len(items) != prod(shape):
             raise FrameError(f"a string array does not hold the {prod(shape)} items of its shape")
         if not all(isinstance(item, (str, bytes)) for item in items):
@@ -199,6 +202,6 @@ class _Reader:
 
 
 def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
-    if not all(type(size) is int and size >= 0 for size in shape):
-        raise FrameError(f"{str(shape)[:80]} is no shape")
+    if len(shape) > MAX_RANK or not all(type(size) is int and size >= 0 for size in shape):
+        raise FrameError(f"{shortly(shape)} is no shape")
     return shape

@@ -123,7 +123,8 @@ def parse_frame(header: Buffer, payload: memoryview | None) -> Frame:
         )
     # A key that cannot be hashed is a TypeError; the rest are subclasses of ValueError.
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
-        raise FrameError(f"a frame's header is not MessagePack: {error!r}") from error
+        # Not its repr, which may hold all that was unpacked.
+        raise FrameError(f"a frame's header is not MessagePack: {type(error).__name__}: {error}") from error
     match document:
         case (str() as kind, dict() as fields) if all(isinstance(name, str) for name in fields):
             return Frame(kind, fields, () if payload is None else (payload,))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
+from reprlib import repr as shortly  # what others sent may be of any size and depth
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from edgepart.agent.frames import Buffer, Frame
@@ -129,7 +130,7 @@ def _enum(cls: type[Enum]) -> _Reader:
         try:
             return cls(value)
         except ValueError:
-            raise FrameError(f"{str(value)[:80]!r} is no {cls.__name__}") from None
+            raise FrameError(f"{shortly(value)} is no {cls.__name__}") from None
 
     return read
 

@@ -6,6 +6,7 @@ Times are seconds of the recording agent's monotonic clock; clock_offset.py take
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass, fields
+from reprlib import repr as shortly  # what others sent may be of any size and depth
 
 import msgpack
 
@@ -100,7 +101,7 @@ def unpack(payload: Buffer) -> list[Span]:
     try:
         rows = msgpack.unpackb(payload, use_list=False)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
-        raise FrameError(f"these bytes are no spans: {error!r}") from error
+        raise FrameError(f"these bytes are no spans: {type(error).__name__}: {error}") from error
     if not isinstance(rows, tuple):
         raise FrameError(f"expected spans, got {type(rows).__name__}")
     return [_span(row) for row in rows]
@@ -108,7 +109,7 @@ def unpack(payload: Buffer) -> list[Span]:
 
 def _span(row: object) -> Span:
     if not isinstance(row, tuple) or tuple(map(type, row)) != _TYPES:
-        raise FrameError(f"a span has {len(fields(Span))} fields, and {str(row)[:80]} is none")
+        raise FrameError(f"a span has {len(fields(Span))} fields, and {shortly(row)} is none")
     lane, kind, began_s, took_s, deployment, term, number, request, *rest = row
     # Written so that it is false for what is no number.
     if not (0 <= took_s < float("inf") and abs(began_s) < float("inf")):

@@ -54,6 +54,9 @@ JSON_BODY = {
 }
 
 
+FITTING_BODY = JSON_BODY | {"inputs": JSON_BODY["inputs"][:2]}  # type: ignore[index]
+
+
 def _again(asked: oip.InferRequest) -> None:
     """What was read, written as a client writes it, is read as the same."""
     pieces = encode_request(asked.inputs, list(asked.outputs or ()), 1.0)
@@ -90,7 +93,7 @@ def _binary_body(data: bytes) -> None:
 
 def _binary_seeds() -> list[bytes]:
     every = encode_request(ARRAYS, ["y"], 2.0)
-    one = encode_request({"x": ARRAYS["x"]}, None, 2.0)
+    one = encode_request({"x": ARRAYS["x"], "t": ARRAYS["t"]}, None, 2.0)
     return [headed(bytes(pieces[0]), b"".join(map(bytes, pieces[1:]))) for pieces in (every, one)]
 
 
@@ -287,7 +290,7 @@ def _connection_seeds() -> list[bytes]:
 
 
 TARGETS = (
-    Target("HTTP: JSON bodies", lambda: [json.dumps(JSON_BODY).encode()], plainly(_json_body), (RequestError,), Json()),
+    Target("HTTP: JSON bodies", lambda: [json.dumps(body).encode() for body in (JSON_BODY, FITTING_BODY)], plainly(_json_body), (RequestError,), Json()),
     Target("HTTP: binary bodies", _binary_seeds, plainly(_binary_body), (RequestError,), Headed(Json())),
     Target("HTTP: options", lambda: [json.dumps(options_document(OPTIONS)).encode(), b"{}"], plainly(_options), (UsageError,),
            Json()),
