@@ -40,14 +40,23 @@ def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
     if not _is_loopback(peer or "") or any(name in headers for name in FORWARDED):
         return False
     netloc = _own_netloc(headers.get("Host", ""))
-    return netloc is not None and ("Origin" not in headers or urlsplit(headers["Origin"]).netloc == netloc)
+    return netloc is not None and ("Origin" not in headers or _netloc(headers["Origin"]) == netloc)
 
 
 @lru_cache(maxsize=256)
 def _own_netloc(host: str) -> str | None:
     """Of a Host header that names this machine, or an address; None of any other."""
-    where = urlsplit(f"//{host}")
-    return where.netloc if where.hostname == "localhost" or _is_address(where.hostname or "") else None
+    netloc = _netloc(f"//{host}")
+    name = urlsplit(f"//{netloc}").hostname or ""
+    return netloc if name == "localhost" or _is_address(name) else None
+
+
+def _netloc(url: str) -> str:
+    """ "" where it is none."""
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return ""
 
 
 def _is_address(host: str) -> bool:

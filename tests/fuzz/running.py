@@ -24,6 +24,7 @@ MOST_FOUND = 20
 """Different findings of one target; then it is given up."""
 
 Place = tuple[Any, ...]
+TAKEN = "taken"
 
 
 class Hang(BaseException):
@@ -107,13 +108,15 @@ class _Trial:
         began_s = time.process_time()
         place = outcome(self._target, self._take, case)
         tally.slowest_s = max(tally.slowest_s, time.process_time() - began_s)
-        tally.accepted += place == ()
         if isinstance(place, Broken):
             self.tally.findings.setdefault(place.place, Finding(case, place.error))
-        elif place not in self._places:
-            self._places.add(place)
-            if len(self._kept) < MOST_KEPT:
-                self._kept.append(case)
+            return
+        tally.accepted += place[:1] == (TAKEN,)
+        if place in self._places:
+            return
+        self._places.add(place)
+        if len(self._kept) < MOST_KEPT:
+            self._kept.append(case)
 
 
 @dataclass(frozen=True)
@@ -125,16 +128,16 @@ class Broken:
 
 
 def outcome(target: Target, take: Any, case: bytes) -> Place | Broken:
-    """Where the case ended; () where it was taken."""
+    """Where the case ended; where it was taken, (TAKEN, and what `take` says of it)."""
     try:
-        take(case)
+        said = take(case)
     except InternalError as error:
         return _broken(error)
     except target.refusals as error:
         return _places(error)
     except (Exception, Hang) as error:
         return _broken(error)
-    return ()
+    return (TAKEN, said)
 
 
 def _broken(error: BaseException) -> Broken:

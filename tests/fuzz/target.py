@@ -17,6 +17,7 @@ MEMORY_BYTES = 256 << 20
 """By so much may a process grow over all cases of a target: 16,384 times a case. Allocations beyond it fail."""
 
 Take = Callable[[bytes], Any]
+"""Takes a case. What it returns tells different ends apart, where none is an error: None, a number, a text."""
 
 
 class BrokenLaw(AssertionError):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -203,6 +204,8 @@ class _Logged(logging.Handler):
         self.lines.append(self.format(record))
 
 
+_NAMES = re.compile(r"[^a-z ]")
+"""What in an error's text is of the case, mostly."""
 TURNS = 12
 """Of the event loop, which a request on a connection takes at most before it waits for something that does not come."""
 LIMITS = Limits(request_bytes=1 << 20, all_requests_bytes=2 << 20, upload_bytes=1 << 20, linger_s=0.0)
@@ -220,7 +223,7 @@ def _connections() -> Iterator[Take]:
         assert server._runner is not None and server._runner.server is not None
         factory = server._runner.server
 
-        def take(data: bytes) -> None:
+        def take(data: bytes) -> str:
             logged.lines.clear()
             transport, protocol = _Transport(), factory()
             loop.run_until_complete(_talk(protocol, transport, data))
@@ -228,6 +231,7 @@ def _connections() -> Iterator[Take]:
             said = bytes(transport.said)
             expect(not said or said.startswith(b"HTTP/"), f"the answer begins with {said[:40]!r}")
             expect(b" 500 " not in said[:16], said[:400].decode("latin-1"))
+            return f"{said[:16]!r} {_NAMES.sub('', said[-200:].decode('latin-1'))[-60:]}" if b"error" in said else said[:16].hex()
 
         yield take
         loop.run_until_complete(server.stop())

@@ -41,12 +41,14 @@ def _listening() -> Iterator[Take]:
     presence.say(lambda: Present(OTHER, "c" * 16, "pi-b", "1", (("1.2.3.5", 5),)))
     presence.connected()
 
-    def take(data: bytes) -> None:
+    def take(data: bytes) -> int:
         for node in (NODE, OTHER):
             presence.took(f"{ROOT}/presence/{node}", data, bool(data[:1] == b"{"))
         presence.tick()
         session.network.queue.clear()
+        came = len(seen)
         seen.clear()
+        return came
 
     yield take
 
@@ -90,7 +92,7 @@ def _tunnels() -> Iterator[Take]:
     tunnels.listen(welcome)
     session.start(tunnels)
 
-    def take(data: bytes) -> None:
+    def take(data: bytes) -> str:
         for piece in parts(data):
             tunnels.took(f"{ROOT}/to/{NODE}/{STREAM}", piece, False)
             expect(len(inside) <= 8, "more streams than may be")
@@ -99,8 +101,10 @@ def _tunnels() -> Iterator[Take]:
             connection.close()
         inside.clear()
         tunnels.disconnected("the case is over")
+        said = "".join(str(decode(payload).kind.value) for _, payload, _ in session.network.queue)
         session.network.queue.clear()
         expect(not tunnels.watched(), "a stream outlives its connection")
+        return said[:8]
 
     yield take
 
