@@ -8,7 +8,7 @@ import logging
 import socket
 from pathlib import Path
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
@@ -69,7 +69,10 @@ class HttpServer:
         """Listens, and gives the URL; UsageError where the address cannot be had."""
         silence = Silence(self._limits)
         app = web.Application(middlewares=[silence.middleware, _errors])
-        app.add_routes(self._v2.routes() + self._management.routes() + self._residency.routes())
+        routes = self._v2.routes() + self._management.routes() + self._residency.routes()
+        for route in routes:
+            route.kwargs.setdefault("expect_handler", _expected)
+        app.add_routes(routes)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -127,13 +130,23 @@ class _Quiet(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
-        if isinstance(error, HttpProcessingError):
+        # The latter: what aiohttp itself answers to an `Expect` that it cannot repeat, where there is no such path.
+        if isinstance(error, HttpProcessingError | UnicodeEncodeError):
             log.debug("what a client sent is no HTTP: %s", " ".join(str(error).split()))
             return False
         return True
 
 
 _http_log.addFilter(_Quiet())
+
+
+async def _expected(request: web.Request) -> web.StreamResponse | None:
+    """A client asks before it sends its body; whether it may, it is told when it has."""
+    if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+        return error_response(web.HTTPExpectationFailed(text="Expect: only 100-continue is known"))
+    if request.transport is not None:
+        request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    return None
 
 
 @web.middleware
