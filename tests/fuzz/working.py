@@ -1,0 +1,37 @@
+"""Working: targets are run in processes of their own, as many at once as there are processors. Door: processes."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from tests.fuzz.running import Tally, run
+from tests.fuzz.targets import TARGETS, named
+
+Job = tuple[str, int, int]
+"""Target, cases, seed."""
+
+
+def work(job: Job) -> Tally:
+    """In a process of its own, which ends with the job: its memory has a limit from then on."""
+    logging.getLogger().addHandler(logging.NullHandler())  # what doors warn of is not for this terminal
+    warnings.simplefilter("ignore")
+    name, cases, seed = job
+    return run(named(name), cases, seed)
+
+
+def jobs(only: Sequence[str], cases: int, seed: int) -> list[Job]:
+    """The slowest first, so that no process is left alone with one at the end."""
+    chosen = [t for t in TARGETS if not only or any(part in t.name for part in only)]
+    return [(t.name, max(1, round(cases * t.share)), seed) for t in sorted(chosen, key=lambda t: t.share)]
+
+
+def all_of(todo: Sequence[Job], processes: int) -> Iterator[Tally]:
+    """As they are done. BrokenProcessPool where a process dies of a case."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, max_tasks_per_child=1) as pool:
+        for done in as_completed([pool.submit(work, job) for job in todo]):
+            yield done.result()
