@@ -100,7 +100,13 @@ def manifest_from_json(document: Any) -> Manifest:
         raise PeerError(f"no list of a model's files: {error!r}") from error
     for file in files:
         path = PurePosixPath(file.path)
-        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in file.path or not 0 <= file.nbytes < 2**63:
+        if (
+            not path.parts
+            or path.is_absolute()
+            or ".." in path.parts
+            or "\0" in file.path
+            or not 0 <= file.nbytes < 2**63
+        ):
             raise PeerError(f"a model's file cannot be {file.path!r} of {file.nbytes} bytes")
         _checked(file.digest)
     if not files or len({file.path for file in files}) < len(files):

@@ -18,8 +18,8 @@ from edgepart.agent.gateway.buffers import Buffer, Buffers
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 20
-"""Of an answer, handed to the connection at once: so much of it may be copied there. More: fewer turns; less: less memory for
-each client that reads slowly."""
+"""Of an answer, handed to the connection at once: so much of it may be copied there. More: fewer turns; less: less memory
+for each client that reads slowly."""
 SMALL_BYTES = 64 << 10
 
 
@@ -61,7 +61,9 @@ class Deliveries:
                         await writer.write(piece)
                         delivery.sent += len(piece)
         except TimeoutError:
-            log.info("a client that reads too slowly is given up: an answer of %d bytes", sum(map(len, buffers)))
+            log.info(
+                "a client that reads too slowly is given up: an answer of %d bytes", sum(map(len, buffers))
+            )
             if (transport := getattr(writer, "transport", None)) is not None:
                 transport.abort()  # closing it would wait for the client
             raise ConnectionAbortedError("the client reads too slowly") from None

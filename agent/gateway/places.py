@@ -1,8 +1,8 @@
 """Places: who may come in while others are being served, so that nobody takes them all. Rules: no clock, no socket.
 
-There are so many places. Half of them are for whoever comes first; the others are shared, so that a client has no more of them than
-its part; and the last few are kept for clients that have none. Who is refused is told when a place may be free, by how fast
-they have become free lately.
+There are so many places. Half of them are for whoever comes first; the others are shared, so that a client has no more of
+them than its part; and the last few are kept for clients that have none. Who is refused is told when a place may be free,
+by how fast they have become free lately.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Places:
         return max(1, (self.total - self.total // KEPT) // clients)
 
     def _refusal(self, client: str) -> str | None:
-        mine = self._by_client[client] if client in self._by_client else 0
+        mine = self._by_client.get(client, 0)
         if self.taken >= self.total:
             return f"{self.taken} requests are in flight here, and no more are taken now"
         if mine and 2 * self.taken >= self.total and mine >= self.share(client):

@@ -1,5 +1,5 @@
-"""Silence: closes connections that take a place and ask for nothing, which aiohttp itself leaves open, and makes room for new
-ones. Door: aiohttp.
+"""Silence: closes connections that take a place and ask for nothing, which aiohttp itself leaves open, and makes room for
+new ones. Door: aiohttp.
 
 A kept-alive connection that has been answered before is aiohttp's own business (its keep-alive timer), as long as there is
 room.
@@ -55,7 +55,7 @@ class Silence:
 
     def watch(self, server: web.Server) -> None:
         """From now on."""
-        server.connection_made = self._seen(server.connection_made)  # type: ignore[method-assign]
+        server.connection_made = self._seen(server.connection_made)  # type: ignore[method-assign, assignment]
         server.connection_lost = self._unseen(server.connection_lost)  # type: ignore[method-assign]
 
     async def sweep_for_ever(self) -> None:
@@ -70,7 +70,9 @@ class Silence:
             if connection not in self._heard and now - since >= self._limits.head_s:
                 transport.abort()
 
-    def _seen(self, before: Callable[[Any, asyncio.Transport], None]) -> Callable[[Any, asyncio.Transport], None]:
+    def _seen(
+        self, before: Callable[[Any, asyncio.Transport], None]
+    ) -> Callable[[Any, asyncio.Transport], None]:
         def made(connection: Any, transport: asyncio.Transport) -> None:
             before(connection, transport)
             address = str((transport.get_extra_info("peername") or ("",))[0])

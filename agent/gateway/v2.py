@@ -160,7 +160,12 @@ class V2:
         return response, result
 
     async def _in_turn(
-        self, request: web.Request, model: str, asked: oip.InferRequest, wanted: list[str] | None, deadline_s: float
+        self,
+        request: web.Request,
+        model: str,
+        asked: oip.InferRequest,
+        wanted: list[str] | None,
+        deadline_s: float,
     ) -> InferResult:
         """The node's answer, once it is this request's turn. Unavailable where its time is up before."""
         now = asyncio.get_running_loop().time

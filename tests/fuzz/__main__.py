@@ -56,7 +56,9 @@ def keep(tallies: Sequence[Tally], folder: Path) -> None:
     """Each finding's case and what came of it."""
     for tally in tallies:
         for finding in tally.findings.values():
-            name = f"{re.sub('[^A-Za-z0-9.]+', '-', tally.name)}-{hashlib.sha256(finding.case).hexdigest()[:8]}"
+            name = (
+                f"{re.sub('[^A-Za-z0-9.]+', '-', tally.name)}-{hashlib.sha256(finding.case).hexdigest()[:8]}"
+            )
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(finding.case)
             print(f"\n{folder / name}:\n{finding.error}", file=sys.stderr)
@@ -64,11 +66,17 @@ def keep(tallies: Sequence[Tally], folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("--cases", type=int, default=10_000, help="for each door (slow ones get a part of it)")
+    parser.add_argument(
+        "--cases", type=int, default=10_000, help="for each door (slow ones get a part of it)"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="*", default=[], metavar="PART", help="doors with one of these in their names")
+    parser.add_argument(
+        "--only", nargs="*", default=[], metavar="PART", help="doors with one of these in their names"
+    )
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--found", type=Path, default=Path("results/fuzz"), help="where cases go that break the law")
+    parser.add_argument(
+        "--found", type=Path, default=Path("results/fuzz"), help="where cases go that break the law"
+    )
     parser.add_argument("--json", type=Path, help="write what came of it here, too")
     given = parser.parse_args()
     began_s = time.monotonic()
@@ -81,7 +89,9 @@ def main() -> None:
     wall_s = time.monotonic() - began_s
     report = document(tallies, given.seed, wall_s)
     print(HEAD, *map(row, tallies), sep="\n")
-    print(f"{report['cases']} cases, {report['findings']} findings, {wall_s:.0f} s, {report['cpu_s']:.0f} CPU s")
+    print(
+        f"{report['cases']} cases, {report['findings']} findings, {wall_s:.0f} s, {report['cpu_s']:.0f} CPU s"
+    )
     if given.json is not None:
         given.json.parent.mkdir(parents=True, exist_ok=True)
         given.json.write_text(json.dumps(report, indent=1) + "\n")

@@ -46,7 +46,9 @@ def json_bytes(draw: random.Random, document: Any) -> bytes:
         digits = [n for n, letter in enumerate(text) if letter.isdigit()]
         if digits:
             at = draw.choice(digits)
-            text = f"{text[:at]}{draw.choice(('9' * 400, '1e999', '1e-999', '-0', '9' * 5000))}{text[at + 1 :]}"
+            text = (
+                f"{text[:at]}{draw.choice(('9' * 400, '1e999', '1e-999', '-0', '9' * 5000))}{text[at + 1 :]}"
+            )
     return text.encode()
 
 
@@ -68,7 +70,9 @@ class Json:
 
 
 def msgpack_bytes(document: Any) -> bytes:
-    packed: bytes = msgpack.packb(document, unicode_errors="surrogatepass", default=lambda value: int(value) % 2**63)
+    packed: bytes = msgpack.packb(
+        document, unicode_errors="surrogatepass", default=lambda value: int(value) % 2**63
+    )
     if DEEP_MSGPACK in packed:
         packed = packed.replace(DEEP_MSGPACK, b"\x91" * DEPTH + b"\xc0")
     return packed
@@ -88,9 +92,13 @@ class MessagePack:
     def mutated(self, draw: random.Random, data: bytes, others: Sequence[bytes], largest: int) -> bytes:
         if draw.random() >= RAW:
             try:
-                return msgpack_bytes(_altered(draw, _unpacked(data), _unpacked(draw.choice(others))))[:largest]
+                return msgpack_bytes(_altered(draw, _unpacked(data), _unpacked(draw.choice(others))))[
+                    :largest
+                ]
             except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
-                return mutated(draw, data, others, largest)  # No MessagePack any more, or nothing that it can hold.
+                return mutated(
+                    draw, data, others, largest
+                )  # No MessagePack any more, or nothing that it can hold.
         return mutated(draw, data, others, largest)
 
 
@@ -107,7 +115,11 @@ class Frames:
         if draw.random() < 0.3 and payload:
             payload = mutated(draw, payload, [payload], largest)
         else:
-            lending = other[PREFIX.size : PREFIX.size + PREFIX.unpack_from(other)[3]] if len(other) > PREFIX.size else header
+            lending = (
+                other[PREFIX.size : PREFIX.size + PREFIX.unpack_from(other)[3]]
+                if len(other) > PREFIX.size
+                else header
+            )
             header = MessagePack().mutated(draw, header, [lending], largest)
         return framed(header, payload)[:largest]
 
@@ -128,7 +140,9 @@ class Headed:
         head, rest = parted(data)
         if draw.random() < 0.3:
             return headed(head, mutated(draw, rest, [rest], largest))[:largest]
-        return headed(self.inner.mutated(draw, head, [parted(draw.choice(others))[0]], largest), rest)[:largest]
+        return headed(self.inner.mutated(draw, head, [parted(draw.choice(others))[0]], largest), rest)[
+            :largest
+        ]
 
 
 LENGTH = struct.Struct("!I")

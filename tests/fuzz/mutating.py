@@ -17,8 +17,9 @@ NUMBERS = (
 )  # fmt: skip
 FLOATS = (0.0, -0.0, 0.5, 1e-320, 1e308, -1e308, float("nan"), float("inf"), -float("inf"))
 TEXTS = (
-    "", " ", "a", "x", "..", "../x", "/", "\0", "%", "@", "=", ":", "[::]:1", "mqtt:" + "0" * 16, "é", "\U0001f600", "\ud800",
-    "\udcff", "NaN", "1e999", "null", "0" * 16, "f" * 64, "a" * 300, "float", "float32", "int8", "float16", "alive", "latency",
+    "", " ", "a", "x", "..", "../x", "/", "\0", "%", "@", "=", ":", "[::]:1", "mqtt:" + "0" * 16, "é", "\U0001f600",
+    "\ud800", "\udcff", "NaN", "1e999", "null", "0" * 16, "f" * 64, "a" * 300, "float", "float32", "int8", "float16",
+    "alive", "latency",
 )  # fmt: skip
 BYTES = (b"", b"\0", b"\xff" * 8, b"\xc1", b"\x80" * 70)
 OTHERS: tuple[Any, ...] = (None, True, False, [], {}, [[]], {"": None}, [None] * 70, [0] * 40)
@@ -78,7 +79,9 @@ def _number(draw: random.Random, data: bytearray, others: Sequence[bytes]) -> No
     width = 1 << int(draw.random() * 4)
     number = NUMBERS[int(draw.random() * len(NUMBERS))] + int(draw.random() * 3) - 1
     at = _somewhere(draw, data)
-    data[at : at + width] = (number % (1 << 8 * width)).to_bytes(width, "big" if draw.random() < 0.7 else "little")
+    data[at : at + width] = (number % (1 << 8 * width)).to_bytes(
+        width, "big" if draw.random() < 0.7 else "little"
+    )
 
 
 EDITS: tuple[Edit, ...] = (_flip, _flip, _set, _cut, _truncate, _double, _insert, _splice, _number, _number)

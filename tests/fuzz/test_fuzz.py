@@ -27,7 +27,9 @@ def test_no_door_breaks_the_law() -> None:
     assert [finding.error for tally in tallies for finding in tally.findings.values()] == []
 
 
-@pytest.mark.parametrize("path", sorted(FOUND.glob("*/*")), ids=lambda path: f"{path.parent.name}: {path.name}")
+@pytest.mark.parametrize(
+    "path", sorted(FOUND.glob("*/*")), ids=lambda path: f"{path.parent.name}: {path.name}"
+)
 def test_what_was_found_stays_mended(path: Path) -> None:
     """The folder is the door's name (with - for what a folder cannot be called), the file is a case that broke the law."""
     target = next(t for t in TARGETS if t.name.replace("/", "-") == path.parent.name)
@@ -44,7 +46,9 @@ def test_seeds_are_taken_by_their_doors() -> None:
         assert any(isinstance(end, tuple) and end[:1] == ("taken",) for end in ends), target.name
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("x"), MemoryError(), InternalError("ours"), RecursionError()])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("x"), MemoryError(), InternalError("ours"), RecursionError()]
+)
 def test_whatever_else_a_door_raises_is_found(error: Exception) -> None:
     def take(data: bytes) -> None:
         if b"7" in data:
@@ -91,7 +95,17 @@ def test_pieces_come_apart_as_they_were_put_together() -> None:
 
 
 def test_the_command_counts_and_fails_where_something_is_found(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.fuzz", "--cases", "50", "--only", "spans", "--json", str(tmp_path / "r.json")]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        "--cases",
+        "50",
+        "--only",
+        "spans",
+        "--json",
+        str(tmp_path / "r.json"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     assert "50 cases, 0 findings" in done.stdout

@@ -32,8 +32,9 @@ X = ValueInfo("x", "float", (-1, 2))
 T = ValueInfo("t", "string", (-1,))
 CARD = ModelCard("net", "serving", (X, T), (ValueInfo("y", "float", (-1, 2)),), Epoch(1, 1))
 ARRAYS: Mapping[str, Any] = {
-    "x": np.arange(6, dtype=np.float32).reshape(3, 2), "t": np.array(["a", "é", ""], object), "i": np.arange(3, dtype=np.int64),
-    "b": np.array([True, False]), "h": np.ones((2, 1), np.float16), "u": np.array(7, np.uint8),
+    "x": np.arange(6, dtype=np.float32).reshape(3, 2), "t": np.array(["a", "é", ""], object),
+    "i": np.arange(3, dtype=np.int64), "b": np.array([True, False]), "h": np.ones((2, 1), np.float16),
+    "u": np.array(7, np.uint8),
 }  # fmt: skip
 
 
@@ -65,14 +66,19 @@ def _again(asked: oip.InferRequest) -> None:
     expect(list(again.inputs) == list(asked.inputs), "inputs are others after a round trip")
     for name, array in asked.inputs.items():
         same = again.inputs[name].shape == array.shape and again.inputs[name].dtype == array.dtype
-        expect(same and again.inputs[name].tobytes() == array.tobytes() or array.dtype == object, f"{name!r} is another array")
+        expect(
+            (same and again.inputs[name].tobytes() == array.tobytes()) or array.dtype == object,
+            f"{name!r} is another array",
+        )
 
 
 def _answered(asked: oip.InferRequest) -> None:
     """The inputs as the answer's outputs: refused, or written."""
     try:
         oip.check_fit(CARD, asked)
-        oip.build_answer("net", asked, dict(asked.inputs) | {"y": np.ones((1, 2), np.float32)}, {"epoch": "1.1"})
+        oip.build_answer(
+            "net", asked, dict(asked.inputs) | {"y": np.ones((1, 2), np.float32)}, {"epoch": "1.1"}
+        )
     except KeyError:
         return  # An output that there is not: v2.py asks for those before.
 
@@ -125,11 +131,18 @@ class _Node:
         return CARD if name == CARD.name else None
 
     async def infer(
-        self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float, client: str = ""
+        self,
+        model: str,
+        inputs: Mapping[str, Any],
+        outputs: Sequence[str] | None,
+        deadline_s: float,
+        client: str = "",
     ) -> InferResult:
         return InferResult({"y": inputs["x"]}, Epoch(1, 1), 0.001)
 
-    async def deploy(self, name: str, folder: Path, options: DeployOptions, progress: Progress) -> dict[str, Any]:
+    async def deploy(
+        self, name: str, folder: Path, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
         for path in folder.rglob("*"):
             expect(path.resolve().is_relative_to(folder.resolve()), f"{path} left the folder")
         return {"name": name, "devices": [], "notes": []}
@@ -137,6 +150,16 @@ class _Node:
     async def undeploy(self, name: str) -> None:
         if name != CARD.name:
             raise UnknownDeployment("there is none")
+
+    async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
+        if name != self.name:
+            raise UsageError("there is no such device")
+        return {"name": name, "node": "0" * 16, "state": "removed" if remove else "drained"}
+
+    def undrain(self, name: str) -> dict[str, Any]:
+        if name != self.name:
+            raise UsageError("there is no such device")
+        return {"name": name, "node": "0" * 16, "state": "in"}
 
     def status(self) -> dict[str, Any]:
         return {"name": self.name, "leader": self.name, "term": 1, "members": [], "computed": 0}
@@ -232,7 +255,11 @@ def _connections() -> Iterator[Take]:
             expect(not said or said.startswith(b"HTTP/"), f"the answer begins with {said[:40]!r}")
             # aiohttp's own answer to an `Expect` that is no text, where there is no such path.
             expect(b" 500 " not in said[:16] or b"xpect" in data.lower(), said[:400].decode("latin-1"))
-            return f"{said[:16]!r} {_NAMES.sub('', said[-200:].decode('latin-1'))[-60:]}" if b"error" in said else said[:16].hex()
+            return (
+                f"{said[:16]!r} {_NAMES.sub('', said[-200:].decode('latin-1'))[-60:]}"
+                if b"error" in said
+                else said[:16].hex()
+            )
 
         yield take
         loop.run_until_complete(server.stop())
@@ -269,7 +296,9 @@ def _form(*parts: tuple[str, str, bytes]) -> bytes:
 
 
 def _connection_seeds() -> list[bytes]:
-    asked = json.dumps({"inputs": [_entry("x", "FP32", [1, 2], data=[1, 2]), _entry("t", "BYTES", [1], data=["a"])]}).encode()
+    asked = json.dumps(
+        {"inputs": [_entry("x", "FP32", [1, 2], data=[1, 2]), _entry("t", "BYTES", [1], data=["a"])]}
+    ).encode()
     pieces = encode_request({"x": np.ones((1, 2), np.float32), "t": np.array(["a"], object)}, ["y"], 2.0)
     binary, length = b"".join(map(bytes, pieces)), f"Inference-Header-Content-Length: {len(pieces[0])}"
     infer = "/v2/models/net/infer"
@@ -289,15 +318,22 @@ def _connection_seeds() -> list[bytes]:
         _request("POST", "/api/deployments/m", form, kind, ADMIN, "Expect: 100-continue"),
         _request("DELETE", "/api/deployments/net", b"", ADMIN, "Origin: http://localhost"),
         _request("POST", "/api/models/net/trace?seconds=5", b"", ADMIN),
+        _request("POST", "/api/members/pi/drain", b"", ADMIN),
+        _request("DELETE", "/api/members/pi/drain", b"", ADMIN),
+        _request("DELETE", "/api/members/pi", b"", ADMIN),
         _request("DELETE", "/api/models/net/trace", b"", ADMIN),
-        *(_request("GET", path, b"", "X-Forwarded-For: 1.2.3.4" if path == "/v2" else "Accept: */*") for path in paths),
+        *(
+            _request("GET", path, b"", "X-Forwarded-For: 1.2.3.4" if path == "/v2" else "Accept: */*")
+            for path in paths
+        ),
     ]
 
 
 TARGETS = (
-    Target("HTTP: JSON bodies", lambda: [json.dumps(body).encode() for body in (JSON_BODY, FITTING_BODY)], plainly(_json_body), (RequestError,), Json()),
+    Target("HTTP: JSON bodies", lambda: [json.dumps(body).encode() for body in (JSON_BODY, FITTING_BODY)],
+           plainly(_json_body), (RequestError,), Json()),
     Target("HTTP: binary bodies", _binary_seeds, plainly(_binary_body), (RequestError,), Headed(Json())),
-    Target("HTTP: options", lambda: [json.dumps(options_document(OPTIONS)).encode(), b"{}"], plainly(_options), (UsageError,),
-           Json()),
+    Target("HTTP: options", lambda: [json.dumps(options_document(OPTIONS)).encode(), b"{}"], plainly(_options),
+           (UsageError,), Json()),
     Target("HTTP: connections", _connection_seeds, _connections, (), Bytes(), 0.1),
 )  # fmt: skip

@@ -68,7 +68,9 @@ def _announced(data: bytes) -> None:
     """TXT as it is in the packet; the first byte says how many addresses there are, and which port."""
     count, port = (data[0] % 40, data[0] * 300) if data else (0, 0)
     addresses = [f"10.0.0.{n}" for n in range(count)]
-    info = ServiceInfo(SERVICE, f"x.{SERVICE}", port=port % 65536, properties=data[1:], parsed_addresses=addresses)
+    info = ServiceInfo(
+        SERVICE, f"x.{SERVICE}", port=port % 65536, properties=data[1:], parsed_addresses=addresses
+    )
     seen = read_announcement(info.properties, info.parsed_scoped_addresses(), info.port, FINGERPRINT)
     if seen is not None:
         expect(certificates.NODE_ID.fullmatch(seen.node_id or "") is not None, "a hint without a node")
@@ -87,7 +89,9 @@ def _typed(data: bytes) -> None:
     match data[:1]:
         case b"a":
             address = parse_address(text)
-            expect(parse_address(format_address(address)) == address, f"{address} is another after a round trip")
+            expect(
+                parse_address(format_address(address)) == address, f"{address} is another after a round trip"
+            )
         case b"b":
             expect(0 <= parse_broker(text).port <= 65535, "a port that is none")
         case b"s":

@@ -24,11 +24,16 @@ BIG = 1 << 20
 
 def _present(data: bytes) -> None:
     found = read_present(f"{ROOT}/presence/{NODE}", data)
-    expect(read_present(f"{ROOT}/presence/{NODE}", found.encode()) == found, "presence is another after a round trip")
+    expect(
+        read_present(f"{ROOT}/presence/{NODE}", found.encode()) == found,
+        "presence is another after a round trip",
+    )
 
 
 def _present_seeds() -> list[bytes]:
-    here = Present(NODE, "b" * 16, "pi-a", "1.0+traces", (("1.2.3.4", 5), ("fe80::1%eth0", 6), (f"mqtt:{NODE}", 0)))
+    here = Present(
+        NODE, "b" * 16, "pi-a", "1.0+traces", (("1.2.3.4", 5), ("fe80::1%eth0", 6), (f"mqtt:{NODE}", 0))
+    )
     return [here.encode(), here.gone.encode()]
 
 

@@ -39,7 +39,9 @@ from tests.fuzz.target import Take, Target, expect, plainly
 
 DEVICE = Device("a", "x86", 1e9, 1e9, 1e9, 2, 1e-4, {"conv": 8.0, "conv/8": 4.0}, {"copy/64": 5.0})
 CLUSTER = Cluster(
-    (DEVICE, replace(DEVICE, name="b")), {("a", "b"): Link(1e7, 1e-3)}, media=(Medium("air", 1e6, frozenset("ab")),)
+    (DEVICE, replace(DEVICE, name="b")),
+    {("a", "b"): Link(1e7, 1e-3)},
+    media=(Medium("air", 1e6, frozenset("ab")),),
 )
 
 
@@ -50,16 +52,22 @@ def _model() -> bytes:
         helper.make_node("Conv", ["x", "w"], ["h"], "conv", pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["h"], ["y"], "relu"),
     ]
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, c, 16, 16]) for n, c in (("x", 3), ("y", 8))]
+    values = [
+        helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, c, 16, 16]) for n, c in (("x", 3), ("y", 8))
+    ]
     graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
-    return bytes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString())
+    return bytes(
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+        ).SerializeToString()
+    )
 
 
 @cache
 def _plans() -> tuple[bytes, ...]:
     problem = Problem(load_graph(_model()), CLUSTER, "a")
     found = [choose(problem, name, "1" * 64)[0] for name in ("single", "bbgrap")]
-    return tuple(to_bytes(plan) for plan in found) + (to_bytes(for_device(found[1], "a")),)
+    return (*map(to_bytes, found), to_bytes(for_device(found[1], "a")))
 
 
 def _plan(data: bytes) -> None:
@@ -128,7 +136,14 @@ def _trace(data: bytes) -> None:
 def _trace_seeds() -> list[bytes]:
     row = ["compute", "compute", 1.0, 0.5, "net", 1, 2, "r", "w", "b", 3, 4, 0.1]
     asked = ["requests", "request", 1.0, 0.9, "net", 1, 2, "r", "", "", -1, 0, 0.0]
-    part = {"name": "a", "node": "0" * 16, "clock_error_s": 1e-4, "clock_ahead_s": 0.0, "forgotten": 1, "spans": [row, asked]}
+    part = {
+        "name": "a",
+        "node": "0" * 16,
+        "clock_error_s": 1e-4,
+        "clock_ahead_s": 0.0,
+        "forgotten": 1,
+        "spans": [row, asked],
+    }
     plan = {
         "deployment": "net", "epoch": [1, 2], "strategy": "s", "predicted_latency_s": 0.1, "replicas": [["a"]],
         "nodes": {"a": "0" * 16}, "steps": {"a": [["run", 0.1], ["send", 0]]}, "messages": [["a", "", 5]],
@@ -143,11 +158,17 @@ def _trace_seeds() -> list[bytes]:
 def _files(data: bytes) -> None:
     """A list of a model's files, as a member sends it."""
     for file in manifest_from_text(data.decode("utf-8", "surrogateescape")).files:
-        expect(".." not in Path(file.path).parts and not Path(file.path).is_absolute(), "a file leaves its folder")
+        expect(
+            ".." not in Path(file.path).parts and not Path(file.path).is_absolute(),
+            "a file leaves its folder",
+        )
         expect(0 <= file.nbytes < 2**63, f"{file.nbytes} is no size")
 
 
-FILES = [{"path": "m.onnx", "digest": "1" * 64, "nbytes": 5}, {"path": "sub/w", "digest": "2" * 64, "nbytes": 0}]
+FILES = [
+    {"path": "m.onnx", "digest": "1" * 64, "nbytes": 5},
+    {"path": "sub/w", "digest": "2" * 64, "nbytes": 0},
+]
 WANTS = kinds(WantFiles, WantPart)
 
 
@@ -170,7 +191,7 @@ def _serving() -> Iterator[Take]:
                 question = frame_to_message(frame, WANTS)
                 serving._answer("0" * 16, question)
                 expect(len(answers) == 1, "a question is not answered once")
-                (answer, payload), = answers
+                ((answer, payload),) = answers
                 answers.clear()
                 sent = message_to_frame(answer, payload)
                 expect(sent.payload_bytes <= 4 << 20, "a part that is too long")
@@ -200,8 +221,8 @@ def _serving_seeds() -> list[bytes]:
 TARGETS = (
     Target("plans", lambda: list(_plans()), plainly(_plan), (FrameError,), MessagePack(), 0.2),
     Target("device cards", _card_seeds, plainly(_card), (FrameError,), Json(), 0.5),
-    Target("cluster.json (planning)", lambda: [json.dumps(to_json(CLUSTER)).encode()], _cluster_files, (UsageError,), Json(),
-           0.3),
+    Target("cluster.json (planning)", lambda: [json.dumps(to_json(CLUSTER)).encode()], _cluster_files, (UsageError,),
+           Json(), 0.3),
     Target("traces", _trace_seeds, plainly(_trace), (ClusterError,), Json(), 0.5),
     Target("lists of files", lambda: [json.dumps(FILES).encode()], plainly(_files), (PeerError,), Json()),
     Target("questions for parts", _serving_seeds, _serving, (FrameError,), Frames(), 0.1),

@@ -10,8 +10,28 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 NODES = tuple(f"{n:016x}" for n in range(1, 4))
 DIGESTS = ("1" * 64, "ab" * 32)
-TEXTS = (*NODES, *DIGESTS, "net", "a", "alive", "suspect", "dead", "left", "ready", "control", "127.0.0.1:7433", "float32", "auto")
-METAS = (("array", "float", (2, 2)), ("strings", (2,), 7), None, ("list", (("plain", 5),)), ("rounded", "int8", (2, 3)))
+TEXTS = (
+    *NODES,
+    *DIGESTS,
+    "net",
+    "a",
+    "alive",
+    "suspect",
+    "dead",
+    "left",
+    "ready",
+    "control",
+    "127.0.0.1:7433",
+    "float32",
+    "auto",
+)
+METAS = (
+    ("array", "float", (2, 2)),
+    ("strings", (2,), 7),
+    None,
+    ("list", (("plain", 5),)),
+    ("rounded", "int8", (2, 3)),
+)
 
 
 def sample(kind: Any, draw: random.Random, name: str = "") -> Any:
@@ -35,7 +55,14 @@ def sample(kind: Any, draw: random.Random, name: str = "") -> Any:
 
 def _atom(kind: Any, draw: random.Random, name: str) -> Any:
     if kind is str:
-        known = {"node": NODES, "model": DIGESTS, "digest": DIGESTS, "leader": NODES, "deployment": ("net",), "boot": ("b0",)}
+        known = {
+            "node": NODES,
+            "model": DIGESTS,
+            "digest": DIGESTS,
+            "leader": NODES,
+            "deployment": ("net",),
+            "boot": ("b0",),
+        }
         return draw.choice(known.get(name, TEXTS))
     atoms: dict[Any, tuple[Any, ...]] = {
         int: (1, 0, 2, 7, 4096), float: (0.5, 1.0, 2.0), bool: (True, False), bytes: (b"", b"abc"), type(None): (None,)

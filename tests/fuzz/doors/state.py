@@ -32,14 +32,18 @@ LARGEST = 2**63
 """What messages can hold is less."""
 
 
-def _file(name: str, read: Callable[[Path], None], before: Callable[[Path], None] = lambda state: None) -> Callable[[], AbstractContextManager[Take]]:
+def _file(
+    name: str, read: Callable[[Path], None], before: Callable[[Path], None] = lambda state: None
+) -> Callable[[], AbstractContextManager[Take]]:
     """A door that finds each case in the file `name` of a state directory, which `before` has filled. In memory where
     the machine has a file system there."""
 
     @contextmanager
     def opened() -> Iterator[Take]:
         memory = Path("/dev/shm")
-        with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="edgepart-fuzz-") as folder:
+        with tempfile.TemporaryDirectory(
+            dir=memory if memory.is_dir() else None, prefix="edgepart-fuzz-"
+        ) as folder:
             state = Path(folder)
             before(state)
             path = state / name
@@ -66,8 +70,16 @@ def _term(state: Path) -> None:
 
 
 ENTRIES = (
-    Deployment("net", "0" * 64, 5, DeployOptions(shapes={"x": (1, 3)}, devices=("a",), search_budget_s=2.0), Version(3, "n")),
-    Deployment("old", "1" * 64, 0, DeployOptions(axis="height", memory_limit_bytes=9), Version(4, "m"), deleted=True),
+    Deployment(
+        "net",
+        "0" * 64,
+        5,
+        DeployOptions(shapes={"x": (1, 3)}, devices=("a",), search_budget_s=2.0),
+        Version(3, "n"),
+    ),
+    Deployment(
+        "old", "1" * 64, 0, DeployOptions(axis="height", memory_limit_bytes=9), Version(4, "m"), deleted=True
+    ),
 )
 
 
@@ -77,7 +89,9 @@ def _deployments(state: Path) -> None:
     told = Deployments(tuple(entries))
     encode(message_to_frame(told))
     files.keep_deployments(entries)
-    expect(repr(tuple(files.deployments())) == repr(tuple(entries)), "deployments are others after a round trip")
+    expect(
+        repr(tuple(files.deployments())) == repr(tuple(entries)), "deployments are others after a round trip"
+    )
 
 
 def _profiles(state: Path) -> None:
@@ -108,7 +122,10 @@ def _tokens(state: Path) -> None:
 
 def _tokens_seeds() -> list[bytes]:
     card = {"token_id": "a1" * 6, "key": "b2" * 32, "created_at": NOW - 9, "expires_at": NOW + 9, "uses": 2}
-    return [json.dumps({"tokens": [card, card | {"token_id": "c3" * 6, "expires_at": NOW - 1}]}).encode(), b'{"tokens": []}']
+    return [
+        json.dumps({"tokens": [card, card | {"token_id": "c3" * 6, "expires_at": NOW - 1}]}).encode(),
+        b'{"tokens": []}',
+    ]
 
 
 @cache
@@ -146,9 +163,14 @@ def _revoked(state: Path) -> None:
 
 def _of_identity(name: str, form: Form, share: float = 0.3) -> Target:
     def seeds() -> Sequence[bytes]:
-        return [(_cluster() / "identity" / name).read_bytes(), b'[["10.0.0.1", 7433]]' if form == Json() else b""]
+        return [
+            (_cluster() / "identity" / name).read_bytes(),
+            b'[["10.0.0.1", 7433]]' if form == Json() else b"",
+        ]
 
-    return Target(f"identity/{name}", seeds, _file(f"identity/{name}", _identity, _copied), (UsageError,), form, share)
+    return Target(
+        f"identity/{name}", seeds, _file(f"identity/{name}", _identity, _copied), (UsageError,), form, share
+    )
 
 
 MANIFEST = Manifest((ModelFile("m.onnx", "1" * 64, 5), ModelFile("sub/w.bin", "2" * 64, 6)))
@@ -208,11 +230,13 @@ def _timed() -> object:
 
 
 TARGETS = (
-    Target("term.json", lambda: _json({"term": 7, "incarnation": 3}), _file("term.json", _term), (UsageError,), Json(), 0.3),
-    Target("deployments.json", lambda: _json(_deployed()), _file("deployments.json", _deployments), (UsageError,), Json(), 0.3),
+    Target("term.json", lambda: _json({"term": 7, "incarnation": 3}), _file("term.json", _term),
+           (UsageError,), Json(), 0.3),
+    Target("deployments.json", lambda: _json(_deployed()), _file("deployments.json", _deployments),
+           (UsageError,), Json(), 0.3),
     Target("profiles.json", lambda: _json(_timed()), _file("profiles.json", _profiles), (), Json(), 0.3),
-    Target("cluster.json (members)", lambda: _json({"0" * 16: ["1.2.3.4:5"], "1" * 16: []}), _file("cluster.json", _members),
-           (), Json(), 0.3),
+    Target("cluster.json (members)", lambda: _json({"0" * 16: ["1.2.3.4:5"], "1" * 16: []}),
+           _file("cluster.json", _members), (), Json(), 0.3),
     Target("agent.json", lambda: _json({"name": "a", "pid": 1, "listen": "127.0.0.1:1", "http": "http://127.0.0.1:2"}),
            _file("agent.json", _agent), (UsageError, Unavailable), Json()),
     Target("identity/tokens.json", _tokens_seeds, _file("identity/tokens.json", _tokens), (UsageError,), Json(), 0.3),
@@ -228,4 +252,3 @@ TARGETS = (
     Target("compiled entries", _packed_entry, _file(f"compiled/entries/{KEY}", _compiled), (), Bytes(), 0.3),
     Target("compiled entries, sealed", _packed_entry, _file(f"compiled/entries/{KEY}", _sealed), (), MessagePack(), 0.1),
 )  # fmt: skip
-
