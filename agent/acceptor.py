@@ -1,23 +1,24 @@
 """Acceptor: the listening port, up to a finished handshake. A door: sockets and threads.
 
 Whoever connects is a stranger until its certificate is verified: at most `strangers` of them at once, each
-for a few seconds, with small frames. Nothing that they send stops the port.
+for a few seconds, with small frames (strangers.py). Nothing that they send stops the port.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgepart.agent.identity import Identity, peer_id
+from edgepart.agent import peers
+from edgepart.agent.identity import Identity
 from edgepart.agent.options import Address, format_address
+from edgepart.agent.strangers import Stranger, Strangers
 from edgepart.agent.stream import Stream, tune
-from edgepart.planner.errors import EdgepartError, NotAuthorised, Unavailable
+from edgepart.planner.errors import EdgepartError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ class AcceptOptions:
     bounds what a flood costs (a thread and some 100 KiB each)."""
     stranger_s: float = 10.0
     """For a handshake and a join. Longer suits slow boards; shorter frees places sooner in a flood."""
+    spared_s: float = 0.5
+    """For so long nobody's place is given to another address, whatever comes."""
     dead_after_s: float = 5.0
     """A connection that acknowledges nothing for so long is over."""
     quiet_s: float = 10.0
@@ -67,13 +70,14 @@ class Acceptor:
         self._serve = serve
         self._options = options
         self._context = identity.server_context()
-        self._places = threading.BoundedSemaphore(options.strangers)
+        self._strangers = Strangers(options.strangers, options.spared_s)
         self._complaints = Complaints(options.quiet_s)
         self._stopped = threading.Event()
         self._socket: socket.socket | None = None
-        self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
-        """Connections that are not yet a member's: cut at the end."""
+
+    def renew(self) -> None:
+        """Connections from now on show the certificate that this node has now."""
+        self._context = self._identity.server_context()
 
     def start(self, host: str, port: int) -> Address:
         """Listen; host "" means every address, of IPv6 too. Unavailable where that cannot be."""
@@ -100,12 +104,9 @@ class Acceptor:
     def stop(self) -> None:
         """No connection is taken from now on; those of strangers end."""
         self._stopped.set()
-        with self._lock:
-            waiting = list(self._open)
+        self._strangers.cut_all()
         if self._socket is not None:
-            waiting.append(self._socket)
-        for connection in waiting:
-            _cut(connection)
+            _cut(self._socket)
 
     def _accept(self, listener: socket.socket) -> None:
         with listener:
@@ -121,48 +122,48 @@ class Acceptor:
                 self._welcome(connection, _address(peer))
 
     def _welcome(self, connection: socket.socket, peer: Address) -> None:
-        if not self._places.acquire(blocking=False):
+        guest = _Guest(connection)
+        if not self._strangers.admit(guest, Stranger(peer[0], time.monotonic(), guest.cut)):
             connection.close()
             self._complaints.log(
                 "full", f"refused {peer[0]}: {self._options.strangers} strangers wait already"
             )
             return
-        threading.Thread(target=self._converse, args=[connection, peer], name="stranger", daemon=True).start()
+        threading.Thread(target=self._converse, args=[guest, peer], name="stranger", daemon=True).start()
 
-    def _converse(self, raw: socket.socket, peer: Address) -> None:
-        known = threading.Event()
-        connection: socket.socket = raw
-
-        def leave() -> None:
-            if not known.is_set():
-                known.set()
-                with self._lock:
-                    self._open.discard(connection)
-                self._places.release()
-
+    def _converse(self, guest: _Guest, peer: Address) -> None:
+        raw = guest.connection
         try:
             if raw.family != socket.AF_UNIX:
                 tune(raw, self._options.dead_after_s)
             raw.settimeout(self._options.stranger_s)
             connection = self._context.wrap_socket(raw, server_side=True, do_handshake_on_connect=False)
-            with self._lock:
-                self._open.add(connection)
+            guest.connection = connection
+            if guest.over:
+                raise Unavailable("its place was needed")
             connection.do_handshake()
-            self._serve(Stream(connection), self._who(connection), peer, leave)
+            who = peers.caller(self._identity, connection)
+            self._serve(Stream(connection), who, peer, lambda: self._strangers.leave(guest))
         except Unavailable as error:
             log.debug("connection from %s ended: %s", peer[0], error)
         except (EdgepartError, OSError) as error:
             self._complaints.log(type(error).__name__, f"connection from {peer[0]} closed: {error}")
         finally:
-            _cut(connection)
-            connection.close()
-            leave()
+            _cut(guest.connection)
+            guest.connection.close()
+            self._strangers.leave(guest)
 
-    def _who(self, connection: ssl.SSLSocket) -> str | None:
-        node_id = peer_id(connection)
-        if node_id in self._identity.revoked():
-            raise NotAuthorised(f"node {node_id} is revoked")
-        return node_id
+
+class _Guest:
+    """A connection that may be cut while its thread is turning it into another object."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.over = False
+
+    def cut(self) -> None:
+        self.over = True
+        _cut(self.connection)
 
 
 def _address(peer: tuple[str, int] | tuple[str, int, int, int]) -> Address:

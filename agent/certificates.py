@@ -1,8 +1,9 @@
 """Certificates of a cluster: one CA, one certificate for each node. Rules: no file; time is an argument.
 
-P-256 keys. Node certificates live ten years, as the CA does, because nothing renews them: a node is put out
-by the list of revoked nodes (identity.py), at once, and not by waiting. They start long before `now`, because
-a board without a clock battery may boot with an old date and must still be let in.
+P-256 keys. A node's certificate lives a year and is renewed, for the same key, when a third of that has passed
+(warden.py): who holds the CA's key may be away for eight months. To put a node out nobody waits for that: it is
+revoked (charter.py), at once. Certificates start long before `now`, because a board without a clock battery may
+boot with an old date and must still be let in.
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from edgepart.planner.errors import NotAuthorised
 
 NODE_ID = re.compile(r"[0-9a-f]{16}")
-LIFETIME = timedelta(days=3653)
+LIFETIME = timedelta(days=365)
+"""Of a node's certificate. Shorter: a box that was given away and forgotten is out sooner; longer: the CA's key may be away
+for longer."""
+RENEWED_BELOW = LIFETIME * 2 / 3
+"""What is left of a certificate's life when it is renewed."""
+WARNED_BELOW = LIFETIME / 4
+"""What is left when people are told that it was not renewed."""
+CA_LIFETIME = timedelta(days=30 * 365)
+"""Nothing renews it."""
 BACKDATE = timedelta(days=3653)
 _CA_NAME = "edgepart cluster "
 """Starts the CA's name, which is thus no node id."""
@@ -81,7 +90,7 @@ def new_ca(key: Key, now: float) -> x509.Certificate:
         (x509.BasicConstraints(ca=True, path_length=0), True),
         (_key_usage(key_cert_sign=True, crl_sign=True), True),
     )
-    return _signed(name, name, key.public_key(), ca_use, key, key.public_key(), now)
+    return _signed(name, name, key.public_key(), ca_use, key, key.public_key(), now, CA_LIFETIME)
 
 
 def new_request(key: Key) -> bytes:
@@ -115,7 +124,7 @@ def sign_node(
         (_key_usage(digital_signature=True), True),
         (both, False),
     )
-    return _signed(_name(node_id), ca.subject, key, node_use, ca_key, ca_key.public_key(), now)
+    return _signed(_name(node_id), ca.subject, key, node_use, ca_key, ca_key.public_key(), now, LIFETIME)
 
 
 def read_node(encoded: bytes, ca: x509.Certificate) -> tuple[x509.Certificate, str]:
@@ -145,6 +154,22 @@ def read_ca(encoded: bytes) -> x509.Certificate:
     return certificate
 
 
+def issued_at(certificate: x509.Certificate) -> float:
+    """By its issuer's clock, in seconds since 1970."""
+    return (certificate.not_valid_before_utc + BACKDATE).timestamp()
+
+
+def seconds_left(certificate: x509.Certificate, now: float) -> float:
+    """Of its life; negative when it has expired."""
+    return certificate.not_valid_after_utc.timestamp() - now
+
+
+def due(certificate: x509.Certificate, now: float) -> bool:
+    """Whether a node's certificate is to be renewed: its time is near, or it is of the days when they lived ten years."""
+    left_s = seconds_left(certificate, now)
+    return not RENEWED_BELOW.total_seconds() <= left_s <= LIFETIME.total_seconds() * 1.1
+
+
 def same_key(certificate: x509.Certificate, key: Key) -> bool:
     return bool(certificate.public_key() == key.public_key())
 
@@ -170,6 +195,7 @@ def _signed(
     ca_key: Key,
     ca_public: ec.EllipticCurvePublicKey,
     now: float,
+    lifetime: timedelta,
 ) -> x509.Certificate:
     at = datetime.fromtimestamp(now, UTC)
     builder = (
@@ -179,7 +205,7 @@ def _signed(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(at - BACKDATE)
-        .not_valid_after(at + LIFETIME)
+        .not_valid_after(at + lifetime)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_public), critical=False)
     )

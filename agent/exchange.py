@@ -145,5 +145,23 @@ class Spans:
     error: str = ""
 
 
-Question = WantFiles | WantPart | EchoTogether | Record | WantSpans
-Answer = Files | Part | EchoedTogether | Recording | Spans
+@dataclass(frozen=True, slots=True)
+class WantCertificate:
+    """From a member to who holds the CA's key: renew mine. Only to members that understand charters (agent/charter.py)."""
+
+    ticket: int
+    request: bytes
+    """A CSR in DER; the node id is that of the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    ticket: int
+    certificate: bytes
+    """DER."""
+    error: str = ""
+    """Why there is none; empty when there is one."""
+
+
+Question = WantFiles | WantPart | EchoTogether | Record | WantSpans | WantCertificate
+Answer = Files | Part | EchoedTogether | Recording | Spans | Renewed

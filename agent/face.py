@@ -54,11 +54,12 @@ class Face:
         examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path]]],
         computed: Callable[[], int],
         tracing: Tracing,
+        security: Callable[[], dict[str, Any]],
         disk: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
-        notes about a model, and its files. `computed`: requests that this device has done its part of. `disk`: how the
-        state directory's disk is."""
+        notes about a model, and its files. `computed`: requests that this device has done its part of. `security`: what
+        agent/warden.py tells people. `disk`: how the state directory's disk is."""
         self._name = name
         self._fingerprint = fingerprint
         self._core = core
@@ -73,6 +74,7 @@ class Face:
         self._tracing = tracing
         self._disk = disk
         self._residents = Residents(core, post)
+        self._security = security
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
@@ -315,6 +317,7 @@ class Face:
             "term": term_round(self._core.election.term),
             "uptime_s": time.monotonic() - self._started,
             "computed": self._computed(),
+            "security": self._security(),
             "members": [
                 {
                     "name": member.name,

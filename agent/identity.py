@@ -3,7 +3,8 @@
     identity/ca.pem        the cluster's CA            identity/node.pem  node.key   this node
     identity/ca.key        only where nodes are let in identity/admin                the management credential
     identity/members.json  where members listened when this node joined
-    identity/revoked.json  nodes that are put out      identity/tokens.json          (tokens.py)
+    identity/charter.json  who is out (charterfile.py) identity/tokens.json, issued.json   (tokens.py, ledger.py)
+    identity/revoked.json  nodes that somebody has put out here by hand; nobody else is told
 
 The folder appears complete, by one rename, or not at all. Files are 0600, folders 0700.
 """
@@ -15,16 +16,18 @@ import os
 import secrets
 import shutil
 import ssl
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography import x509
 
-from edgepart.agent import certificates
+from edgepart.agent import certificates, charter
+from edgepart.agent.charter import Charter
 from edgepart.agent.ciphers import grant_chacha
+from edgepart.agent.durable import read_json, write_atomic
 from edgepart.agent.options import Address
-from edgepart.agent.store import write_atomic
+from edgepart.agent.private import write_private
 from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import NotAuthorised, UsageError
 
@@ -41,7 +44,7 @@ class Identity:
     """SHA-256 (hex) of the CA's certificate: names the cluster."""
     ca: x509.Certificate = field(repr=False)
     admin: str = field(repr=False)
-    """The cluster's management credential; the same on every member."""
+    """The cluster's management credential when this was read; the same on every member."""
     first_members: tuple[Address, ...] = ()
     """Where members listened when this node joined: hints, perhaps old."""
 
@@ -50,15 +53,53 @@ class Identity:
         """Whether this node holds the CA's key and can let others in."""
         return (self.directory / "ca.key").exists()
 
-    def issue(self, request: bytes, now: float) -> bytes:
-        """A certificate (DER), under a new node id, for the key in the request (a CSR in DER).
+    def ca_key(self) -> certificates.Key:
+        """NotAuthorised where this node does not hold it."""
+        if not self.is_issuer:
+            raise NotAuthorised("this node holds no CA key: ask the one on which the cluster was made")
+        return certificates.key_of((self.directory / "ca.key").read_bytes())
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        """This node's, as it is now: it is renewed while the agent runs."""
+        return x509.load_pem_x509_certificate((self.directory / "node.pem").read_bytes())
+
+    def issue(self, request: bytes, now: float, node_id: str | None = None) -> bytes:
+        """A certificate (DER) for the key in the request (a CSR in DER): under a new node id, or under that of the
+        member who asks.
 
         NotAuthorised where this node holds no CA key or the request is not sound.
         """
-        if not self.is_issuer:
-            raise NotAuthorised("this node holds no CA key: ask the one on which the cluster was made")
-        ca_key = certificates.key_of((self.directory / "ca.key").read_bytes())
-        return certificates.der(certificates.issue(request, certificates.new_node_id(), self.ca, ca_key, now))
+        key = self.ca_key()
+        # A clock that went back must not make certificates that have expired for all others.
+        now = max(now, certificates.issued_at(self.ca), certificates.issued_at(self.certificate))
+        node_id = node_id or certificates.new_node_id()
+        return certificates.der(certificates.issue(request, node_id, self.ca, key, now))
+
+    def renewal(self) -> bytes:
+        """A request (CSR in DER) for a new certificate with the same key."""
+        return certificates.new_request(certificates.key_of((self.directory / "node.key").read_bytes()))
+
+    def keep(self, encoded: bytes) -> x509.Certificate:
+        """Put a new certificate (DER) in place of this node's; contexts that are made from now on show it.
+
+        NotAuthorised where it is not this node's, by this CA, for its key, and newer than the one before.
+        """
+        certificate, node_id = certificates.read_node(encoded, self.ca)
+        before = self.certificate
+        if node_id != self.node_id or certificate.public_key() != before.public_key():
+            raise NotAuthorised("the new certificate is another node's. The old one stays")
+        if certificates.issued_at(certificate) <= certificates.issued_at(before):
+            raise NotAuthorised(
+                "the new certificate is no newer than the old one, which stays; is a clock wrong?"
+            )
+        write_private(self.directory / "node.pem", certificates.pem(certificate))
+        return certificate
+
+    def current_admin(self) -> str:
+        """The management credential as it is now."""
+        held = read_charter(self.directory).credential
+        return held.secret if held else self.admin
 
     def server_context(self) -> ssl.SSLContext:
         """For listening: TLS 1.3; a client's certificate is of this cluster, or missing (joiners)."""
@@ -85,30 +126,32 @@ class Identity:
 
     def revoked(self) -> frozenset[str]:
         """Node ids that are out. Read at every connection, so that a change counts at once."""
+        told = read_charter(self.directory).revoked
         path = self.directory / "revoked.json"
         try:
             listed = parse_json(path.read_bytes())["nodes"]
             if not isinstance(listed, list) or not all(map(_is_node, listed)):
                 raise ValueError("expected a list of node ids")
         except FileNotFoundError:
-            return frozenset()
+            return told
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(
                 f"{path} is damaged ({error}): restore it, or delete it to forgive all"
             ) from error
-        return frozenset(listed)
+        return told | frozenset(listed)
 
-    def revoke(self, node_ids: Iterable[str]) -> frozenset[str]:
-        """Put nodes out, for ever; returns all that are out. Members merge their lists by calling this."""
-        known = self.revoked()
-        everyone = known | set(node_ids)
-        for node_id in everyone - known:
-            if not certificates.NODE_ID.fullmatch(node_id):
-                raise UsageError(f"{node_id!r} is no node id (16 hex digits). Nothing was revoked")
-        if everyone != known:
-            document = json.dumps({"nodes": sorted(everyone)}).encode()
-            write_atomic(self.directory / "revoked.json", document)
-        return everyone
+
+def read_charter(directory: Path) -> Charter:
+    """Of an identity's folder; empty where nothing was decided yet. UsageError where it is damaged."""
+    path = directory / "charter.json"
+    document = read_json(path)
+    try:
+        return Charter() if document is None else charter.from_json(document)
+    except ValueError as error:
+        raise UsageError(
+            f"{path} is damaged ({error}): restore it, or delete it; other members tell it again, but until then "
+            "revoked nodes are let in"
+        ) from error
 
 
 def peer_id(connection: ssl.SSLSocket) -> str | None:
@@ -145,6 +188,7 @@ def write_identity(
     *,
     ca_key: certificates.Key | None = None,
     members: Sequence[Address] = (),
+    told: Charter | None = None,
 ) -> None:
     """Make the identity folder, whole. UsageError where there is one already; nothing is then changed."""
     files = {
@@ -156,6 +200,8 @@ def write_identity(
     }
     if ca_key is not None:
         files["ca.key"] = certificates.key_pem(ca_key)
+    if told is not None:
+        files["charter.json"] = json.dumps(charter.to_json(told)).encode()
     refuse_second(state)
     _make_folder(state / "identity", files)
 
@@ -207,8 +253,9 @@ def load(state: Path) -> Identity:
         _, node_id = certificates.read_node(certificates.der(node), ca)
         if not certificates.same_key(node, key):
             raise ValueError("node.key does not belong to node.pem")
-        admin = (directory / "admin").read_text().strip()
-        if len(admin) < 32:
+        held = read_charter(directory).credential
+        admin = held.secret if held else (directory / "admin").read_text().strip()
+        if len(admin) < charter.SECRET_LENGTH:
             raise ValueError("admin holds no credential")
         listed = parse_json((directory / "members.json").read_bytes())
         members = tuple((str(host), _port(port)) for host, port in listed)

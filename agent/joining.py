@@ -10,6 +10,7 @@ certificate included, so that neither the secret nor the proof is of use to some
                                     <-      JoinOffer(CA, nonce)       or JoinElsewhere(addresses of issuers)
     JoinRequest(CSR, name, proof)   ->
                                     <-      JoinGrant(certificate, credential, members)    or JoinRefused(why)
+                                    <-      Charter                         (members of the first versions: none)
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from typing import Any, Protocol, TypeVar
 
 from cryptography import x509
 
-from edgepart.agent import certificates, tokens
+from edgepart.agent import certificates, ledger, tokens
+from edgepart.agent.charter import Charter, accept
 from edgepart.agent.discovery import find_members
-from edgepart.agent.frames import UNAUTHENTICATED
-from edgepart.agent.identity import Identity, load, refuse_second, write_identity
+from edgepart.agent.frames import MEMBER, UNAUTHENTICATED
+from edgepart.agent.identity import Identity, load, read_charter, refuse_second, write_identity
 from edgepart.agent.options import Address, format_address
 from edgepart.agent.records import frame_to_message, kinds, message_to_frame
 from edgepart.agent.stream import Stream, dial
@@ -102,7 +104,7 @@ class JoinRefused:
     """For people; ends with what to do."""
 
 
-JOIN_KINDS = kinds(JoinHello, JoinOffer, JoinElsewhere, JoinRequest, JoinGrant, JoinRefused)
+JOIN_KINDS = kinds(JoinHello, JoinOffer, JoinElsewhere, JoinRequest, JoinGrant, JoinRefused, Charter)
 
 
 def transcript(hello: JoinHello, member_nonce: bytes, server_certificate: bytes, request: bytes) -> bytes:
@@ -153,7 +155,8 @@ class Doorkeeper:
             _write(stream, JoinRefused(str(error)), deadline)
             raise
         _write(stream, grant, deadline)
-        log.info("let %r in by token %s", request.name[:64], hello.token_id)
+        # So that nobody who is revoked is the first whom the newcomer trusts.
+        _write(stream, read_charter(self._identity.directory), deadline)
 
     def _grant(self, hello: JoinHello, offer: JoinOffer, request: JoinRequest) -> JoinGrant:
         now = self._clock()
@@ -164,7 +167,12 @@ class Doorkeeper:
         # Issued before the use is taken, so that a bad request costs none; sent after both are done.
         certificate = self._identity.issue(request.request, now)
         tokens.redeem(self._identity.directory.parent, hello.token_id, said, request.proof, now)
-        return JoinGrant(certificate, self._identity.admin, tuple(self._members())[:MOST_ADDRESSES])
+        _, node = certificates.read_node(certificate, self._identity.ca)
+        name = "".join(letter for letter in request.name[:64] if letter.isprintable())
+        ledger.add(self._identity.directory, ledger.Entry(node, name, hello.token_id, now))
+        log.info("let %r in as node %s, by token %s", name, node, hello.token_id)
+        members = tuple(self._members())[:MOST_ADDRESSES]
+        return JoinGrant(certificate, self._identity.current_admin(), members)
 
 
 def join(
@@ -214,6 +222,7 @@ class _Granted:
     node: x509.Certificate
     key: certificates.Key
     grant: JoinGrant
+    charter: Charter
 
 
 def _ask(
@@ -260,7 +269,16 @@ def _converse(stream: Stream, token: tokens.Token, name: str, deadline: float) -
     node, _ = certificates.read_node(grant.certificate, ca)
     if not certificates.same_key(node, key):
         raise NotAuthorised("the certificate that came back is for another key. Nothing was kept")
-    return _Granted(ca, node, key, grant)
+    return _Granted(ca, node, key, grant, _charter(stream, ca, deadline))
+
+
+def _charter(stream: Stream, ca: x509.Certificate, deadline: float) -> Charter:
+    """Who is out; nobody, where the member is of a version that does not tell."""
+    try:
+        frame = stream.read(MEMBER, deadline)  # it has shown who it is
+    except Unavailable:
+        return Charter()
+    return accept(Charter(), _expect(Charter, frame_to_message(frame, JOIN_KINDS)), ca)
 
 
 def _checked_ca(encoded: bytes, server_certificate: bytes, token: tokens.Token) -> x509.Certificate:
@@ -282,7 +300,8 @@ def _checked_ca(encoded: bytes, server_certificate: bytes, token: tokens.Token) 
 
 def _keep(state: Path, granted: _Granted, address: Address) -> Identity:
     members = tuple(dict.fromkeys((address, *granted.grant.members[:MOST_ADDRESSES])))
-    write_identity(state, granted.ca, granted.node, granted.key, granted.grant.admin, members=members)
+    grant, told = granted.grant, granted.charter
+    write_identity(state, granted.ca, granted.node, granted.key, grant.admin, members=members, told=told)
     return load(state)
 
 

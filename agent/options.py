@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgepart.agent.gateway.access import LOCAL, OPENNESS
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.planner.errors import UsageError
 
@@ -36,6 +37,12 @@ class AgentOptions:
     http: Address = ("127.0.0.1", HTTP_PORT)
     """Where clients connect. Loopback by default: HTTP is not encrypted, so open it only to a network you
     trust."""
+    inference: str = LOCAL
+    """Who may infer without the cluster's credential: "open": all who reach `http`; "local": this machine's programs;
+    "closed": nobody."""
+    client_rate: float = 100.0
+    """Requests a second of one other address that shows no credential; beyond that it is told to wait. More serves busier
+    clients; fewer leave more to others."""
     peers: tuple[Address, ...] = ()
     """Members to call besides those that mDNS finds; for networks without multicast."""
     mdns: bool = True
@@ -72,6 +79,10 @@ class AgentOptions:
             raise UsageError(
                 f"--profile-budget {self.profile_budget_s:g}: give 0 to {MOST_PROFILE_BUDGET_S:g} seconds"
             )
+        if self.inference not in OPENNESS:
+            raise UsageError(f"--inference {self.inference!r}: give one of {', '.join(OPENNESS)}")
+        if not 0.5 <= self.client_rate <= 1e6:
+            raise UsageError(f"--client-rate {self.client_rate:g}: give 0.5 to 1000000 requests a second")
         if self.transport not in TRANSPORTS:
             raise UsageError(f"--transport {self.transport!r}: give one of {', '.join(TRANSPORTS)}")
         if self.transport == "mqtt" and self.mqtt is None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from edgepart.agent import control, exchange, messages
 from edgepart.agent.arrays import pack_arrays, unpack_arrays
+from edgepart.agent.charter import Charter
 from edgepart.agent.events import Received
 from edgepart.agent.frames import Buffer, Frame
 from edgepart.agent.links import CONTROL, DATA
@@ -47,6 +48,7 @@ CONTROL_KINDS = kinds(
     control.Standing,
     exchange.WantClock,
     exchange.Clock,
+    Charter,
 )
 DATA_KINDS = kinds(
     messages.Tensors,
@@ -64,6 +66,8 @@ DATA_KINDS = kinds(
     exchange.Recording,
     exchange.WantSpans,
     exchange.Spans,
+    exchange.WantCertificate,
+    exchange.Renewed,
 )
 
 SendFrame = Callable[[str, str, Frame], None]
@@ -95,6 +99,7 @@ class Post:
         self._question: Callable[[str, exchange.Question], None] = _nowhere
         self._answer: Callable[[str, exchange.Answer, memoryview], None] = _nowhere
         self._clocks: Callable[[str, exchange.WantClock | exchange.Clock], None] = _nowhere
+        self._charter: Callable[[str, Charter], None] = _nowhere
 
     def connect(
         self,
@@ -104,12 +109,14 @@ class Post:
         question: Callable[[str, exchange.Question], None],
         answer: Callable[[str, exchange.Answer, memoryview], None],
         clocks: Callable[[str, exchange.WantClock | exchange.Clock], None] | None = None,
+        charter: Callable[[str, Charter], None] | None = None,
     ) -> None:
         """Where what comes in goes. `requests`, `echoes`, `question` and `clocks` are called in reader threads, the others
         in the loop."""
         self._requests, self._echoes = requests, echoes
         self._to_core, self._question, self._answer = to_core, question, answer
         self._clocks = clocks or _nowhere
+        self._charter = charter or _nowhere
 
     # Out
 
@@ -147,6 +154,8 @@ class Post:
             told = frame_to_message(frame, CONTROL_KINDS)
             if isinstance(told, exchange.WantClock | exchange.Clock):
                 self._clocks(node, told)
+            elif isinstance(told, Charter):
+                self._loop.call_soon_threadsafe(self._charter, node, told)
             else:
                 self._loop.call_soon_threadsafe(self._to_core, Received(node, told))
             return
@@ -167,6 +176,7 @@ class Post:
                 | exchange.EchoTogether()
                 | exchange.Record()
                 | exchange.WantSpans()
+                | exchange.WantCertificate()
             ):
                 self._question(node, message)
             case _:

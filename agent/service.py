@@ -14,16 +14,18 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from edgepart import __version__
 from edgepart.agent import aside, events
+from edgepart.agent.answering import Answering
 from edgepart.agent.aside import Aside
 from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Load, Serving
 from edgepart.agent.cards import Measured, read
+from edgepart.agent.charter import CHARTERS, ISSUER
 from edgepart.agent.clocks import Clocks
 from edgepart.agent.comparison import Active, Comparison
 from edgepart.agent.compiled import Compiled
@@ -33,10 +35,10 @@ from edgepart.agent.core import Core
 from edgepart.agent.discovery import Announcement, Discovery, Seen
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.echoes import Echoes
-from edgepart.agent.exchange import EchoTogether, Question, Record, WantSpans
 from edgepart.agent.executor import COMPUTE_THREAD, Executor
 from edgepart.agent.face import Face
 from edgepart.agent.frames import Frame
+from edgepart.agent.gateway.bodies import Limits
 from edgepart.agent.gateway.server import HttpServer
 from edgepart.agent.identity import Identity, load
 from edgepart.agent.joining import Doorkeeper
@@ -65,9 +67,10 @@ from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Carrier, Transport
 from edgepart.agent.upkeep import Kept, Upkeep, disk_document
+from edgepart.agent.warden import Warden
 from edgepart.agent.withdrawal import Withdrawal
 from edgepart.planner.cluster import Device
-from edgepart.planner.errors import FrameError, Removed, Unavailable
+from edgepart.planner.errors import FrameError, Removed
 
 if TYPE_CHECKING:
     from edgepart.agent.mqtt.reach import Reach
@@ -115,7 +118,6 @@ class Agent:
         """How to undo what was started, last first."""
         self._ending.callback(os.close, lock)
         self._recorder = Recorder()
-        self._answering: set[asyncio.Task[None]] = set()
         self._wired = threading.Event()
         """Until it is set nobody is there to take frames and news of links; the transport's threads wait."""
 
@@ -132,13 +134,15 @@ class Agent:
         node, post = self.identity.node_id, self._shell.post
         device = within(device, self._options.memory_limit_bytes, resident_bytes())
         self._measuring = Measuring(node, device, self._echoes, self._asks, post, self._measured_by)
+        self._answering = Answering(self._post, self._serving, self._measuring, self._tracing, self._warden)
         self._post.connect(
             self._plans,
             self._echoes,
             self._shell.post,
-            self._question,
+            self._answering.asked,
             self._asks.answered,
             self._clocks.came,
+            self._warden.came,
         )
         self._wired.set()
         self._ending.callback(self._leave)
@@ -146,6 +150,7 @@ class Agent:
         self._ending.push_async_callback(self._http.stop)
         await self._http.start()
         await self._look_around(listen)
+        self._keep_doing("keeping charter and certificate", self._warden.run())
         self._keep_doing("measuring", self._measuring.run())
         self._keep_doing(
             "timing",
@@ -184,6 +189,7 @@ class Agent:
         self._post = Post(node, self._transport.send)
         self._asks = Asks(self._post.data)
         self._clocks = Clocks(self._post.control)
+        self._warden = Warden(self.identity, self._transport, self._post.control, self._asks.ask)
         self._echoes = Echoes(self._post.arrays)
         self._ending.push_async_callback(asyncio.to_thread, self._echoes.stop)
         self._aside = Aside()
@@ -275,7 +281,15 @@ class Agent:
             incarnation=files.incarnation,
             listen=own_addresses(listen),
             http=f"http://{own_addresses((http[0], http[1]))[0]}",
-            version=f"{speaking(__version__)}.{LEAVES}.{DRAINS}",
+            version=".".join(
+                (
+                    speaking(__version__),
+                    LEAVES,
+                    DRAINS,
+                    CHARTERS,
+                    *([ISSUER] if self.identity.is_issuer else []),
+                )
+            ),
         )
         now = asyncio.get_running_loop().time()
         core = Core(
@@ -306,14 +320,17 @@ class Agent:
             lambda path, shapes: self._aside.do(aside.examine, path, shapes),
             lambda: self._executor.counters().requests_done,
             self._tracing,
+            self._warden.document,
             lambda: disk_document(self._files),
         )
         self._http = HttpServer(
             self._face,
-            self.identity.admin,
+            lambda: self._warden.credential,
             listener=listener,
             spool=self._store.root / "partial",
             recorder=self._recorder,
+            limits=Limits(client_rate=self._options.client_rate, client_burst=2 * self._options.client_rate),
+            inference=self._options.inference,
         )
         planwork = Planwork(self._store.root, node)
         self._shell = Shell(
@@ -375,41 +392,13 @@ class Agent:
         """mDNS, or the broker, tells of somebody; whoever claims our cluster is worth a call, and has to prove it."""
         through_broker = self._options.transport == "mqtt"
         addresses = [each for each in hint.addresses if (mqtt_node(each) is not None) is through_broker]
-        if addresses and hint.ours and hint.node_id and hint.node_id != self.identity.node_id:
+        known_out = {self.identity.node_id, *self._warden.revoked}
+        if addresses and hint.ours and hint.node_id and hint.node_id not in known_out:
             self._shell.post(events.Seen(hint.node_id, tuple(map(format_address, addresses))))
 
     def _frame(self, node: str, channel: str, frame: Frame) -> None:
         self._wired.wait()
         self._post.take(node, channel, frame)
-
-    def _question(self, node: str, question: Question) -> None:
-        """From a reader's thread."""
-        if isinstance(question, EchoTogether):
-            self._loop.call_soon_threadsafe(self._answer, lambda: self._answer_together(node, question))
-        elif isinstance(question, Record | WantSpans):
-            self._loop.call_soon_threadsafe(self._answer, lambda: self._answer_tracing(node, question))
-        else:
-            self._serving.asked(node, question)
-
-    def _answer(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        task = asyncio.create_task(work(), name="answering a member")
-        self._answering.add(task)  # The loop itself keeps no hold on it.
-        task.add_done_callback(self._answering.discard)
-        task.add_done_callback(_failed)
-
-    async def _answer_tracing(self, node: str, question: Record | WantSpans) -> None:
-        answer, payload = await self._tracing.asked(node, question)
-        try:
-            self._post.data(node, answer, payload)
-        except Unavailable as error:
-            log.info("cannot hand a trace to %s: %s", node, error)
-
-    async def _answer_together(self, node: str, question: EchoTogether) -> None:
-        found = await self._measuring.asked(question)
-        try:
-            self._post.data(node, found)
-        except Unavailable as error:
-            log.info("cannot tell %s how long echoes took: %s", node, error)
 
     def _link(self, node: str, up: bool, text: str) -> None:
         """From the transport's thread."""
@@ -434,6 +423,7 @@ class Agent:
         self._members = members
         self._files.keep_members({m.node: m.listen for m in members if m.node in others})
         self._measuring.members(others)
+        self._warden.members(members)
         self._notify.status(f"{len(members)} members: {', '.join(m.name for m in members)}")
 
     def _measured_by(self, node: str) -> Measured | None:

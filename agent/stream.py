@@ -21,6 +21,7 @@ from edgepart.planner.errors import Unavailable
 
 COALESCE_BYTES = 16 << 10
 """Buffers up to this much go out as one TLS record."""
+_NOT_YET_VALID, _EXPIRED = 9, 10  # OpenSSL's X509_V_ERR_..., which Python has no names for
 
 
 class Stream:
@@ -160,6 +161,8 @@ def shake_hands(raw: socket.socket, context: ssl.SSLContext, where: str, deadlin
 
 def _reason(error: Exception) -> str:
     match error:
+        case ssl.SSLCertVerificationError() if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
+            return "answers with a certificate that has ended, by the clock here: not renewed, or a clock is wrong"
         case ssl.SSLCertVerificationError():
             return "answers with a certificate of another cluster"
         case TimeoutError():

@@ -8,7 +8,6 @@ secret is kept; the secret has 160 random bits, so nothing slower is needed. Sec
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import hmac
 import json
@@ -20,8 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from edgepart.agent import identity
+from edgepart.agent.private import locked, write_private
 from edgepart.agent.records import read_record
-from edgepart.agent.store import write_atomic
 from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import FrameError, NotAuthorised, UsageError
 
@@ -124,6 +123,7 @@ def revoke(state: Path, token_id: str) -> None:
 def redeem(state: Path, token_id: str, transcript: bytes, proof: bytes, now: float) -> None:
     """Take one use, if `proof` is the HMAC-SHA-256 of `transcript` under the token's key.
 
+    The use is on disk when this returns: a certificate that is given after that was paid for, whatever crashes.
     NotAuthorised, with the reason, where it is unknown, expired, used up or not proved; no use is taken.
     """
     with _cards(state) as cards:
@@ -146,14 +146,13 @@ def _path(state: Path) -> Path:
 def _cards(state: Path) -> Iterator[dict[str, TokenCard]]:
     """The kept tokens, to change; written at the end. One process at a time: agent or command line."""
     path = _path(state)
-    with path.with_suffix(".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(path.parent):
         cards = _read(path)
         before = dict(cards)
         yield cards
         if cards != before:
             document = {"tokens": [asdict(card) for card in cards.values()]}
-            write_atomic(path, json.dumps(document).encode())
+            write_private(path, json.dumps(document).encode())
 
 
 def _read(path: Path) -> dict[str, TokenCard]:

@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from edgepart.agent import peers
 from edgepart.agent.acceptor import AcceptOptions, Acceptor
 from edgepart.agent.frames import MEMBER, UNAUTHENTICATED, Frame, Limits
-from edgepart.agent.identity import Identity, peer_id
+from edgepart.agent.identity import Identity
 from edgepart.agent.links import (
     CHANNELS,
     CONTROL,
@@ -151,6 +152,8 @@ class Transport:
     def _try_each(self, node_id: str | None, addresses: Sequence[Address], *, dials_back: bool) -> str:
         if node_id is not None and node_id in self.linked():
             return node_id
+        if node_id in self._identity.revoked():
+            raise Unavailable(f"node {node_id} is revoked")
         refusals: list[EdgepartError] = []
         for address in addresses:
             try:
@@ -188,10 +191,10 @@ class Transport:
         if link is not None:
             self._drop(link, why)
 
-    def close_revoked(self) -> None:
-        """End the links to nodes that have been revoked since they were made."""
-        for node_id in self._identity.revoked():
-            self.close(node_id, "revoked")
+    def renew(self) -> None:
+        """Connections from now on show the certificate that this node has now; those that there are stay."""
+        self._context = self._identity.client_context()
+        self._acceptor.renew()
 
     def stop(self, flush_s: float = 1.0) -> None:
         """End everything; the others have `flush_s` to take what is queued.
@@ -224,7 +227,7 @@ class Transport:
     def _connect(self, expected: str | None, address: Address, dials_back: bool) -> str:
         stream = self._dial(address)
         try:
-            node_id = self._check_peer(stream, expected, address)
+            node_id = peers.called(self._identity, stream.connection, expected, format_address(address))
             with self._lock:
                 mine = node_id not in self._dialling and not self._has_out(node_id)
                 if mine:
@@ -257,18 +260,6 @@ class Transport:
             address, self._context, timeout_s=options.connect_s, dead_after_s=options.accept.dead_after_s
         )
 
-    def _check_peer(self, stream: Stream, expected: str | None, address: Address) -> str:
-        node_id, where = peer_id(stream.connection), format_address(address)
-        if node_id is None:
-            raise NotAuthorised(f"{where} shows no certificate")
-        if node_id == self._identity.node_id:
-            raise NotAuthorised(f"{where} is this agent itself, or a copy of its state directory")
-        if expected is not None and node_id != expected:
-            raise NotAuthorised(f"{where} is node {node_id}, not {expected}")
-        if node_id in self._identity.revoked():
-            raise NotAuthorised(f"{where} is node {node_id}, which is revoked")
-        return node_id
-
     def _open(self, control: Stream, node_id: str, address: Address, dials_back: bool) -> None:
         """Both channels' connections, introduced and handed to their writers."""
         streams = {CONTROL: control}
@@ -278,10 +269,11 @@ class Transport:
                 attempt = self._attempts
             boot = self._introduce(control, CONTROL, attempt, node_id)
             streams[DATA] = self._dial(address)
-            self._check_peer(streams[DATA], node_id, address)
+            where = format_address(address)
+            peers.called(self._identity, streams[DATA].connection, node_id, where)
             if self._introduce(streams[DATA], DATA, attempt, node_id) != boot:
-                raise Unavailable(f"{format_address(address)} was restarted just now")
-            self._attach_out(node_id, boot, streams, "" if dials_back else format_address(address))
+                raise Unavailable(f"{where} was restarted just now")
+            self._attach_out(node_id, boot, streams, "" if dials_back else where)
         except EdgepartError:
             for stream in streams.values():
                 stream.close()

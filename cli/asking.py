@@ -178,6 +178,8 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
         if card.get("transfer_dtype", "float32") != "float32":
             rounding = card.get("rounding") or f"rounded to {card['transfer_dtype']} between devices"
             parts.append(Text(f"\n{card['name']}: {rounding}", style="yellow"))
+    for line in (document.get("security") or {}).get("warnings", ()):
+        parts.append(Text(f"\n{line}", style="red"))
     for name, why in (document.get("failed_deployments") or {}).items():
         parts.append(Text(f"\nthe last try to deploy {name} here failed: {why}", style="yellow"))
     return Group(*parts)

@@ -3,7 +3,10 @@ need run."""
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +29,9 @@ from edgepart.planner.errors import UsageError
 Name = Annotated[
     str | None, typer.Option("--name", help="What to call this device.", show_default="its host name")
 ]
+
+MOST_TOKEN = 4096
+"""Characters that are read of a token."""
 
 token = typer.Typer(
     help="Tokens let devices in: make, list and revoke them where `edgepart init` was run.",
@@ -52,12 +58,22 @@ def init(state: State = None, name: Name = None, as_json: Json = False) -> None:
         f"\nOn each other device, within {hours:.0f} hours (the token is a secret; it lets {tokens.INIT_USES} in):\n"
     )
     say(f"  edgepart join {text}")
+    say(
+        "\nWhere others use that device as well: `edgepart join -`, which reads the token from standard input."
+    )
     say("\nThen start the agent on every device:\n\n  edgepart agent")
 
 
 def join(
     secret: Annotated[
-        str, typer.Argument(metavar="TOKEN", help="From `edgepart init` or `edgepart token create`.")
+        str,
+        typer.Argument(
+            metavar="TOKEN",
+            envvar="EDGEPART_TOKEN",
+            show_envvar=True,
+            help="From `edgepart init` or `edgepart token create`; -: read from standard input, where nobody sees it who "
+            "lists processes.",
+        ),
     ],
     state: State = None,
     peer: Annotated[
@@ -75,17 +91,21 @@ def join(
     """Make this device a member of the cluster that TOKEN is from."""
     from edgepart.agent import joining, tokens
 
+    if secret == "-":
+        secret = sys.stdin.readline(MOST_TOKEN)
+    os.environ.pop("EDGEPART_TOKEN", None)  # no child of ours needs it
     folder = state_of(state)
     peers = [parse_address(text, option="--peer") for text in peer or ()]
     _check_name(folder, name)
     broker = broker_of(mqtt, mqtt_password_file, mqtt_ca)
+    called = name or socket.gethostname().partition(".")[0]
     if broker is None:
-        made = joining.join(secret, folder, peers, name or "")
+        made = joining.join(secret, folder, peers, called)
     else:
         from edgepart.agent.mqtt.reach import Visit
 
         with Visit(broker, tokens.parse(secret).fingerprint) as visit:
-            made = joining.join(secret, folder, peers, name or "", find=visit.find, reach=visit.dial)
+            made = joining.join(secret, folder, peers, called, find=visit.find, reach=visit.dial)
     remember_name(folder, name)
     if as_json:
         print_json({"cluster": made.fingerprint[:16], "fingerprint": made.fingerprint, "node": made.node_id})

@@ -98,10 +98,10 @@ class LocalAgent:
     def url(self) -> str:
         return str(self.addresses["http"])
 
-    def type(self, *arguments: str, timeout_s: float = 60) -> Any:
+    def type(self, *arguments: str, timeout_s: float = 60, env: Mapping[str, str] | None = None) -> Any:
         """What a person would type where the agent runs, with its state."""
         state = ("--state", str(self.state))
-        return edgepart(*arguments, *state, timeout_s=timeout_s, prefix=self.place.prefix)
+        return edgepart(*arguments, *state, timeout_s=timeout_s, prefix=self.place.prefix, env=env)
 
     def signal(self, number: int) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -177,18 +177,19 @@ class LocalCluster:
 
     def _join(self, token: str, agent: LocalAgent) -> None:
         """By mDNS; by address, with a note of why, where multicast does not reach."""
-        command = ["join", token, "--name", agent.name]
+        command = ["join", "--name", agent.name]
+        secret = {"EDGEPART_TOKEN": token}  # neither for who lists processes, nor for error messages
         if "--mqtt" in self._options:
-            agent.type(*command, "--mqtt", self._options[self._options.index("--mqtt") + 1])
+            agent.type(*command, "--mqtt", self._options[self._options.index("--mqtt") + 1], env=secret)
             return
         by_address = [*command, "--peer", self.first.addresses["listen"]]
         if "--no-mdns" in self._options:
-            agent.type(*by_address)
+            agent.type(*by_address, env=secret)
             return
         try:
-            agent.type(*command)
+            agent.type(*command, env=secret)
         except ClusterError as error:
-            agent.type(*by_address)
+            agent.type(*by_address, env=secret)
             self.notes.append(
                 f"{agent.name} was told the address of {self.first.name}, for mDNS failed: {error}"
             )

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from edgepart.cli import asking, clustering, deploying, running, serving
+from edgepart.cli import asking, clustering, deploying, running, securing, serving
 from edgepart.cli.checking import check
 from edgepart.cli.demo import demo
 from edgepart.cli.draining import drain, remove, undrain
@@ -50,7 +50,7 @@ def common(
     """Runs any ONNX model over the small boxes you already have."""
 
 
-_START, _USE, _SEE = "Make a cluster", "Use it", "Look at it"
+_START, _USE, _SEE, _KEEP = "Make a cluster", "Use it", "Look at it", "Keep it yours"
 
 app.command(rich_help_panel=_START)(clustering.init)
 app.command(rich_help_panel=_START)(clustering.join)
@@ -59,6 +59,9 @@ app.command(rich_help_panel=_START)(running.agent)
 app.command(rich_help_panel=_START)(drain)
 app.command(rich_help_panel=_START)(undrain)
 app.command(rich_help_panel=_START)(remove)
+app.command(rich_help_panel=_KEEP)(securing.revoke)
+app.add_typer(securing.credential, name="credential", rich_help_panel=_KEEP)
+app.add_typer(securing.ca, name="ca", rich_help_panel=_KEEP)
 app.command(rich_help_panel=_USE)(deploying.deploy)
 app.command(rich_help_panel=_USE)(deploying.undeploy)
 app.command(rich_help_panel=_USE)(serving.infer)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from edgepart.agent.gateway.access import LOCAL, OPENNESS
 from edgepart.agent.options import (
     HTTP_PORT,
     LISTEN_PORT,
@@ -35,6 +36,17 @@ def agent(
             help="Where clients connect. Not encrypted: open it to trusted networks only.",
         ),
     ] = f"127.0.0.1:{HTTP_PORT}",
+    inference: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(OPENNESS),
+            help="Who may infer without the credential: all who reach --http, this machine's programs, or nobody.",
+        ),
+    ] = LOCAL,
+    client_rate: Annotated[
+        float,
+        typer.Option(metavar="N", help="Requests a second of another address that shows no credential."),
+    ] = 100.0,
     peer: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,6 +93,8 @@ def agent(
         name=name or remembered_name(folder),
         listen=parse_address(listen, option="--listen", default_port=LISTEN_PORT),
         http=parse_address(http, option="--http", default_port=HTTP_PORT),
+        inference=inference,
+        client_rate=client_rate,
         peers=tuple(parse_address(text, option="--peer") for text in peer or ()),
         mdns=mdns,
         mqtt=broker_of(mqtt, mqtt_password_file, mqtt_ca),

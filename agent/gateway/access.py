@@ -1,9 +1,10 @@
 """Who may do what over HTTP. Rules: no door.
 
 Writes (deploy, undeploy) always need the cluster's admin credential as `Authorization: Bearer ...`. Reads and
-inference are free from this machine and need the credential from anywhere else. A request counts as from this
-machine only when it came over loopback, through no proxy, and not from a web page of another origin: a page
-that a person's browser has open must not reach the agent (cross-site requests, DNS rebinding).
+inference are free from this machine and need the credential from anywhere else; inference may be opened to all, or
+closed to this machine's programs too. A request counts as from this machine only when it came over loopback, through no
+proxy, and not from a web page of another origin: a page that a person's browser has open must not reach the agent
+(cross-site requests, DNS rebinding).
 """
 
 from __future__ import annotations
@@ -16,23 +17,42 @@ from urllib.parse import urlsplit
 
 from edgepart.planner.errors import NotAuthorised
 
+OPEN, LOCAL, CLOSED = "open", "local", "closed"
+"""Who may infer, and read what models look like, without the credential: everybody, this machine's programs, nobody."""
+OPENNESS = (OPEN, LOCAL, CLOSED)
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 """Headers that a proxy adds: behind one, loopback says nothing about the client."""
 
 
-def authorise(peer: str | None, headers: Mapping[str, str], credential: str, *, write: bool) -> None:
+def authorise(
+    peer: str | None, headers: Mapping[str, str], credential: str, *, write: bool, openness: str = LOCAL
+) -> None:
     """NotAuthorised unless the request may be served. `peer` is the client's address, None where it is not
     known."""
-    if given := headers.get("Authorization"):
-        scheme, _, secret = given.partition(" ")
-        right = hmac.compare_digest(secret.strip().encode(errors="surrogateescape"), credential.encode())
-        if scheme.lower() == "bearer" and right and credential:
+    if headers.get("Authorization"):
+        if shows(headers, credential):
             return
         raise NotAuthorised("the credential is not this cluster's; see identity/admin in a member's state")
     if write:
         raise NotAuthorised("this changes the cluster: send `Authorization: Bearer <admin credential>`")
+    if openness == OPEN and is_same_origin(headers):
+        return
+    if openness == CLOSED:
+        raise NotAuthorised("inference is closed here: send `Authorization: Bearer <admin credential>`")
     if not is_local(peer, headers):
         raise NotAuthorised("from another machine or site, send `Authorization: Bearer <admin credential>`")
+
+
+def shows(headers: Mapping[str, str], credential: str) -> bool:
+    """Whether the request shows the credential. How long this takes does not depend on how much of it is right."""
+    scheme, _, secret = headers.get("Authorization", "").partition(" ")
+    right = hmac.compare_digest(secret.strip().encode(errors="surrogateescape"), credential.encode())
+    return right and bool(credential) and scheme.lower() == "bearer"
+
+
+def is_same_origin(headers: Mapping[str, str]) -> bool:
+    """Whether the request is from no web page, or from one that this agent served."""
+    return "Origin" not in headers or urlsplit(headers["Origin"]).netloc == headers.get("Host")
 
 
 def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:

@@ -48,6 +48,11 @@ class Limits:
     connections: int = 4096
     """At once. Beyond it one that idles is closed, of the client that has most; the files that the process may open bound
     it as well."""
+    client_rate: float = 100.0
+    """Requests a second of one address that shows no credential and is not this machine. More serves busier clients; fewer
+    leave more to others."""
+    client_burst: float = 200.0
+    """So many at once before that counts."""
     deadline_s: float = 60.0
     """Of an inference request that names none."""
     longest_deadline_s: float = 3600.0

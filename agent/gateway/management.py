@@ -12,7 +12,6 @@ from typing import Any
 
 from aiohttp import ClientConnectionResetError, hdrs, web
 
-from edgepart.agent.gateway.access import authorise
 from edgepart.agent.gateway.answers import (
     document_response,
     error_document,
@@ -21,6 +20,7 @@ from edgepart.agent.gateway.answers import (
     status_of,
 )
 from edgepart.agent.gateway.bodies import Limits
+from edgepart.agent.gateway.gate import Gate, Throttled
 from edgepart.agent.gateway.metrics import Metrics
 from edgepart.agent.gateway.names import check_name
 from edgepart.agent.gateway.node import ModelCard, Node
@@ -42,11 +42,9 @@ log = logging.getLogger(__name__)
 class Management:
     """Status, devices, deployments, metrics and the page."""
 
-    def __init__(
-        self, node: Node, credential: str, metrics: Metrics, limits: Limits, spool: Path | None
-    ) -> None:
+    def __init__(self, node: Node, gate: Gate, metrics: Metrics, limits: Limits, spool: Path | None) -> None:
         self.node = node
-        self._credential = credential
+        self._gate = gate
         self._metrics = metrics
         self._limits = limits
         self._spool = spool
@@ -70,6 +68,7 @@ class Management:
 
     async def page(self, request: web.Request) -> web.Response:
         """The same for everybody: what it shows it asks of /api/status, as its reader may."""
+        self._gate.knock(request)
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
         return web.Response(text=PAGE.read_text(), content_type="text/html", headers=headers)
 
@@ -193,14 +192,17 @@ class Management:
             if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
                 raise web.HTTPExpectationFailed(text="Expect: only 100-continue is known")
             self._allow(request, write=True)
-        except (NotAuthorised, web.HTTPException) as error:
-            return error_response(error)  # middlewares do not see this handler
+        except (NotAuthorised, Throttled, web.HTTPException) as error:
+            response = error_response(error)  # middlewares do not see this handler
+            if isinstance(error, Throttled):
+                response.set_status(429)
+            return response
         if request.transport is not None:
             request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return None
 
     def _allow(self, request: web.Request, *, write: bool = False) -> None:
-        authorise(request.remote, request.headers, self._credential, write=write)
+        self._gate.allow(request, write=write)
 
 
 def card_document(card: ModelCard) -> dict[str, Any]:

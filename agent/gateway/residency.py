@@ -8,8 +8,8 @@ from typing import Any
 
 from aiohttp import ClientConnectionResetError, hdrs, web
 
-from edgepart.agent.gateway.access import authorise
 from edgepart.agent.gateway.answers import document_response, error_document, json_line, status_of
+from edgepart.agent.gateway.gate import Gate
 from edgepart.agent.gateway.node import Node
 from edgepart.agent.gateway.progress import ProgressLines
 
@@ -21,9 +21,9 @@ HEARTBEAT_S = 5.0
 class Residency:
     """What users may do with members; always with the credential."""
 
-    def __init__(self, node: Node, credential: str) -> None:
+    def __init__(self, node: Node, gate: Gate) -> None:
         self._node = node
-        self._credential = credential
+        self._gate = gate
         self._running: set[asyncio.Task[None]] = set()
 
     def routes(self) -> list[web.RouteDef]:
@@ -88,4 +88,4 @@ class Residency:
         lines.end(last)
 
     def _allow(self, request: web.Request) -> None:
-        authorise(request.remote, request.headers, self._credential, write=True)
+        self._gate.allow(request, write=True)

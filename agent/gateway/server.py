@@ -6,14 +6,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import hdrs, web
 from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
+from edgepart.agent.gateway.access import LOCAL
 from edgepart.agent.gateway.answers import error_response
 from edgepart.agent.gateway.bodies import Bodies, Limits, TooLarge
+from edgepart.agent.gateway.gate import Gate, Throttled
 from edgepart.agent.gateway.management import Management
 from edgepart.agent.gateway.metrics import Metrics
 from edgepart.agent.gateway.node import Node
@@ -36,13 +39,14 @@ BACKLOG = 1024
 
 
 class HttpServer:
-    """Serves `node`. `listener` is a socket that listens already, in place of `host` and `port`; `spool` is
+    """Serves `node`. `admin_credential` may change while it runs: then a function gives it. `inference`: to whom it is free
+    (access.py). `listener` is a socket that listens already, in place of `host` and `port`; `spool` is
     where uploads wait, None takes the system's folder for temporary files."""
 
     def __init__(
         self,
         node: Node,
-        admin_credential: str,
+        admin_credential: str | Callable[[], str],
         host: str = "127.0.0.1",
         port: int = 0,
         *,
@@ -50,6 +54,7 @@ class HttpServer:
         limits: Limits | None = None,
         spool: Path | None = None,
         recorder: Recorder | None = None,
+        inference: str = LOCAL,
     ) -> None:
         if listener is not None:
             host, port = listener.getsockname()[:2]
@@ -59,9 +64,11 @@ class HttpServer:
         self._limits = limits or Limits()
         self._bodies = Bodies(self._limits)
         metrics = Metrics(node, self._bodies)
-        self._v2 = V2(node, admin_credential, self._bodies, metrics, recorder)
-        self._management = Management(node, admin_credential, metrics, self._limits, spool)
-        self._residency = Residency(node, admin_credential)
+        current = admin_credential if callable(admin_credential) else (lambda: admin_credential)
+        gate = Gate(current, self._limits, inference)
+        self._v2 = V2(node, gate, self._bodies, metrics, recorder)
+        self._management = Management(node, gate, metrics, self._limits, spool)
+        self._residency = Residency(node, gate)
         self._runner: web.AppRunner | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -69,7 +76,7 @@ class HttpServer:
         """Listens, and gives the URL; UsageError where the address cannot be had."""
         silence = Silence(self._limits)
         app = web.Application(middlewares=[silence.middleware, _errors])
-        routes = self._v2.routes() + self._management.routes() + self._residency.routes()
+        routes = self.routes()
         for route in routes:
             route.kwargs.setdefault("expect_handler", _expected)
         app.add_routes(routes)
@@ -102,6 +109,10 @@ class HttpServer:
         if self._runner.server is not None:
             self._watch = asyncio.create_task(silence.sweep_for_ever(), name="http-silence")
         return self.url
+
+    def routes(self) -> list[web.RouteDef]:
+        """All that there are."""
+        return self._v2.routes() + self._management.routes() + self._residency.routes()
 
     @property
     def port(self) -> int:
@@ -157,6 +168,9 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     except TooLarge as error:
         response = error_response(error)
         response.set_status(413)
+    except Throttled as error:
+        response = error_response(error)
+        response.set_status(429)
     except web.RequestPayloadError as error:
         text = " ".join(str(error).split())
         response = error_response(web.HTTPBadRequest(text=f"the body is damaged: {text}"))

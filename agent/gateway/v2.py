@@ -9,11 +9,11 @@ from typing import Any
 from aiohttp import web
 
 from edgepart.agent.gateway import oip
-from edgepart.agent.gateway.access import authorise
 from edgepart.agent.gateway.answers import document_response, tensor_response, wanted_coding
 from edgepart.agent.gateway.bodies import Bodies, client_of
 from edgepart.agent.gateway.datatypes import datatype_of_element
 from edgepart.agent.gateway.deliveries import Deliveries
+from edgepart.agent.gateway.gate import Gate
 from edgepart.agent.gateway.metrics import Metrics
 from edgepart.agent.gateway.node import InferResult, ModelCard, Node
 from edgepart.agent.gateway.turns import Turns
@@ -31,10 +31,10 @@ class V2:
     """The protocol, served from one node."""
 
     def __init__(
-        self, node: Node, credential: str, bodies: Bodies, metrics: Metrics, recorder: Recorder | None = None
+        self, node: Node, gate: Gate, bodies: Bodies, metrics: Metrics, recorder: Recorder | None = None
     ) -> None:
         self.node = node
-        self._credential = credential
+        self._gate = gate
         self._bodies = bodies
         self._metrics = metrics
         self._recorder = recorder or Recorder()
@@ -67,11 +67,13 @@ class V2:
 
     async def live(self, request: web.Request) -> web.Response:
         """Open to all, as load balancers ask."""
+        self._gate.knock(request)
         good = self.node.live()
         return document_response({"live": good}, 200 if good else 503)
 
     async def ready(self, request: web.Request) -> web.Response:
         """Open to all, as load balancers ask; why not is for those who may read."""
+        self._gate.knock(request)
         return document_response({"ready": (good := self.node.ready(None)[0])}, 200 if good else 503)
 
     async def index(self, request: web.Request) -> web.Response:
@@ -194,7 +196,7 @@ class V2:
         return tensor_response(head, buffers, accepted, self._deliveries)
 
     def _allow(self, request: web.Request) -> None:
-        authorise(request.remote, request.headers, self._credential, write=False)
+        self._gate.allow(request, infer=True)
 
     def _card(self, request: web.Request) -> ModelCard:
         name = request.match_info["model"]

@@ -5,21 +5,29 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from edgepart.agent import certificates, identity
+from edgepart.agent import certificates, charterfile, identity
 from edgepart.planner.errors import NotAuthorised, UsageError
 
-NOW = 1_800_000_000.0
-"""Some day of 2027; certificates start ten years before it."""
+NOW = float(int(time.time()))
+"""TLS goes by the real clock, and certificates live a year."""
+DAY = 86400.0
 
 
-def admit(issuer: identity.Identity, state: Path) -> identity.Identity:
-    """Another member of the issuer's cluster."""
+def admit(
+    issuer: identity.Identity, state: Path, now: float = NOW, *, first_day: bool = False
+) -> identity.Identity:
+    """Another member of the issuer's cluster. `first_day`: let in at `now`, though the issuer itself came later."""
     key = certificates.new_key()
-    node, _ = certificates.read_node(issuer.issue(certificates.new_request(key), NOW), issuer.ca)
+    request = certificates.new_request(key)
+    if first_day:
+        node = certificates.issue(request, certificates.new_node_id(), issuer.ca, issuer.ca_key(), now)
+    else:
+        node, _ = certificates.read_node(issuer.issue(request, now), issuer.ca)
     identity.write_identity(state, issuer.ca, node, key, issuer.admin)
     return identity.load(state)
 
@@ -166,13 +174,69 @@ def test_certificates_of_others_are_not_read(tmp_path: Path) -> None:
             certificates.read_ca(encoded)
 
 
-def test_revocation_only_grows_and_is_read_again(tmp_path: Path) -> None:
+def test_nodes_that_were_put_out_by_hand_stay_out(tmp_path: Path) -> None:
     ours = identity.create_cluster(tmp_path, NOW)
     assert ours.revoked() == frozenset()
-    assert ours.revoke(["0" * 16]) == {"0" * 16}
-    assert identity.load(tmp_path).revoke(["1" * 16]) == {"0" * 16, "1" * 16} == ours.revoked()
-    with pytest.raises(UsageError, match="no node id"):
-        ours.revoke(["pi-a"])
+    (tmp_path / "identity/revoked.json").write_text('{"nodes": ["' + "0" * 16 + '"]}')
+    charterfile.revoke(tmp_path, ["1" * 16], NOW)
+    assert ours.revoked() == {"0" * 16, "1" * 16}
     (tmp_path / "identity/revoked.json").write_bytes(b"[]")
     with pytest.raises(UsageError, match="damaged"):
         ours.revoked()
+
+
+def test_a_certificate_is_renewed_for_the_same_node_and_key(tmp_path: Path) -> None:
+    first = identity.create_cluster(tmp_path / "a", NOW)
+    second = admit(first, tmp_path / "b")
+    before = second.certificate
+    assert not certificates.due(before, NOW) and certificates.due(before, NOW + 125 * DAY)
+    made = first.issue(second.renewal(), NOW + 125 * DAY, second.node_id)
+    after = second.keep(made)
+    assert identity.load(tmp_path / "b") == second and second.certificate == after != before
+    assert certificates.seconds_left(after, NOW) > certificates.seconds_left(before, NOW)
+    assert not certificates.due(after, NOW + 125 * DAY)
+    assert handshake(first.server_context(), second.client_context()) == (second.node_id, first.node_id)
+
+
+def test_only_a_newer_certificate_of_ones_own_is_kept(tmp_path: Path) -> None:
+    first = identity.create_cluster(tmp_path / "a", NOW)
+    second = admit(first, tmp_path / "b")
+    other = identity.create_cluster(tmp_path / "c", NOW)
+    held = (tmp_path / "b/identity/node.pem").read_bytes()
+    later = NOW + 200 * DAY
+    for bad in (
+        first.issue(second.renewal(), later),  # under a new node id
+        first.issue(first.renewal(), later, second.node_id),  # another key
+        other.issue(second.renewal(), later, second.node_id),  # another CA
+        first.issue(second.renewal(), NOW - 5 * DAY, second.node_id),  # no newer
+        b"junk",
+    ):
+        with pytest.raises(NotAuthorised):
+            second.keep(bad)
+    assert (tmp_path / "b/identity/node.pem").read_bytes() == held
+
+
+def test_a_clock_that_went_back_makes_no_certificates_that_have_ended(tmp_path: Path) -> None:
+    first = identity.create_cluster(tmp_path / "a", NOW)
+    made, _ = certificates.read_node(
+        first.issue(certificates.new_request(certificates.new_key()), 0.0), first.ca
+    )
+    assert certificates.seconds_left(made, NOW) > 364 * DAY
+
+
+def test_a_certificate_that_lives_ten_years_is_due_at_once(tmp_path: Path) -> None:
+    """As clusters of the first version made them."""
+    first = identity.create_cluster(tmp_path, NOW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certificates, "LIFETIME", certificates.CA_LIFETIME)
+        old, _ = certificates.read_node(first.issue(first.renewal(), NOW, first.node_id), first.ca)
+    assert certificates.due(old, NOW)
+
+
+def test_an_expired_certificate_opens_nothing_on_either_side(tmp_path: Path) -> None:
+    first = identity.create_cluster(tmp_path / "a", NOW)
+    second = admit(first, tmp_path / "b", NOW - 400 * DAY, first_day=True)
+    with pytest.raises(ssl.SSLError, match="expired"):
+        handshake(first.server_context(), second.client_context())
+    with pytest.raises(ssl.SSLError, match="expired"):
+        handshake(second.server_context(), first.client_context())

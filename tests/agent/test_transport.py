@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepart.agent import identity, wire
+from edgepart.agent import charterfile, identity, wire
 from edgepart.agent.acceptor import AcceptOptions
 from edgepart.agent.links import LinkOpen
 from edgepart.agent.stream import dial
@@ -184,14 +184,16 @@ def test_a_revoked_node_is_out_and_stays_out(members: Identities, tmp_path: Path
     with stations(members[0], victim) as (a, b):
         b.transport.connect(a.node_id, [a.address])
         a.until(lambda: a.changes() == [(victim.node_id, True)])
-        members[0].revoke([victim.node_id])
-        a.transport.close_revoked()
+        charterfile.revoke(members[0].directory.parent, [victim.node_id], NOW)
+        a.transport.close(victim.node_id, "revoked")
         a.until(lambda: a.changes() == [(victim.node_id, True), (victim.node_id, False)])
         b.until(lambda: b.changes()[1:] == [(a.node_id, False)])
         with pytest.raises(Unavailable):
             b.transport.connect(a.node_id, [a.address])
-        with pytest.raises(NotAuthorised, match="revoked"):
+        with pytest.raises(Unavailable, match="revoked"):
             a.transport.connect(victim.node_id, [b.address])
+        with pytest.raises(NotAuthorised, match="revoked"):
+            a.transport.connect(None, [b.address])
         assert a.transport.linked() == frozenset()
 
 
