@@ -18,7 +18,7 @@ from dataclasses import dataclass
 class Stranger:
     host: str
     since: float
-    cut: Callable[[], None]
+    cut: Callable[[], object]
     """Ends the connection; its thread notices. Any thread."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from edgepart.agent import certificates, identity, joining, tokens, wire
+from edgepart.agent import certificates, charter, charterfile, identity, joining, ledger, tokens, wire
+from edgepart.agent.charter import Charter
 from edgepart.agent.options import Address
 from edgepart.agent.stream import Stream, dial
 from edgepart.planner.errors import FrameError, NotAuthorised, Unavailable, UsageError
@@ -224,3 +226,102 @@ def test_without_a_doorkeeper_nobody_is_let_in(first: identity.Identity, tmp_pat
             joining.join(new_token(first), tmp_path / "c", [station.address])
     finally:
         station.transport.stop(0.0)
+
+
+def test_a_use_is_on_disk_before_the_grant_is_sent(
+    first: identity.Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever crashes after that: one use, one device at most."""
+    left: list[int] = []
+    write = joining._write
+
+    def crash(stream: Stream, message: object, deadline: float) -> None:
+        if isinstance(message, joining.JoinGrant):
+            left.extend(card.uses for card in tokens.listed(first.directory.parent))
+            raise Unavailable("the power fails")
+        write(stream, message, deadline)
+
+    monkeypatch.setattr(joining, "_write", crash)
+    text = new_token(first)
+    with door(first) as a:
+        with pytest.raises(Unavailable):
+            joining.join(text, tmp_path / "b", [a.address])
+        monkeypatch.undo()
+        with pytest.raises(NotAuthorised, match="used up"):
+            joining.join(text, tmp_path / "b", [a.address])
+    assert left == [0] and not (tmp_path / "b").exists()
+
+
+def test_one_use_lets_one_device_in_however_many_come_at_once(
+    first: identity.Identity, tmp_path: Path
+) -> None:
+    text, ends = new_token(first), list[str]()
+
+    def come(number: int) -> None:
+        try:
+            joining.join(text, tmp_path / str(number), [a.address])
+            ends.append("in")
+        except NotAuthorised:
+            ends.append("refused")
+
+    with door(first) as a:
+        comers = [threading.Thread(target=come, args=[number]) for number in range(6)]
+        for comer in comers:
+            comer.start()
+        for comer in comers:
+            comer.join(BOUND_S)
+    assert sorted(ends) == ["in"] + ["refused"] * 5
+    assert len(ledger.read(first.directory)) == 1
+
+
+def test_a_newcomer_knows_who_is_out_and_the_credential_of_today(
+    first: identity.Identity, tmp_path: Path
+) -> None:
+    charterfile.revoke(first.directory.parent, ["0" * 16], NOW)
+    with door(first) as a:
+        joined = joining.join(new_token(first), tmp_path / "b", [a.address], "pi-b")
+    assert joined.revoked() == {"0" * 16}
+    assert joined.admin == identity.load(first.directory.parent).admin != first.admin
+    (entry,) = ledger.read(first.directory)
+    assert (entry.node, entry.name, entry.at_s) == (joined.node_id, "pi-b", NOW)
+
+
+def test_many_revocations_fit_the_conversation(first: identity.Identity, tmp_path: Path) -> None:
+    out = [f"{n:016x}" for n in range(1000)]
+    charterfile.revoke(first.directory.parent, out, NOW)
+    with door(first) as a:
+        assert joining.join(new_token(first), tmp_path / "b", [a.address]).revoked() == set(out)
+
+
+def test_an_issuer_of_the_version_before_tells_no_charter(
+    first: identity.Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = joining._write
+
+    def older(stream: Stream, message: object, deadline: float) -> None:
+        if not isinstance(message, Charter):
+            write(stream, message, deadline)
+
+    monkeypatch.setattr(joining, "_write", older)
+    with door(first) as a:
+        joined = joining.join(new_token(first), tmp_path / "b", [a.address])
+    assert joined.revoked() == frozenset() and joined.admin == first.admin
+
+
+def test_a_charter_that_the_ca_did_not_sign_ends_the_join(
+    first: identity.Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forged = charter.revoke(Charter(), ["0" * 16], first.ca, certificates.new_key(), NOW)
+    monkeypatch.setattr(joining, "read_charter", lambda _: forged)
+    with door(first) as a, pytest.raises(NotAuthorised, match="did not sign"):
+        joining.join(new_token(first), tmp_path / "b", [a.address])
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_joiners_name_does_not_forge_lines_of_the_log(
+    first: identity.Identity, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with door(first) as a, caplog.at_level("INFO"):
+        joining.join(new_token(first), tmp_path / "b", [a.address], "x\nERROR all is lost\x1b[2J")
+    assert "\n" not in "".join(record.getMessage() for record in caplog.records)
+    assert ledger.read(first.directory)[0].name == "xERROR all is lost[2J"
