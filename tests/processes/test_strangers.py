@@ -1,5 +1,5 @@
-"""A stranger on the network gets nothing of real agents: whatever it connects with, knocks at, or holds open. And who is put
-out is out, everywhere and for good."""
+"""A stranger on the network gets nothing of real agents: whatever it connects with, knocks at, or holds open. And whoever
+is put out is out, everywhere and for good."""
 
 from __future__ import annotations
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,6 @@ from edgepart.agent.gateway.server import HttpServer
 from edgepart.planner.errors import NotAuthorised
 from tests.agent.gateway.conftest import ADMIN, CREDENTIAL, LIMITS, Served
 from tests.agent.gateway.fakes import FakeNode
-from tests.agent.gateway.test_http import ADD, wait
 
 FOREIGN = {"X-Forwarded-For": "192.0.2.7"}
 """As a proxy adds it: the request is somebody else's."""
@@ -105,30 +102,6 @@ def test_a_deployment_that_is_announced_too_often_is_refused_before_its_body(ser
     served.server._management._gate._buckets = Buckets(1e-3, 1.0)
     headers = FOREIGN | {"Expect": "100-continue"}
     assert [served.ask("POST", "/api/deployments/m", headers=headers).status for _ in range(2)] == [401, 429]
-
-
-def test_one_address_has_a_part_of_the_places(served: Served) -> None:
-    gate = served.server._v2._gate
-    gate._limits = replace(LIMITS, client_in_flight=1)
-
-    async def event() -> asyncio.Event:
-        return asyncio.Event()
-
-    served.node.gate = served.on_loop(event)
-    statuses: list[int] = []
-    first = threading.Thread(
-        target=lambda: statuses.append(
-            served.ask("POST", "/v2/models/add/infer", ADD, FOREIGN | ADMIN).status
-        )
-    )
-    first.start()
-    wait(served, lambda: served.server._bodies.in_flight == 1)
-    assert served.ask("POST", "/v2/models/add/infer", ADD, FOREIGN | ADMIN).status == 429
-    served.loop.call_soon_threadsafe(served.node.gate.set)
-    first.join()
-    assert statuses == [200] and not gate._inside
-    served.node.gate = None
-    assert served.ask("POST", "/v2/models/add/infer", ADD, FOREIGN | ADMIN).status == 200
 
 
 def plain_bucket(rate: float, burst: float) -> Callable[[float], bool]:
