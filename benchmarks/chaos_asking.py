@@ -1,0 +1,115 @@
+"""A client as a careful user would write it: it knows several agents, asks another one where one does not answer, and
+gives a request up only when its time is over. A process of its own, on a host that is no member.
+
+    python -m benchmarks.chaos_asking JOB.json
+
+A door; benchmarks/chaos.py writes the job and reads the answers, a line of JSON each, until SIGTERM lets what was sent be
+answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from benchmarks.comparing import differences
+from benchmarks.work import unpack
+from edgepart.cli.client import Client
+from edgepart.cli.options import Target
+from edgepart.planner.errors import EdgepartError, Unavailable
+
+LEARN_S = 10.0
+"""Between two looks at who else answers."""
+AGAIN_S = 0.2
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to ask of whom."""
+
+    url: str
+    """Of the agent that is asked first; it tells of the others."""
+    state: str
+    """A state folder: the credential."""
+    model: str
+    work: str
+    """A file that benchmarks/work.py wrote."""
+    concurrency: int
+    deadline_s: float
+    """For a request with all of its tries; unanswered then, it is lost."""
+    out: str
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request and what became of it. Times are on the machine's monotonic clock."""
+
+    began: float
+    ended: float
+    epoch: str
+    replays: int
+    """By its gateway."""
+    retries: int
+    """By the client, on another agent."""
+    wrong: bool
+    error: str
+    """Why it is lost; empty where it was answered."""
+
+
+async def ask(client: Client, job: Job, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> Asked:
+    """Until it is answered, or refused for good, or its time is over."""
+    began, tries, last = time.monotonic(), 0, ""
+    while (left_s := began + job.deadline_s - time.monotonic()) > 0:
+        try:
+            answer = await client.infer(job.model, inputs, deadline_s=left_s)
+        except Unavailable as error:  # which says that trying again is right
+            tries, last = tries + 1, str(error)
+            await asyncio.sleep(AGAIN_S)
+            continue
+        except EdgepartError as error:
+            return Asked(began, time.monotonic(), "", 0, tries, False, f"{type(error).__name__}: {error}")
+        ended, wrong = time.monotonic(), bool(differences(answer.outputs, expected))
+        return Asked(began, ended, answer.epoch, answer.replays, tries + answer.retries, wrong, "")
+    return Asked(began, time.monotonic(), "", 0, tries, False, last)
+
+
+async def _keep_learning(client: Client) -> None:
+    while True:
+        try:
+            await client.learn()
+        except EdgepartError as error:
+            print(f"nobody tells who else is there: {error}", file=sys.stderr)
+        await asyncio.sleep(LEARN_S)
+
+
+async def keep_asking(job: Job, out: TextIO) -> None:
+    """Until SIGTERM."""
+    inputs, expected = unpack(Path(job.work))
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+
+    async def worker() -> None:
+        while not stop.is_set():
+            print(json.dumps(asdict(await ask(client, job, inputs, expected))), file=out, flush=True)
+
+    async with Client(Target(job.url, Path(job.state))) as client:
+        learning = asyncio.create_task(_keep_learning(client))
+        await asyncio.gather(*(worker() for _ in range(job.concurrency)))
+        learning.cancel()
+
+
+def main(path: str) -> None:
+    job = Job(**json.loads(Path(path).read_text()))
+    with Path(job.out).open("a") as file:
+        asyncio.run(keep_asking(job, file))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,183 @@
+"""What became of requests and members under a schedule: figures by incident and by kind, and a table. Facts and
+rules, no door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from benchmarks.chaos_asking import Asked
+from benchmarks.chaos_presence import Done
+from benchmarks.chaos_schedule import MENDS, Incident
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one incident did to requests. Times are in seconds, from the act that its kind counts from."""
+
+    kind: str
+    boxes: tuple[str, ...]
+    silence_s: float
+    """The longest time without any answer that began before the trouble was mended: from the act, or from the last answer
+    that still came after it, to the next one."""
+    replanned_s: float | None
+    """To the first answer by a plan that had answered nothing before; None where there was none before the next
+    incident."""
+    slowest_s: float
+    """The longest that any request took that was under way then or began before the next incident."""
+    requests: int
+    """Of these."""
+    replays: int
+    retries: int
+    lost: int
+    wrong: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a whole run."""
+
+    sent: int
+    answered: int
+    lost: int
+    wrong: int
+    ghosts: tuple[str, ...]
+    """Sentences: who listed whom, and for how long that box had not been there."""
+    troubles: tuple[str, ...]
+    """What else should not be, a sentence each."""
+    longest_gap_s: float
+    """Between two answers, in all."""
+    calm_s: float
+    """Median latency before the first incident."""
+    errors: tuple[str, ...]
+    """Of what was lost."""
+    rows: tuple[Row, ...]
+
+    @property
+    def fine(self) -> bool:
+        return not (self.lost or self.wrong or self.ghosts or self.troubles) and self.answered > 0
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self) | {"fine": self.fine}
+
+
+def outcome(
+    asked: Sequence[Asked],
+    incidents: Sequence[Incident],
+    done: Sequence[Done],
+    ghosts: Sequence[str],
+    troubles: Sequence[str],
+) -> Outcome:
+    """`done`: what was done of `incidents`, in order."""
+    good = [one for one in asked if not one.error]
+    ended = sorted(one.ended for one in good)
+    first = min((one.at for one in done), default=float("inf"))
+    calm = [one.ended - one.began for one in good if one.ended <= first]
+    return Outcome(
+        sent=len(asked),
+        answered=len(good),
+        lost=len(asked) - len(good),
+        wrong=sum(one.wrong for one in good),
+        ghosts=tuple(ghosts),
+        troubles=tuple(troubles),
+        longest_gap_s=max((after - before for before, after in pairwise(ended)), default=0.0),
+        calm_s=median(calm) if calm else 0.0,
+        errors=tuple(sorted({one.error for one in asked if one.error})),
+        rows=tuple(rows(asked, incidents, done)),
+    )
+
+
+def rows(asked: Sequence[Asked], incidents: Sequence[Incident], done: Sequence[Done]) -> Iterator[Row]:
+    """One for each incident that took place."""
+    began = [
+        min(one.at for one in done if one.incident == number)
+        for number in sorted({one.incident for one in done})
+    ]
+    for number, until in zip(sorted({one.incident for one in done}), [*began[1:], float("inf")], strict=True):
+        acts = sorted((one for one in done if one.incident == number), key=lambda one: one.at)
+        yield _row(asked, incidents[number], acts, until)
+
+
+def _row(asked: Sequence[Asked], incident: Incident, acts: Sequence[Done], until: float) -> Row:
+    at = acts[min(incident.counts, len(acts) - 1)].at
+    mended = min((one.at for one in acts if one.verb in MENDS), default=until)
+    known = {one.epoch for one in asked if not one.error and one.ended <= at}
+    mine = [one for one in asked if one.ended > at and one.began < until]
+    good = sorted((one for one in mine if not one.error), key=lambda one: one.ended)
+    new = [one.ended - at for one in good if one.epoch not in known and one.ended < until]
+    harmed = {one.box for one in acts if one.verb not in MENDS}
+    return Row(
+        kind=incident.kind,
+        boxes=tuple(sorted(harmed)),
+        silence_s=silence_s([one.ended for one in good], at, min(mended, until)),
+        replanned_s=min(new, default=None),
+        slowest_s=max((one.ended - one.began for one in mine), default=0.0),
+        requests=len(mine),
+        replays=sum(one.replays for one in mine),
+        retries=sum(one.retries for one in mine),
+        lost=sum(bool(one.error) for one in mine),
+        wrong=sum(one.wrong for one in mine),
+    )
+
+
+def silence_s(answers: Sequence[float], at: float, mended: float) -> float:
+    """The longest of the gaps that begin from `at` until `mended`; `answers` are sorted times, all after `at`.
+
+    >>> silence_s([1.1, 1.2, 4.0, 4.1, 9.0], 1.0, 3.0)
+    2.8
+    >>> silence_s([], 1.0, 3.0)
+    inf
+    """
+    later = [one for one in answers if one > at]
+    if not later:
+        return float("inf")
+    return round(max(after - before for before, after in pairwise([at, *later]) if before <= mended), 9)
+
+
+HEADS = (
+    *("event", "times", "no answer, p50", "most", "new plan after, p50", "most", "slowest request"),
+    *("replays", "retries", "lost", "wrong"),
+)
+
+
+def lines(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
+    """By kind, in the order in which they came first; all together at last."""
+    for kind in dict.fromkeys(row.kind for row in found):
+        yield _line(kind, [row for row in found if row.kind == kind])
+    if found:
+        yield _line("all", found)
+
+
+def _line(name: str, some: Sequence[Row]) -> tuple[str, ...]:
+    silent = [row.silence_s for row in some]
+    plans = [row.replanned_s for row in some if row.replanned_s is not None]
+    return (
+        name,
+        str(len(some)),
+        _s(median(silent)),
+        _s(max(silent)),
+        _s(median(plans)) if plans else "",
+        _s(max(plans)) if plans else "",
+        _s(max(row.slowest_s for row in some)),
+        *(str(sum(getattr(row, field) for row in some)) for field in ("replays", "retries", "lost", "wrong")),
+    )
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:.2f} s"
+
+
+def sentence(one: Outcome) -> str:
+    """The whole run's figures."""
+    return (
+        f"{one.sent} requests, {one.answered} answered, {one.lost} lost, {one.wrong} wrong; {len(one.ghosts)} ghosts; "
+        f"longest time without an answer {one.longest_gap_s:.2f} s; a request in calm takes {one.calm_s * 1e3:.0f} ms"
+    )
+
+
+def shifted(done: Sequence[Done], began: float) -> list[Done]:
+    """With times since the schedule began, for people."""
+    return [replace(one, at=round(one.at - began, 3)) for one in done]
