@@ -1,7 +1,8 @@
 """Client: talks to an agent's HTTP API, and to another member's when that agent is gone. Door: aiohttp.
 
 A request that may be sent twice without harm (reading, inference) is tried again, on the next member known,
-until its deadline; deploying and undeploying are not.
+until its deadline; deploying and undeploying are not. An agent that says nothing at all while it should answer
+counts as gone (pulse.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +23,7 @@ import aiohttp
 from edgepart.agent.gateway.buffers import Buffer, Buffers
 from edgepart.agent.messages import DeployOptions
 from edgepart.cli.options import Target
+from edgepart.cli.pulse import Patience, while_alive
 from edgepart.cli.tensors import encode_request, read_answer
 from edgepart.planner import errors
 from edgepart.planner.errors import EdgepartError, Unavailable
@@ -64,8 +67,10 @@ class Tracing:
 class Client:
     """`async with Client(target) as client:`."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, patience: Patience | None = None) -> None:
+        """`patience` is had with agents that are silent."""
         self._target = target
+        self._patience = patience or Patience()
         self._urls = [target.url]
         """The agent in use first."""
         self._session: aiohttp.ClientSession | None = None
@@ -242,21 +247,11 @@ class Client:
             url = self._urls[0]
             failure: EdgepartError
             try:
-                timeout = aiohttp.ClientTimeout(total=max(left_s, 0.1), sock_connect=CONNECT_S)
-                async with self._open().request(
-                    method,
-                    url + path,
-                    data=None if body is None else Buffers(body, "application/octet-stream"),
-                    headers=headers,
-                    timeout=timeout,
-                ) as response:
-                    await _raise_for(response)
-                    if binary:
-                        return (
-                            await response.read(),
-                            response.headers.get("Inference-Header-Content-Length"),
-                        ), tries
-                    return await response.json(), tries
+                once = self._once(method, url, path, body, headers, left_s, binary=binary)
+                if not binary:
+                    return await once, tries
+                beat = partial(self._beat, url)
+                return await while_alive(once, beat, LOST, self._patience, tries), tries
             except Unavailable as error:
                 failure, pause_s = error, min(error.retry_after_s, 1.0)
                 unreachable = 0
@@ -272,6 +267,34 @@ class Client:
             if unreachable % len(self._urls) == 0:
                 pause_s = max(pause_s, min(AGAIN_S * tries, AGAIN_S * 10))
             await asyncio.sleep(pause_s)
+
+    async def _once(
+        self,
+        method: str,
+        url: str,
+        path: str,
+        body: Sequence[Buffer] | None,
+        headers: Mapping[str, str],
+        left_s: float,
+        *,
+        binary: bool,
+    ) -> Any:
+        """One try: the document; with `binary`, the body and how much of it is JSON."""
+        timeout = aiohttp.ClientTimeout(total=max(left_s, 0.1), sock_connect=CONNECT_S)
+        data = None if body is None else Buffers(body, "application/octet-stream")
+        async with self._open().request(
+            method, url + path, data=data, headers=headers, timeout=timeout
+        ) as response:
+            await _raise_for(response)
+            if not binary:
+                return await response.json()
+            return await response.read(), response.headers.get("Inference-Header-Content-Length")
+
+    async def _beat(self, url: str, seconds: float) -> None:
+        """One of LOST where the agent gives no sign of life within that time; any answer is one."""
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        async with self._open().get(f"{url}/v2/health/live", timeout=timeout):
+            pass
 
     def _next(self, failed: str) -> None:
         """Uses the next member, unless another request has moved on from `failed` already."""
