@@ -35,7 +35,7 @@ async def while_alive(
     patience: Patience,
     tries: int,
 ) -> T:
-    """What `work` gives. Silent, with `work` cancelled, where `beat(seconds)`, which asks the agent whether it lives, raises
+    """What `work` gives. Silent, with `work` cancelled, where `beat(seconds)`, which asks whether the agent lives, raises
     one of `lost` before that. `tries`: how often the request was tried before."""
     task = asyncio.ensure_future(work)
     try:
