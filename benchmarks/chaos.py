@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from benchmarks.machine import describe, show_table
 from benchmarks.machine import sentence as machine
 from benchmarks.models import light, sample_inputs
 from benchmarks.serving import client_of, deploy, settle
+from benchmarks.stalls import Stalls
 from benchmarks.work import pack
 from edgepart.agent.messages import DeployOptions
 from edgepart.cli.local import LocalCluster
@@ -115,7 +116,7 @@ class Run:
             acting = Acting(
                 self._lab, self._running, self._like, lambda name: self._watch(watch, name), self._tell
             )
-            with self._asking():
+            with Stalls() as stalls, self._asking():
                 began, wall = time.monotonic(), time.time()
                 acting.run(incidents, began, began + settings.seconds)
                 troubles = [*acting.troubles, *self._unsettled()]
@@ -127,7 +128,9 @@ class Run:
             f"{look.at - began:.1f} s: {look.viewer} lists {box}, which has not been there for {absent_s:.1f} s"
             for look, box, absent_s in seen
         ]
-        found = outcome(asked, incidents, acting.done, texts, troubles)
+        found = replace(
+            outcome(asked, incidents, acting.done, texts, troubles), stood_still_s=stalls.longest_s
+        )
         if not found.fine:
             leave(
                 reports,

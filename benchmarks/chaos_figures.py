@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from math import inf
 from statistics import median
 from typing import Any
 
@@ -55,13 +56,18 @@ class Outcome:
     errors: tuple[str, ...]
     """Of what was lost."""
     rows: tuple[Row, ...]
+    stood_still_s: float = 0.0
+    """The longest that the machine itself kept a process waiting: figures of a run in which that is long say little."""
 
     @property
     def fine(self) -> bool:
         return not (self.lost or self.wrong or self.ghosts or self.troubles) and self.answered > 0
 
     def document(self) -> dict[str, Any]:
-        return asdict(self) | {"fine": self.fine}
+        found = asdict(self) | {"fine": self.fine}
+        for row in found["rows"]:
+            row["silence_s"] = None if row["silence_s"] == inf else row["silence_s"]  # JSON knows no infinity
+        return found
 
 
 def outcome(
@@ -74,7 +80,7 @@ def outcome(
     """`done`: what was done of `incidents`, in order."""
     good = [one for one in asked if not one.error]
     ended = sorted(one.ended for one in good)
-    first = min((one.at for one in done), default=float("inf"))
+    first = min((one.at for one in done), default=inf)
     calm = [one.ended - one.began for one in good if one.ended <= first]
     return Outcome(
         sent=len(asked),
@@ -96,7 +102,7 @@ def rows(asked: Sequence[Asked], incidents: Sequence[Incident], done: Sequence[D
         min(one.at for one in done if one.incident == number)
         for number in sorted({one.incident for one in done})
     ]
-    for number, until in zip(sorted({one.incident for one in done}), [*began[1:], float("inf")], strict=True):
+    for number, until in zip(sorted({one.incident for one in done}), [*began[1:], inf], strict=True):
         acts = sorted((one for one in done if one.incident == number), key=lambda one: one.at)
         yield _row(asked, incidents[number], acts, until)
 
@@ -133,7 +139,7 @@ def silence_s(answers: Sequence[float], at: float, mended: float) -> float:
     """
     later = [one for one in answers if one > at]
     if not later:
-        return float("inf")
+        return inf
     return round(max(after - before for before, after in pairwise([at, *later]) if before <= mended), 9)
 
 
@@ -174,7 +180,8 @@ def sentence(one: Outcome) -> str:
     """The whole run's figures."""
     return (
         f"{one.sent} requests, {one.answered} answered, {one.lost} lost, {one.wrong} wrong; {len(one.ghosts)} ghosts; "
-        f"longest time without an answer {one.longest_gap_s:.2f} s; a request in calm takes {one.calm_s * 1e3:.0f} ms"
+        f"longest time without an answer {one.longest_gap_s:.2f} s; a request in calm takes {one.calm_s * 1e3:.0f} ms; "
+        f"the machine stood still for {one.stood_still_s:.2f} s at most"
     )
 
 

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from statistics import median
-from threading import Event as Flag
-from threading import Thread
 from typing import Any
 
 from tests.lab.lab import Lab
 
 from benchmarks.serving import POLL_S, SETTLE_WITHIN_S, client_of
+from benchmarks.stalls import Stalls
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import ClusterError
 
@@ -35,7 +34,6 @@ machine; there is another one."""
 QUIET_S = 13.0
 """A search for a better plan takes ten seconds at most; then all that follows is done."""
 LOADED = ("a plan for", "a program of")
-LOOK_S = 0.02
 CALM_S = 4.0
 """Before an event and after the last change: requests whose median counts."""
 STAMP = re.compile(r"^(\S+ \S+?),(\d{3}) ")
@@ -99,27 +97,6 @@ class Row:
     @property
     def excess_s(self) -> float:
         return self.longest_s - max(self.before_s, self.after_s)
-
-
-class Stalls:
-    """How long the machine keeps a process that sleeps waiting: a thread that looks."""
-
-    def __enter__(self) -> Stalls:
-        self.longest_s = 0.0
-        self._over = Flag()
-        self._thread = Thread(target=self._look, daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        last = time.monotonic()
-        while not self._over.wait(LOOK_S):
-            now = time.monotonic()
-            self.longest_s, last = max(self.longest_s, now - last - LOOK_S), now
 
 
 class Rounds:

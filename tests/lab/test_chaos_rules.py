@@ -1,5 +1,5 @@
-"""Chaos without a laboratory: schedules follow from seeds and can be survived, ghosts are those that are not there, and figures
-say what happened."""
+"""Chaos without a laboratory: schedules follow from seeds and can be survived, ghosts are not there, figures say what
+happened."""
 
 from __future__ import annotations
 

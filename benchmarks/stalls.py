@@ -1,0 +1,29 @@
+"""Whether the machine itself stood still while something was measured on it. A door: a thread, and the clock."""
+
+from __future__ import annotations
+
+import time
+from threading import Event, Thread
+
+LOOK_S = 0.02
+
+
+class Stalls:
+    """How long the machine keeps a process that sleeps waiting: a thread that looks."""
+
+    def __enter__(self) -> Stalls:
+        self.longest_s = 0.0
+        self._over = Event()
+        self._thread = Thread(target=self._look, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(LOOK_S):
+            now = time.monotonic()
+            self.longest_s, last = max(self.longest_s, now - last - LOOK_S), now
