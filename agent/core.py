@@ -9,7 +9,7 @@ import hashlib
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from edgepart.agent.bindings import is_variant
 from edgepart.agent.control import (
@@ -113,9 +113,14 @@ class Core:
         drifts: DriftBook | None = None,
         timing: CoreTiming | None = None,
         drains: Iterable[Drain] = (),
+        spares: int | None = None,
     ) -> None:
-        """`term`, `deployments`, `models`, `profiles` and `drains` as they were persisted; `drifts` is filled here."""
+        """`term`, `deployments`, `models`, `profiles` and `drains` as they were persisted; `drifts` is filled here.
+        `spares`: so many plans for losses are kept ready for each deployment at most; None is one for each device that
+        serves."""
         self.timing = timing or CoreTiming()
+        if spares is not None:
+            self.timing = replace(self.timing, planning=replace(self.timing.planning, spares=spares))
         self.node = facts.node
         self.membership = Membership(facts, now, self.timing.membership)
         self.election = Election(facts.node, term, now, self.timing.election)

@@ -66,6 +66,7 @@ class Cutover:
         self.next: Placement | None = None
         self.spares = Spares(adopted, held)
         self.planning = Planning(timing)
+        self._most_spares = math.inf if timing.spares is None else timing.spares
         self.refining = Refining(timing.refining)
         self.standing: Standing | None = None
         self.judge = Judge()
@@ -334,6 +335,8 @@ class Cutover:
     ) -> Iterator[ComputePlan]:
         """Nothing else is to be done: plan for the loss of one device, and have that plan ready."""
         for node in sorted(current.nodes, key=lambda node: (node == world.node, node)):
+            if len([*self.spares]) >= self._most_spares:
+                return
             if node in self.spares:
                 continue
             key = self.planning.key(world.cluster, self.deployment, now, without=node)

@@ -64,6 +64,10 @@ class AgentOptions:
     after a restart, are loaded quicker; less: they are optimised again. 0 keeps none, and values are not kept in the
     order that convolutions want."""
 
+    spares: int | None = None
+    """So many plans for losses are kept ready for each deployment at most, while this agent leads; None is one for each
+    device that serves. More: a loss takes one message; fewer: the devices load less that may never serve. 0 keeps none."""
+
     def __post_init__(self) -> None:
         if self.name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", self.name):
             raise UsageError(
@@ -75,6 +79,8 @@ class AgentOptions:
             raise UsageError(f"--memory-limit {self.memory_limit_bytes}: give a positive number of bytes")
         if self.compiled_bytes < 0:
             raise UsageError(f"--compiled {self.compiled_bytes}: give a number of bytes, or 0 for none")
+        if self.spares is not None and self.spares < 0:
+            raise UsageError(f"--spares {self.spares}: give a number of plans, or 0 for none")
         if not 0 <= self.profile_budget_s <= MOST_PROFILE_BUDGET_S:
             raise UsageError(
                 f"--profile-budget {self.profile_budget_s:g}: give 0 to {MOST_PROFILE_BUDGET_S:g} seconds"

@@ -37,6 +37,8 @@ class PlanningTiming:
     avoid_s: float = 30.0
     """A device that could not load its program is left out for so long; doubles each time."""
     most_avoid_s: float = 600.0
+    spares: int | None = None
+    """So many plans for losses are kept ready at most; None is one for each device that serves."""
     refining: RefiningTiming = field(default_factory=RefiningTiming)
 
 

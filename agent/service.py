@@ -291,16 +291,16 @@ class Agent:
                 )
             ),
         )
-        now = asyncio.get_running_loop().time()
         core = Core(
             facts,
-            now,
+            self._loop.time(),
             term=files.term,
             deployments=files.deployments(),
             models=self._store.models(),
             profiles=self._profiles,
             drifts=self._drifts,
             drains=self._drains,
+            spares=self._options.spares,
         )
         router = Router(core, self._requester, lambda event: self._shell.post(event))
         self._ending.callback(router.stop)

@@ -84,6 +84,14 @@ def agent(
             metavar="BYTES", help="Of the disk, for what was optimised for this processor; 0: none."
         ),
     ] = "2G",
+    spares: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="How many plans for losses are kept ready for each deployment while this agent leads; 0: none.",
+            show_default="one for each device that serves",
+        ),
+    ] = None,
     log_level: Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")] = "info",
 ) -> None:
     """Run this device's agent until it is told to stop (SIGTERM, Ctrl-C)."""
@@ -105,6 +113,7 @@ def agent(
         else parse_bytes(memory_limit, option="--memory-limit"),
         profile_budget_s=profile_budget,
         compiled_bytes=0 if compiled == "0" else parse_bytes(compiled, option="--compiled"),
+        spares=spares,
     )
     if log_level not in LEVELS:
         raise UsageError(f"--log-level {log_level!r}: give one of {', '.join(LEVELS)}")
