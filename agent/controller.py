@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from edgepart.agent.apart import Apart
 from edgepart.agent.bindings import is_variant, parent_of
 from edgepart.agent.control import Latency, Prepare, Retire, Standing, Want
 from edgepart.agent.cutover import Cutover
@@ -42,9 +43,11 @@ class Controller:
         self._cutovers: dict[str, Cutover] = {}
         self._variants: dict[str, Variants] = {}
         self._swept: dict[tuple[str, str, Epoch], float] = {}
+        self._apart = Apart()
 
     def step(self, deployments: DeploymentMap, world: World, now: float) -> list[Effect]:
         """Look at everything and give the orders that are missing."""
+        world = replace(world, apart=self._apart.look(world.cluster.broken_links, now))
         living = {entry.name: entry for entry in deployments.living()}
         for name in self._cutovers.keys() - living.keys():
             del self._cutovers[name], self._variants[name]
@@ -136,4 +139,4 @@ class Controller:
         times = [cutover.wake_at(now) for cutover in self._cutovers.values()]
         times += [variants.wake_at(now) for variants in self._variants.values()]
         times += [at + RESEND_S for at in self._swept.values() if at + RESEND_S > now]
-        return min(times, default=math.inf)
+        return min([*times, self._apart.wake_at(now)])

@@ -301,7 +301,7 @@ class Cutover:
     def _begin(self, found: PlanComputed, world: World, new_epoch: Iterator[Epoch]) -> None:
         weighed = self.serving and found.current_latency_s < math.inf
         self.next = self._placement(found, world, new_epoch, weighed=weighed)
-        if not found.quick:
+        if not found.quick and self.planning.is_wanted(found.key):
             self.planning.settle(found.plan)
 
     def _placement(

@@ -36,6 +36,8 @@ class World:
     """How far devices are from what they were calibrated to do."""
     spares: tuple[Prepare, ...] = ()
     """Plans that members keep ready for losses, of every deployment."""
+    apart: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of members that have lost each other for a while, though others reach both."""
 
     @property
     def nodes(self) -> list[str]:
@@ -108,8 +110,9 @@ class Placement:
         return all(map(fine, self.nodes))
 
     def loses(self, world: World) -> bool:
-        """Whether one of its devices leaves."""
-        return not world.leaving.isdisjoint(self.nodes)
+        """Whether one of its devices leaves, or two of them do not reach each other any more."""
+        nodes = set(self.nodes)
+        return not world.leaving.isdisjoint(nodes) or any(nodes.issuperset(pair) for pair in world.apart)
 
 
 def epochs(term: int) -> Iterator[Epoch]:

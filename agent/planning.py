@@ -138,7 +138,8 @@ class Planning:
         self._key, self._key_at, self.error = key, now, None
 
     def needed(self, now: float) -> PlanComputed | None:
-        """A plan for a deployment that has none that runs, if there is one."""
+        """A plan for a deployment that has none that runs, if there is one: for what is wanted now, else for some of its
+        devices. Requests wait, and what is better may follow."""
         assert self._key is not None
         result = self._results.get(self._key)
         if isinstance(result, PlanFailed):
@@ -146,7 +147,19 @@ class Planning:
             if not result.final and now >= self._retry_at:
                 del self._results[self._key]
             return None
-        return result
+        return result or self._for_some(self._key)
+
+    def _for_some(self, key: PlanKey) -> PlanComputed | None:
+        """The quickest of the plans that were made for devices which are all here, and as they are now."""
+        here = set(key.devices)
+        found = [
+            result
+            for made_for, result in self._results.items()
+            if isinstance(result, PlanComputed)
+            and made_for.version == key.version
+            and here.issuperset(made_for.devices)
+        ]
+        return min(found, key=lambda one: one.latency_s, default=None)
 
     def found(self, key: PlanKey) -> PlanComputed | None:
         """The plan for that, where there is one."""

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +128,7 @@ class Run:
             f"{look.at - began:.1f} s: {look.viewer} lists {box}, which has not been there for {absent_s:.1f} s"
             for look, box, absent_s in seen
         ]
-        found = replace(
-            outcome(asked, incidents, acting.done, texts, troubles), stood_still_s=stalls.longest_s
-        )
+        found = outcome(asked, incidents, acting.done, texts, troubles, stalls.found)
         if not found.fine:
             leave(
                 reports,

@@ -14,6 +14,9 @@ from benchmarks.chaos_asking import Asked
 from benchmarks.chaos_presence import Done
 from benchmarks.chaos_schedule import MENDS, Incident
 
+STALL_S = 1.0
+"""An incident in which the machine stood still for longer is in no median."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -35,6 +38,12 @@ class Row:
     retries: int
     lost: int
     wrong: int
+    stall_s: float = 0.0
+    """The longest that the machine itself stood still meanwhile; where that is long, times say nothing of the cluster."""
+
+    @property
+    def counts(self) -> bool:
+        return self.stall_s < STALL_S
 
 
 @dataclass(frozen=True)
@@ -76,8 +85,9 @@ def outcome(
     done: Sequence[Done],
     ghosts: Sequence[str],
     troubles: Sequence[str],
+    stalls: Sequence[tuple[float, float]] = (),
 ) -> Outcome:
-    """`done`: what was done of `incidents`, in order."""
+    """`done`: what was done of `incidents`, in order. `stalls`: when the machine stood still until, and for how long."""
     good = [one for one in asked if not one.error]
     ended = sorted(one.ended for one in good)
     first = min((one.at for one in done), default=inf)
@@ -92,11 +102,17 @@ def outcome(
         longest_gap_s=max((after - before for before, after in pairwise(ended)), default=0.0),
         calm_s=median(calm) if calm else 0.0,
         errors=tuple(sorted({one.error for one in asked if one.error})),
-        rows=tuple(rows(asked, incidents, done)),
+        rows=tuple(rows(asked, incidents, done, stalls)),
+        stood_still_s=max((seconds for _, seconds in stalls), default=0.0),
     )
 
 
-def rows(asked: Sequence[Asked], incidents: Sequence[Incident], done: Sequence[Done]) -> Iterator[Row]:
+def rows(
+    asked: Sequence[Asked],
+    incidents: Sequence[Incident],
+    done: Sequence[Done],
+    stalls: Sequence[tuple[float, float]] = (),
+) -> Iterator[Row]:
     """One for each incident that took place."""
     began = [
         min(one.at for one in done if one.incident == number)
@@ -104,7 +120,8 @@ def rows(asked: Sequence[Asked], incidents: Sequence[Incident], done: Sequence[D
     ]
     for number, until in zip(sorted({one.incident for one in done}), [*began[1:], inf], strict=True):
         acts = sorted((one for one in done if one.incident == number), key=lambda one: one.at)
-        yield _row(asked, incidents[number], acts, until)
+        here = [seconds for at, seconds in stalls if acts[0].at < at < until + seconds]
+        yield replace(_row(asked, incidents[number], acts, until), stall_s=max(here, default=0.0))
 
 
 def _row(asked: Sequence[Asked], incident: Incident, acts: Sequence[Done], until: float) -> Row:
@@ -158,16 +175,17 @@ def lines(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
 
 
 def _line(name: str, some: Sequence[Row]) -> tuple[str, ...]:
-    silent = [row.silence_s for row in some]
-    plans = [row.replanned_s for row in some if row.replanned_s is not None]
+    calm = [row for row in some if row.counts]
+    silent = [row.silence_s for row in calm]
+    plans = [row.replanned_s for row in calm if row.replanned_s is not None]
     return (
         name,
-        str(len(some)),
-        _s(median(silent)),
-        _s(max(silent)),
+        str(len(some)) + (f", {len(some) - len(calm)} disturbed" if len(calm) < len(some) else ""),
+        _s(median(silent)) if silent else "",
+        _s(max(silent)) if silent else "",
         _s(median(plans)) if plans else "",
         _s(max(plans)) if plans else "",
-        _s(max(row.slowest_s for row in some)),
+        _s(max(row.slowest_s for row in calm)) if calm else "",
         *(str(sum(getattr(row, field) for row in some)) for field in ("replays", "retries", "lost", "wrong")),
     )
 

@@ -6,6 +6,7 @@ import time
 from threading import Event, Thread
 
 LOOK_S = 0.02
+WORTH_S = 0.25
 
 
 class Stalls:
@@ -13,6 +14,8 @@ class Stalls:
 
     def __enter__(self) -> Stalls:
         self.longest_s = 0.0
+        self.found: list[tuple[float, float]] = []
+        """When each that was worth telling ended, on the monotonic clock, and how long it was."""
         self._over = Event()
         self._thread = Thread(target=self._look, daemon=True)
         self._thread.start()
@@ -26,4 +29,7 @@ class Stalls:
         last = time.monotonic()
         while not self._over.wait(LOOK_S):
             now = time.monotonic()
-            self.longest_s, last = max(self.longest_s, now - last - LOOK_S), now
+            late_s, last = now - last - LOOK_S, now
+            self.longest_s = max(self.longest_s, late_s)
+            if late_s > WORTH_S:
+                self.found.append((now, late_s))

@@ -179,6 +179,9 @@ def test_figures_say_what_became_of_requests() -> None:
     assert (row.requests, row.replays, row.retries, row.lost) == (5, 5, 10, 1)
     assert row.slowest_s == 60
     assert [line[0] for line in lines(found.rows)] == ["kill", "all"]
+    still = outcome(answers, incidents, done, [], [], [(12.0, 2.0), (99.0, 0.5)])
+    assert still.rows[0].stall_s == still.stood_still_s == 2.0 and not still.rows[0].counts
+    assert next(lines(still.rows))[1:3] == ("1, 1 disturbed", "")
     assert outcome(answers, incidents, done, [], []).fine
     assert not outcome([*answers, asked(1, 2, wrong=True)], incidents, done, [], []).fine
     assert not outcome(answers, incidents, done, ["a ghost"], []).fine
