@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance search transports replan answers docs cases clean
+.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance search transports replan chaos answers docs cases clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -78,6 +78,9 @@ transports: .venv/.dev  ## the data path over TCP and through a broker (mosquitt
 
 replan: .venv/.dev lab-commands  ## as root: how long requests wait when a device joins, leaves or dies; takes an hour
 	$(BIN)/python -m benchmarks.replan --markdown
+
+chaos: .venv/.dev lab-commands  ## as root: five minutes of kills, freezes, cuts and full disks under four requests at once; CHAOS="--seed 2"
+	$(BIN)/python -m benchmarks.chaos --markdown --json results/chaos.json $(CHAOS)
 
 answers: .venv/.dev  ## every model under every strategy, and along every axis, answers what one session does; takes an hour
 	$(BIN)/python -m benchmarks.answers
