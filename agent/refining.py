@@ -25,8 +25,8 @@ class RefiningTiming:
 
     settle_s: float = 4.0
     """From the first news on: what devices that ran the same requests tell comes together."""
-    wait_s: float = 10.0
-    """Between two refinements; doubles each time."""
+    wait_s: float = 60.0
+    """Between two refinements at least; doubles each time. Whoever dies or comes is planned for at once all the same."""
     rounds: int = 4
     """After so many, `most_wait_s`."""
     most_wait_s: float = 600.0

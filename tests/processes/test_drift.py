@@ -1,5 +1,5 @@
-"""A device that slows down after it was measured gets less to do, and more again when it is as it was. Real agents; how
-long anything takes is not looked at, only who does how much."""
+"""A device that slows down after it was measured gets less to do. Real agents; how long anything takes is not looked at,
+only who does how much. That it gets more again when it is as it was, after a minute, is tried in virtual time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def part_of_b(cluster: LocalCluster) -> float:
     return float(flops.get("b", 0.0) / sum(flops.values()))
 
 
-def test_work_moves_away_from_a_device_that_slows_down_and_back(tmp_path: Path) -> None:
+def test_work_moves_away_from_a_device_that_slows_down(tmp_path: Path) -> None:
     names, files = ("a", "b"), {}
     for name in names:
         files[name] = tmp_path / f"{name}.factor"
@@ -62,6 +62,3 @@ def test_work_moves_away_from_a_device_that_slows_down_and_back(tmp_path: Path) 
         cluster.wait(lambda: asked_until(lambda now: now < 0.7 * at_first), "less work for b", timeout_s=120)
         (card,) = cluster.status()["deployments"]
         assert card["note"].startswith("refined: shares moved after measuring (")
-        slowed = part_of_b(cluster)
-        set_factor(files["b"], BEFORE)
-        cluster.wait(lambda: asked_until(lambda now: now > 1.3 * slowed), "more work for b", timeout_s=120)
