@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from threading import Thread
 from typing import Any
 
 
@@ -18,7 +20,7 @@ def started(work: Callable[..., None], *args: object, name: str) -> tuple[BasePr
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=work, args=(theirs, *args), name=name, daemon=True)
+    process = context.Process(target=_work, args=(work, theirs, *args), name=name, daemon=True)
     # Ctrl-C in a terminal reaches the whole process group; when this process ends is the agent's to say.
     resource_tracker.ensure_running()  # when it is started, it unblocks signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -28,3 +30,16 @@ def started(work: Callable[..., None], *args: object, name: str) -> tuple[BasePr
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()  # Only the process holds its end now, so that its death ends our reading.
     return process, ours
+
+
+def _work(work: Callable[..., None], *args: object) -> None:
+    """In the process: work that is under way when the agent is killed is for nobody, and may take seconds yet."""
+    Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    work(*args)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

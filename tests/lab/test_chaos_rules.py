@@ -97,8 +97,8 @@ def test_company_is_mutual_and_whole_ways_lead_to_fewer(done: list[Done]) -> Non
 def test_company_is_what_a_walk_over_all_links_reaches(done: list[Done]) -> None:
     """The plain twin: links joined one by one until nothing changes."""
     presence = ALL
-    for one in done:
-        presence = presence.after(one, STATIONS)
+    for act in done:
+        presence = presence.after(act, STATIONS)
     room = {box: {box} for box in presence.awake}
     for _ in BOXES:
         for one in presence.awake:
