@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edgepart.agent import peers
+from edgepart.agent.boxes import Witness
+from edgepart.agent.faults import knock
 from edgepart.agent.identity import Identity
 from edgepart.agent.options import Address, format_address
 from edgepart.agent.strangers import Stranger, Strangers
@@ -65,13 +67,16 @@ class Complaints:
 class Acceptor:
     """Listens from `start` to `stop`; one thread accepts, each connection gets one of its own."""
 
-    def __init__(self, identity: Identity, serve: Serve, options: AcceptOptions) -> None:
+    def __init__(
+        self, identity: Identity, serve: Serve, options: AcceptOptions, witness: Witness | None = None
+    ) -> None:
         self._identity = identity
         self._serve = serve
         self._options = options
         self._context = identity.server_context()
         self._strangers = Strangers(options.strangers, options.spared_s)
         self._complaints = Complaints(options.quiet_s)
+        self._witness = witness
         self._stopped = threading.Event()
         self._socket: socket.socket | None = None
 
@@ -148,6 +153,8 @@ class Acceptor:
             log.debug("connection from %s ended: %s", peer[0], error)
         except (EdgepartError, OSError) as error:
             self._complaints.log(type(error).__name__, f"connection from {peer[0]} closed: {error}")
+            if self._witness is not None:
+                self._witness.knocked(peer[0], knock(error))
         finally:
             _cut(guest.connection)
             guest.connection.close()

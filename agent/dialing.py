@@ -74,9 +74,16 @@ class Dialing:
                 continue
             target.mentioned_at = now
             target.lasting |= lasting
-            if not set(known) <= set(target.addresses):
-                target.addresses = tuple(dict.fromkeys(known + target.addresses))[:MAX_ADDRESSES]
-                target.due_at = min(target.due_at, now) if target.due_at != math.inf else math.inf
+            news = not set(known) <= set(target.addresses)
+            target.addresses = tuple(dict.fromkeys(known + target.addresses))[:MAX_ADDRESSES]
+            if news and target.due_at != math.inf:
+                target.due_at = min(target.due_at, now)
+
+    def moved(self, node: str, addresses: tuple[str, ...], now: float) -> None:
+        """It says itself, over a link, where it is reached: what was known before is over."""
+        self.hint(node, addresses, now)
+        if addresses and (target := self._targets.get(node)) is not None:
+            target.addresses = addresses[:MAX_ADDRESSES]
 
     def dial_soon(self, node: str, now: float) -> None:
         """There is a fresh reason to try (its link broke, another member sees it)."""

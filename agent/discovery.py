@@ -9,17 +9,16 @@ each other unless they ask again; so a fresh browser asks every few seconds. TXT
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import psutil
 from zeroconf import Error, IPVersion, ServiceInfo, ServiceStateChange, Zeroconf
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
+from edgepart.agent.addresses import ranked
 from edgepart.agent.certificates import NODE_ID
+from edgepart.agent.interfaces import WATCH_S, interfaces, local_addresses
 from edgepart.agent.options import Address
 
 log = logging.getLogger(__name__)
@@ -55,6 +54,8 @@ class Seen:
     """For people; any text of up to 63 characters."""
     ours: bool
     """Whether it claims our cluster. Others are told only so that a person can see them."""
+    version: str = ""
+    """As it says; any text of up to 63 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class Discovery:
     def __init__(
         self, me: Announcement, on_seen: Callable[[Seen], None], timing: DiscoveryTiming | None = None
     ) -> None:
-        """`on_seen` is called in the event loop, again at each round for whatever is still listed."""
+        """`on_seen` is called in the event loop, again at each round for whatever is still listed; also for this agent's
+        own announcement, which is how one knows that multicast works."""
         self._me = me
         self._on_seen = on_seen
         self._timing = timing or DiscoveryTiming()
@@ -109,18 +111,31 @@ class Discovery:
             await self._ask(zeroconf)
 
     async def _on_a_network(self) -> None:
+        addresses = local_addresses(self._me.listen[0])
         zeroconf = _open()
+        tasks: list[asyncio.Task[None]] = []
         try:
-            addresses = local_addresses(self._me.listen[0])
             await zeroconf.async_register_service(service_info(self._me, addresses), allow_name_change=True)
-            while True:
-                await self._ask(zeroconf)
-                if (now := local_addresses(self._me.listen[0])) != addresses:
-                    addresses = now
-                    await zeroconf.async_update_interfaces()
-                    await zeroconf.async_update_service(service_info(self._me, addresses))
+            tasks += (
+                asyncio.create_task(work)
+                for work in (self._ask_for_ever(zeroconf), self._follow(zeroconf, addresses))
+            )
+            await asyncio.gather(*tasks)
         finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.shield(zeroconf.async_close())
+
+    async def _follow(self, zeroconf: AsyncZeroconf, addresses: tuple[str, ...]) -> None:
+        """Other interfaces and addresses, as they come and go: a cable, a lease, another access point."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if (now := local_addresses(self._me.listen[0])) != addresses:
+                log.info("addresses are now %s", ", ".join(now))
+                await zeroconf.async_update_interfaces()
+                await zeroconf.async_update_service(service_info(self._me, now))
+                addresses = now
 
     async def _ask(self, zeroconf: AsyncZeroconf) -> None:
         """One round: a fresh browser, and a hint for each name that answers."""
@@ -153,7 +168,7 @@ class Discovery:
             return
         addresses = info.parsed_scoped_addresses(IPVersion.All)
         seen = read_announcement(info.properties, addresses, info.port, self._me.fingerprint)
-        if seen is not None and seen.node_id != self._me.node_id:
+        if seen is not None:
             self._on_seen(seen)
 
 
@@ -178,10 +193,10 @@ async def _find(fingerprint: str, timeout_s: float) -> tuple[Address, ...]:
     # TimeoutError is an OSError; RuntimeError is a machine without any address.
     except (OSError, RuntimeError) as error:
         log.info("no agent of cluster %s was heard: %r", fingerprint[:FINGERPRINT_DIGITS], error)
-    return tuple(found)
+    return tuple(ranked(found, interfaces()))
 
 
-def service_info(me: Announcement, addresses: frozenset[str]) -> ServiceInfo:
+def service_info(me: Announcement, addresses: Sequence[str]) -> ServiceInfo:
     properties = {
         "fp": me.fingerprint[:FINGERPRINT_DIGITS],
         "id": me.node_id,
@@ -194,7 +209,7 @@ def service_info(me: Announcement, addresses: frozenset[str]) -> ServiceInfo:
         port=me.listen[1],
         properties=properties,
         server=f"edgepart-{me.node_id}.local.",
-        parsed_addresses=sorted(addresses),
+        parsed_addresses=list(addresses),
     )
 
 
@@ -208,25 +223,7 @@ def read_announcement(
         return None
     where = tuple((address, port) for address in addresses[:MOST_ADDRESSES])
     ours = claimed == fingerprint[:FINGERPRINT_DIGITS]
-    return Seen(node_id, where, claimed, text.get(b"name", "")[:63], ours)
-
-
-def local_addresses(listen_host: str) -> frozenset[str]:
-    """What to announce: the address that is listened on, or each of this machine's where that is all.
-
-    Loopback addresses only where there are no others (several agents on one machine without a network).
-    """
-    if listen_host not in ("", "0.0.0.0", "::"):
-        return frozenset({listen_host})
-    families = (socket.AF_INET,) if listen_host == "0.0.0.0" else (socket.AF_INET, socket.AF_INET6)
-    own = {
-        entry.address.partition("%")[0]
-        for entries in psutil.net_if_addrs().values()
-        for entry in entries
-        if entry.family in families
-    }
-    outside = {address for address in own if not ipaddress.ip_address(address).is_loopback}
-    return frozenset(outside or own)
+    return Seen(node_id, where, claimed, text.get(b"name", "")[:63], ours, text.get(b"v", "")[:63])
 
 
 def _open() -> AsyncZeroconf:

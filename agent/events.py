@@ -51,6 +51,14 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
+class AddressesChanged:
+    """This device is reached elsewhere from now on: another network, another lease."""
+
+    listen: tuple[str, ...]
+    http: str
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     node: str
     """From the verified certificate."""
@@ -227,6 +235,7 @@ Event = (
     | LinkDown
     | ConnectFailed
     | Seen
+    | AddressesChanged
     | Received
     | CardReady
     | ModelsStored

@@ -31,6 +31,7 @@ from edgepart.agent.control import (
 )
 from edgepart.agent.dialing import Dialing, DialTiming
 from edgepart.agent.events import (
+    AddressesChanged,
     ConnectFailed,
     Disconnect,
     Effect,
@@ -229,6 +230,9 @@ class Membership:
                 self._dialing.failed(node, addresses, now)
             case Seen(node, addresses, lasting):
                 self._dialing.hint(node, addresses, now, lasting=lasting)
+            case AddressesChanged(listen, http):
+                self.facts = replace(self.facts, listen=listen, http=http)
+                effects += (Send(p.node, self._hello(reply=True)) for p in self.peers.values() if p.linked)
             case Received(node, message):
                 effects += self._received(node, message, now)
             case LeaveAnnounced():
@@ -332,7 +336,7 @@ class Membership:
         news = peer.hello.boot != hello.boot or peer.status != ALIVE
         peer.leaving &= peer.hello.boot == hello.boot
         peer.hello, peer.heard_at = hello, now
-        self._dialing.hint(node, hello.listen, now)
+        self._dialing.moved(node, hello.listen, now)
         if not peer.linked:
             if not self._dialing.knows(node):
                 return

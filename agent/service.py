@@ -14,9 +14,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgepart import __version__
 from edgepart.agent import aside, events
@@ -32,7 +32,6 @@ from edgepart.agent.compiled import Compiled
 from edgepart.agent.compiling import Compiler
 from edgepart.agent.control import DRAINS, LEAVES, REMOVED
 from edgepart.agent.core import Core
-from edgepart.agent.discovery import Announcement, Discovery, Seen
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.echoes import Echoes
 from edgepart.agent.executor import COMPUTE_THREAD, Executor
@@ -42,11 +41,12 @@ from edgepart.agent.gateway.bodies import Limits
 from edgepart.agent.gateway.server import HttpServer
 from edgepart.agent.identity import Identity, load
 from edgepart.agent.joining import Doorkeeper
+from edgepart.agent.lookout import Lookout
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
 from edgepart.agent.memory import keep_within, resident_bytes, share_heaps, within
 from edgepart.agent.notify import Notifier, Watchdog
-from edgepart.agent.options import Address, AgentOptions, format_address, mqtt_node
+from edgepart.agent.options import Address, AgentOptions
 from edgepart.agent.pace import UNKNOWN_BYTES_S, Business
 from edgepart.agent.places import bind, own_addresses, parsed, reachable_text
 from edgepart.agent.plans import Plans
@@ -65,15 +65,12 @@ from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Source, Store
 from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
-from edgepart.agent.transport import Carrier, Transport
+from edgepart.agent.transport import Transport
 from edgepart.agent.upkeep import Kept, Upkeep, disk_document
 from edgepart.agent.warden import Warden
 from edgepart.agent.withdrawal import Withdrawal
 from edgepart.planner.cluster import Device
 from edgepart.planner.errors import FrameError, Removed
-
-if TYPE_CHECKING:
-    from edgepart.agent.mqtt.reach import Reach
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +146,10 @@ class Agent:
         self._shell.start()
         self._ending.push_async_callback(self._http.stop)
         await self._http.start()
-        await self._look_around(listen)
+        for what, work in self._lookout.start(
+            self._name, listen, self._files.members(), self._http_address, self._shell.post
+        ):
+            self._keep_doing(what, work)
         self._keep_doing("keeping charter and certificate", self._warden.run())
         self._keep_doing("measuring", self._measuring.run())
         self._keep_doing(
@@ -175,14 +175,16 @@ class Agent:
     def _make_data_plane(self, threads: int, device: Device) -> None:
         node = self.identity.node_id
         doorkeeper = Doorkeeper(self.identity, self._addresses, self._addresses)
-        self._meet_at_broker()
+        self._lookout = Lookout(self._options, self.identity)
+        self._ending.push_async_callback(asyncio.to_thread, self._lookout.stop)
         self._transport = Transport(
             self.identity,
             self._frame,
             self._link,
             doorkeeper,
             recorder=self._recorder,
-            carrier=self._carrier(),
+            carrier=self._lookout.carrier,
+            witness=self._lookout,
         )
         self._ending.push_async_callback(asyncio.to_thread, self._transport.stop)
         self._ending.callback(self._wired.set)  # also where the start fails before that
@@ -190,6 +192,7 @@ class Agent:
         self._asks = Asks(self._post.data)
         self._clocks = Clocks(self._post.control)
         self._warden = Warden(self.identity, self._transport, self._post.control, self._asks.ask)
+        self._lookout.revoked = lambda: self._warden.revoked
         self._echoes = Echoes(self._post.arrays)
         self._ending.push_async_callback(asyncio.to_thread, self._echoes.stop)
         self._aside = Aside()
@@ -254,33 +257,18 @@ class Agent:
         if self._executor.waiting()[0]:
             time.sleep(REST * took_s)
 
-    def _meet_at_broker(self) -> None:
-        self._reach: Reach | None = None
-        if (broker := self._options.mqtt) is None:
-            return
-        # It takes memory, which only agents with a broker are to pay.
-        from edgepart.agent.mqtt.reach import Reach
-
-        def seen(hint: Seen) -> None:
-            self._loop.call_soon_threadsafe(self._seen, hint)
-
-        self._reach = Reach(broker, self.identity.fingerprint, self.identity.node_id, seen)
-        self._ending.push_async_callback(asyncio.to_thread, self._reach.stop)
-
-    def _carrier(self) -> Carrier | None:
-        return self._reach.tunnels if self._reach is not None and self._options.transport == "mqtt" else None
-
     def _make_logic(self, listen: Address, listener: socket.socket) -> None:
         node, files = self.identity.node_id, self._files
         files.keep(incarnation=files.incarnation + 1)
-        http = listener.getsockname()
+        http: Address = listener.getsockname()[:2]
+        self._http_address: Callable[[], str] = lambda: f"http://{own_addresses(http)[0]}"
         facts = Facts(
             node=node,
             name=self._name,
             boot=self._transport.boot,
             incarnation=files.incarnation,
             listen=own_addresses(listen),
-            http=f"http://{own_addresses((http[0], http[1]))[0]}",
+            http=self._http_address(),
             version=".".join(
                 (
                     speaking(__version__),
@@ -362,24 +350,6 @@ class Agent:
             )
         )
 
-    async def _look_around(self, listen: Address) -> None:
-        """Everything that may tell where members are."""
-        for address in self._options.peers:
-            self._shell.post(events.Seen("", (format_address(address),), lasting=True))
-        for address in self.identity.first_members:
-            self._shell.post(events.Seen("", (format_address(address),)))
-        for node, addresses in self._files.members().items():
-            self._shell.post(events.Seen(node, addresses))
-        if self._reach is not None:
-            self._reach.start(
-                self.identity.node_id, self._name, __version__, lambda: parsed(own_addresses(listen))
-            )
-        if self._options.mdns and self._options.transport == "tcp":
-            me = Announcement(
-                self.identity.node_id, self.identity.fingerprint, self._name, __version__, listen
-            )
-            self._keep_doing("mDNS", Discovery(me, self._seen).run())
-
     def _keep_doing(self, what: str, work: Coroutine[Any, Any, None]) -> None:
         """Until the agent stops; where it fails before, the log says so at once."""
         task = asyncio.create_task(work, name=what)
@@ -388,14 +358,6 @@ class Agent:
 
     # What comes in
 
-    def _seen(self, hint: Seen) -> None:
-        """mDNS, or the broker, tells of somebody; whoever claims our cluster is worth a call, and has to prove it."""
-        through_broker = self._options.transport == "mqtt"
-        addresses = [each for each in hint.addresses if (mqtt_node(each) is not None) is through_broker]
-        known_out = {self.identity.node_id, *self._warden.revoked}
-        if addresses and hint.ours and hint.node_id and hint.node_id not in known_out:
-            self._shell.post(events.Seen(hint.node_id, tuple(map(format_address, addresses))))
-
     def _frame(self, node: str, channel: str, frame: Frame) -> None:
         self._wired.wait()
         self._post.take(node, channel, frame)
@@ -403,6 +365,7 @@ class Agent:
     def _link(self, node: str, up: bool, text: str) -> None:
         """From the transport's thread."""
         self._wired.wait()
+        self._lookout.linked(node, up, text)
         if up:
             self._requester.found(node)
             event: events.Event = events.LinkUp(node, text)
@@ -421,6 +384,7 @@ class Agent:
             self._executor.lost(node)
             self._requester.lost(node)
         self._members = members
+        self._lookout.members(members)
         self._files.keep_members({m.node: m.listen for m in members if m.node in others})
         self._measuring.members(others)
         self._warden.members(members)

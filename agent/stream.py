@@ -15,13 +15,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from edgepart.agent.faults import Fault, Unreached, blame
 from edgepart.agent.frames import PREFIX, Buffer, Frame, Limits, encode, parse_frame, parse_prefix
 from edgepart.agent.options import Address, format_address, mqtt_node
 from edgepart.planner.errors import Unavailable
 
 COALESCE_BYTES = 16 << 10
 """Buffers up to this much go out as one TLS record."""
-_NOT_YET_VALID, _EXPIRED = 9, 10  # OpenSSL's X509_V_ERR_..., which Python has no names for
 
 
 class Stream:
@@ -58,7 +58,7 @@ class Stream:
                 self._arm(deadline)
                 count = self.connection.recv_into(target[filled:])
             except (OSError, ValueError) as error:
-                raise Unavailable(f"connection lost: {error}") from error
+                raise _lost(error) from error
             if not count:
                 raise Unavailable("connection closed by the other side")
             filled += count
@@ -87,7 +87,7 @@ class Stream:
             self._arm(deadline)
             self.connection.sendall(buffer)
         except (OSError, ValueError) as error:
-            raise Unavailable(f"connection lost: {error}") from error
+            raise _lost(error) from error
 
     def _arm(self, deadline: float | None) -> None:
         if deadline is None:
@@ -132,7 +132,8 @@ def tune(connection: socket.socket, dead_after_s: float) -> None:
 def dial(address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float = 5.0) -> Stream:
     """Connect and shake hands. Unavailable where nobody answers, or not as a member of the cluster."""
     if mqtt_node(address) is not None:
-        raise Unavailable(f"{format_address(address)}: is reached through a broker only: --transport mqtt")
+        where = format_address(address)
+        raise Unreached(Fault.UNREACHABLE, f"{where}: is reached through a broker only: --transport mqtt")
     raw: socket.socket | None = None
     deadline = time.monotonic() + timeout_s
     try:
@@ -142,7 +143,7 @@ def dial(address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_af
     except (OSError, UnicodeError, OverflowError) as error:
         if raw is not None:
             raw.close()
-        raise Unavailable(f"{format_address(address)}: {_reason(error)}") from error
+        raise _failed(format_address(address), error) from error
     return shake_hands(raw, context, format_address(address), deadline)
 
 
@@ -156,17 +157,17 @@ def shake_hands(raw: socket.socket, context: ssl.SSLContext, where: str, deadlin
         return Stream(context.wrap_socket(raw))
     except OSError as error:
         raw.close()
-        raise Unavailable(f"{where}: {_reason(error)}") from error
+        raise _failed(where, error) from error
 
 
-def _reason(error: Exception) -> str:
-    match error:
-        case ssl.SSLCertVerificationError() if error.verify_code in (_NOT_YET_VALID, _EXPIRED):
-            return "answers with a certificate that has ended, by the clock here: not renewed, or a clock is wrong"
-        case ssl.SSLCertVerificationError():
-            return "answers with a certificate of another cluster"
-        case TimeoutError():
-            return "does not answer"
-        case ssl.SSLError():
-            return f"does not speak edgepart's TLS ({error.reason or error})"
-    return str(error)
+def _failed(where: str, error: Exception) -> Unreached:
+    fault, text = blame(error)
+    return Unreached(fault, f"{where}: {text}")
+
+
+def _lost(error: Exception) -> Unavailable:
+    """Of a connection that was there: only then does TLS 1.3 say what the other side thinks of our certificate."""
+    if isinstance(error, ssl.SSLError):
+        fault, text = blame(error)
+        return Unreached(fault, f"connection lost: {text}")
+    return Unavailable(f"connection lost: {error}")

@@ -19,13 +19,17 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
-from edgepart.agent import peers
 from edgepart.agent.acceptor import AcceptOptions, Acceptor
+from edgepart.agent.boxes import Witness
+from edgepart.agent.faults import Fault, Unreached
 from edgepart.agent.frames import MEMBER, UNAUTHENTICATED, Frame, Limits
 from edgepart.agent.identity import Identity
+from edgepart.agent.interfaces import interfaces
 from edgepart.agent.links import (
     CHANNELS,
     CONTROL,
@@ -37,10 +41,11 @@ from edgepart.agent.links import (
     LinkRefused,
 )
 from edgepart.agent.options import Address, format_address
+from edgepart.agent.reaching import Reaching, Tries
 from edgepart.agent.recorder import Recorder
 from edgepart.agent.records import frame_to_message, message_to_frame
 from edgepart.agent.spans import RECEIVE, receiving_from
-from edgepart.agent.stream import Stream, dial
+from edgepart.agent.stream import Stream
 from edgepart.agent.writer import Writer
 from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Unavailable, UsageError
 
@@ -98,6 +103,7 @@ class Transport:
         options: TransportOptions | None = None,
         recorder: Recorder | None = None,
         carrier: Carrier | None = None,
+        witness: Witness | None = None,
     ) -> None:
         """`recorder` is told of frames on data channels. `carrier` replaces TCP."""
         self.boot = secrets.token_hex(8)
@@ -109,8 +115,13 @@ class Transport:
         self._options = options or TransportOptions()
         self._recorder = recorder or Recorder()
         self._carrier = carrier
-        self._context = identity.client_context()
-        self._acceptor = Acceptor(identity, self._serve, self._options.accept)
+        self._witness = witness
+        connect_s, dead_s = self._options.connect_s, self._options.accept.dead_after_s
+        another_way = None
+        if carrier is not None:
+            another_way = partial(carrier.dial, timeout_s=connect_s, dead_after_s=dead_s)
+        self._reaching = Reaching(identity, interfaces, connect_s, dead_s, another_way)
+        self._acceptor = Acceptor(identity, self._serve, self._options.accept, witness)
         self._lock = threading.Condition()
         self._links: dict[str, Link] = {}
         self._dialling: set[str] = set()
@@ -153,16 +164,21 @@ class Transport:
         if node_id is not None and node_id in self.linked():
             return node_id
         if node_id in self._identity.revoked():
-            raise Unavailable(f"node {node_id} is revoked")
-        refusals: list[EdgepartError] = []
-        for address in addresses:
-            try:
-                return self._connect(node_id, address, dials_back)
-            except (Unavailable, NotAuthorised, FrameError) as error:
-                refusals.append(error)
-        if len(refusals) == 1 and isinstance(refusals[0], NotAuthorised):
-            raise refusals[0]
-        raise Unavailable("; ".join(map(str, refusals)) or f"no address is known for {node_id}")
+            raise Unreached(Fault.REVOKED, f"node {node_id} is revoked")
+        tries = Tries(node_id, self._witness)
+        with closing(self._reaching.each(node_id, addresses)) as reached:
+            for address, found in reached:
+                if isinstance(found, EdgepartError):
+                    tries.refused(address, found)
+                    continue
+                try:
+                    self._connect(*found, address, dials_back)
+                except (Unavailable, NotAuthorised, FrameError) as error:
+                    tries.refused(address, error, found[0])
+                    continue
+                tries.led(address, found[0])
+                return found[0]
+        raise tries.failure()
 
     def send(self, node_id: str, channel: str, frame: Frame) -> None:
         """Queue a frame on the link's channel, in order. It may still be lost if the link ends.
@@ -193,7 +209,7 @@ class Transport:
 
     def renew(self) -> None:
         """Connections from now on show the certificate that this node has now; those that there are stay."""
-        self._context = self._identity.client_context()
+        self._reaching.renew()
         self._acceptor.renew()
 
     def stop(self, flush_s: float = 1.0) -> None:
@@ -224,22 +240,17 @@ class Transport:
 
     # Opening a link: our side
 
-    def _connect(self, expected: str | None, address: Address, dials_back: bool) -> str:
-        stream = self._dial(address)
-        try:
-            node_id = peers.called(self._identity, stream.connection, expected, format_address(address))
-            with self._lock:
-                mine = node_id not in self._dialling and not self._has_out(node_id)
-                if mine:
-                    self._dialling.add(node_id)
-        except EdgepartError:
-            stream.close()
-            raise
+    def _connect(self, node_id: str, stream: Stream, address: Address, dials_back: bool) -> None:
+        """The link to who answered with this stream, which is used or closed."""
+        with self._lock:
+            mine = node_id not in self._dialling and not self._has_out(node_id)
+            if mine:
+                self._dialling.add(node_id)
         if not mine:
             # Another thread of ours opens this link: two would replace each other.
             stream.close()
             self._await_link(node_id, address)
-            return node_id
+            return
         try:
             self._open(stream, node_id, address, dials_back)
         finally:
@@ -247,18 +258,10 @@ class Transport:
                 self._dialling.discard(node_id)
                 self._lock.notify_all()
         self._await_link(node_id, address)
-        return node_id
 
     def _has_out(self, node_id: str) -> bool:
         link = self._links.get(node_id)
         return link is not None and bool(link.out)
-
-    def _dial(self, address: Address) -> Stream:
-        options = self._options
-        reach = self._carrier.dial if self._carrier is not None else dial
-        return reach(
-            address, self._context, timeout_s=options.connect_s, dead_after_s=options.accept.dead_after_s
-        )
 
     def _open(self, control: Stream, node_id: str, address: Address, dials_back: bool) -> None:
         """Both channels' connections, introduced and handed to their writers."""
@@ -268,12 +271,10 @@ class Transport:
                 self._attempts += 1
                 attempt = self._attempts
             boot = self._introduce(control, CONTROL, attempt, node_id)
-            streams[DATA] = self._dial(address)
-            where = format_address(address)
-            peers.called(self._identity, streams[DATA].connection, node_id, where)
+            streams[DATA] = self._reaching.again(node_id, address)
             if self._introduce(streams[DATA], DATA, attempt, node_id) != boot:
-                raise Unavailable(f"{where} was restarted just now")
-            self._attach_out(node_id, boot, streams, "" if dials_back else where)
+                raise Unavailable(f"{format_address(address)} was restarted just now")
+            self._attach_out(node_id, boot, streams, "" if dials_back else format_address(address))
         except EdgepartError:
             for stream in streams.values():
                 stream.close()
@@ -287,7 +288,7 @@ class Transport:
             case LinkAccepted(boot):
                 return boot
             case LinkRefused(why):
-                raise Unavailable(f"node {node_id} refuses: {why[:200]}")
+                raise Unreached(Fault.TURNED_AWAY, f"node {node_id} refuses: {why[:200]}")
         raise FrameError(f"node {node_id} answers with another frame than asked for")
 
     def _attach_out(self, node_id: str, boot: str, streams: dict[str, Stream], via: str) -> None:
@@ -334,7 +335,7 @@ class Transport:
             raise Unavailable(f"{format_address(address)}: the link to {node_id} ended while it was made")
         why = f"node {node_id} did not connect back; is this agent's port reachable from it?"
         self._drop(link, why)
-        raise Unavailable(f"{format_address(address)}: {why}")
+        raise Unreached(Fault.NO_WAY_BACK, f"{format_address(address)}: {why}")
 
     # Opening a link: the other side's
 
@@ -360,6 +361,8 @@ class Transport:
             self._drop(link, str(error))
             raise
         known()
+        if self._witness is not None:
+            self._witness.called(node_id, format_address(peer))
         threading.current_thread().name = f"{opening.channel} from {node_id}"
         if dial_back:
             addresses = tuple((host or peer[0], port) for host, port in opening.listen)

@@ -191,7 +191,9 @@ class Presence:
             log.warning("another agent says that it is this node: was its state directory copied?")
 
     def _tell(self, record: Present) -> None:
-        self._on_seen(Seen(record.node, record.addresses, self._fingerprint, record.name, True))
+        self._on_seen(
+            Seen(record.node, record.addresses, self._fingerprint, record.name, True, record.version)
+        )
 
     def _publish(self, record: Present, expiry_s: int | None = None) -> None:
         self._session.publish(

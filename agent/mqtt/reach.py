@@ -11,7 +11,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from edgepart.agent import stream
+from edgepart.agent.addresses import ranked
 from edgepart.agent.discovery import FINGERPRINT_DIGITS, Seen
+from edgepart.agent.interfaces import interfaces
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.mqtt.presence import Presence, Present, will
 from edgepart.agent.mqtt.session import Session
@@ -85,7 +87,7 @@ class Visit:
             if self._changed.wait_for(lambda: bool(self._seen), timeout_s):
                 # All that are there tell so at once; the first may be one that a broker has not forgotten yet.
                 self._changed.wait_for(lambda: False, MORE_S)
-            return tuple(self._seen)
+            return tuple(ranked(self._seen, interfaces()))
 
     def dial(
         self, address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float = 5.0

@@ -79,7 +79,7 @@ def _announced(data: bytes) -> None:
 
 def _announced_seeds() -> list[bytes]:
     me = Announcement("0" * 16, FINGERPRINT, "pi-a", "1.0+traces", ("10.0.0.1", 7433))
-    text = service_info(me, frozenset({"10.0.0.1"})).text
+    text = service_info(me, ("10.0.0.1",)).text
     return [bytes((2,)) + text, b"\1" + text + text, b"\3"]
 
 

@@ -1,0 +1,113 @@
+"""Addresses: which of a machine's to tell others, and in which order to try another machine's. Rules: the interfaces are an
+argument (interfaces.py reads them).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+from edgepart.agent.options import Address
+
+VIRTUAL = re.compile(r"docker|br-[0-9a-f]|virbr|veth|cni|flannel|cali|lxc|lxd|podman|nerdctl|vmnet|vboxnet")
+"""How interfaces begin that lead to containers and virtual machines on the same box. Others hardly ever reach those
+addresses; where they do, they come last. A plain "br0" is often a box's only network, and none of these."""
+EVERYWHERE = ("", "0.0.0.0", "::")
+"""Hosts that stand for each of a machine's addresses; the second for those of IPv4."""
+MOST_SCOPES = 4
+"""Interfaces on which a link-local address without one is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One address of one interface."""
+
+    name: str
+    index: int
+    """The system's number; a scope id."""
+    address: str
+    """Without a scope."""
+    prefix_bits: int
+    up: bool = True
+
+    @property
+    def virtual(self) -> bool:
+        return VIRTUAL.match(self.name) is not None
+
+    @property
+    def ip(self) -> IPv4Address | IPv6Address:
+        return ip_address(self.address)
+
+    def holds(self, ip: IPv4Address | IPv6Address) -> bool:
+        """Whether that address is on the network that this one is on."""
+        return ip in ip_network((self.ip, self.prefix_bits), strict=False)
+
+
+def told(interfaces: Iterable[Interface], host: str) -> tuple[str, ...]:
+    """What others are told of an agent that listens on `host`, without scopes: they are each machine's own. Real networks
+    come before those of containers, IPv4 first, link-local last. Loopback only where there is no other (agents on one
+    machine without a network).
+    """
+    if host not in EVERYWHERE:
+        return (host.partition("%")[0],)
+    known = [one for one in interfaces if one.up and (host != "0.0.0.0" or one.ip.version == 4)]
+    outside = [one for one in known if not one.ip.is_loopback]
+    order = sorted(outside or known, key=lambda one: (one.virtual, _kind(one.ip), one.ip.packed))
+    return tuple(dict.fromkeys(one.address for one in order))
+
+
+def _kind(ip: IPv4Address | IPv6Address) -> int:
+    return 2 if ip.is_link_local else 0 if ip.version == 4 else 1
+
+
+def ranked(addresses: Iterable[Address], interfaces: Sequence[Interface]) -> list[Address]:
+    """In which order to try another machine's addresses; those of one rank stay in their order.
+
+    A network that this machine is on comes first, what needs a way there next, then link-local ones; those of container
+    bridges, which both machines may have alike, this machine's own, and loopback come last. A link-local address
+    without an interface that is here is tried on each.
+    """
+    living = [one for one in interfaces if one.up]
+    scoped = [each for address in addresses for each in _scoped(address, living)]
+    return sorted(dict.fromkeys(scoped), key=lambda address: _rank(address[0], living))
+
+
+def _scoped(address: Address, interfaces: Sequence[Interface]) -> Iterator[Address]:
+    host, _, scope = address[0].partition("%")
+    ip = _ip(host)
+    if ip is None or ip.version == 4 or not ip.is_link_local:
+        yield address
+        return
+    if any(scope in (one.name, str(one.index)) for one in interfaces):
+        yield address
+        return
+    ways = [one for one in interfaces if one.ip.version == 6 and one.ip.is_link_local]
+    for way in sorted(ways, key=lambda one: one.virtual)[:MOST_SCOPES]:
+        yield f"{host}%{way.name}", address[1]
+
+
+def _rank(host: str, interfaces: Sequence[Interface]) -> int:
+    bare, _, scope = host.partition("%")
+    ip = _ip(bare)
+    if ip is None:
+        return 1  # a name; whoever gave it meant it
+    if ip.is_loopback:
+        return 5
+    if any(one.ip == ip for one in interfaces):
+        return 4
+    on = [one for one in interfaces if scope in (one.name, str(one.index))] if scope else []
+    on = on or [one for one in interfaces if one.holds(ip)]
+    if on and all(one.virtual for one in on):
+        return 3
+    if ip.is_link_local:
+        return 2
+    return 0 if on else 1
+
+
+def _ip(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
