@@ -85,11 +85,11 @@ class Acceptor:
         self._context = self._identity.server_context()
 
     def start(self, host: str, port: int) -> Address:
-        """Listen; host "" means every address, of IPv6 too. Unavailable where that cannot be."""
+        """Listen; hosts "" and "::" mean every address, of IPv4 and IPv6. Unavailable where that cannot be."""
         if not 0 <= port <= 65535:
             raise Unavailable(f"cannot listen on port {port}: choose one up to 65535, or 0 for any")
         try:
-            both = host == "" and socket.has_dualstack_ipv6()
+            both = host in ("", "::") and socket.has_dualstack_ipv6()
             family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=both)
         except OSError as error:

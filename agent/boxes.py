@@ -127,7 +127,9 @@ class Boxes:
 
     def member(self, node: str, name: str, version: str, addresses: Iterable[str], now: float) -> None:
         """It is in."""
-        self.heard(MEMBERS, node, addresses, now, name=name, version=version)
+        known = self._at(node, node)
+        # As it calls itself; members that share a name are told under longer ones.
+        self.heard(MEMBERS, node, addresses, now, name=known.name or name, version=version)
         self._boxes[node] = replace(self._boxes[node], member_at=now)
 
     def tried(self, node: str, address: str, fault: Fault | None, text: str, now: float) -> None:

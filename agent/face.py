@@ -16,6 +16,8 @@ from edgepart.agent import cards, events, judging
 from edgepart.agent.bindings import Shapes, is_variant, shapes_of
 from edgepart.agent.control import Deployment, Standing
 from edgepart.agent.core import Core
+from edgepart.agent.diagnosis import clashes
+from edgepart.agent.doctor import Doctor
 from edgepart.agent.election import term_round
 from edgepart.agent.gateway.node import Bound, InferResult, ModelCard, Progress
 from edgepart.agent.messages import NO_EPOCH, DeployOptions, Epoch
@@ -54,6 +56,7 @@ class Face:
         examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path]]],
         computed: Callable[[], int],
         tracing: Tracing,
+        doctor: Doctor,
         security: Callable[[], dict[str, Any]],
         disk: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
@@ -75,6 +78,7 @@ class Face:
         self._disk = disk
         self._residents = Residents(core, post)
         self._security = security
+        self._doctor = doctor
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
@@ -330,6 +334,7 @@ class Face:
                 }
                 for member in members
             ],
+            "notes": clashes(self._core.membership.named()),
             "drains": self._residents.drains(),
             "refused": self._residents.refused(),
             "disk": dict(self._disk()),
@@ -350,6 +355,9 @@ class Face:
         measured = judging.report(plan, self._kinds(name), self._core.profiles, took)
         shown = list(astuple(readable(epoch))) if active else None
         return report(plan) | {"epoch": shown, "measured": measured}
+
+    async def doctor(self) -> dict[str, Any]:
+        return await self._doctor.document()
 
     async def trace(self, name: str, seconds: float) -> dict[str, Any]:
         self._plan(name)  # what there is to trace

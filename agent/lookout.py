@@ -60,6 +60,11 @@ class Lookout:
         """What replaces TCP."""
         return self._reach.tunnels if self._reach is not None and self._options.transport == "mqtt" else None
 
+    @property
+    def at_broker(self) -> bool | None:
+        """Whether there is a connection to the broker; None where none is used."""
+        return None if self._reach is None else self._reach.is_up
+
     def stop(self) -> None:
         """What `start` began at the broker. Blocks."""
         if self._reach is not None:

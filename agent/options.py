@@ -32,8 +32,9 @@ class AgentOptions:
     """Folder of this device's identity and store."""
     name: str | None = None
     """What people call this device; None takes the host's name."""
-    listen: Address = ("0.0.0.0", LISTEN_PORT)
-    """Where other agents connect. A narrower host keeps other networks out, and devices on them too."""
+    listen: Address = ("", LISTEN_PORT)
+    """Where other agents connect: "" (and "::") is every address, of IPv4 and IPv6. A narrower host keeps other networks
+    out, and devices on them too."""
     http: Address = ("127.0.0.1", HTTP_PORT)
     """Where clients connect. Loopback by default: HTTP is not encrypted, so open it only to a network you
     trust."""
@@ -109,6 +110,8 @@ def parse_address(text: str, *, option: str = "address", default_port: int | Non
     ('pi-a.local', 7433)
     >>> parse_address("[fe80::1%eth0]:7433")
     ('fe80::1%eth0', 7433)
+    >>> parse_address("*:7433")  # every address
+    ('', 7433)
     """
     if re.fullmatch(r"mqtt:[0-9a-f]{16}", text):
         return text, 0
@@ -120,7 +123,7 @@ def parse_address(text: str, *, option: str = "address", default_port: int | Non
     port = default_port if found[3] is None else int(found[3])
     if port is None or port > 65535:
         raise UsageError(f"{option} {text!r}: a port is a number from 0 to 65535")
-    return found[1] or found[2], port
+    return "" if found[2] == "*" else found[1] or found[2], port
 
 
 def format_address(address: Address) -> str:

@@ -32,6 +32,7 @@ from edgepart.agent.compiled import Compiled
 from edgepart.agent.compiling import Compiler
 from edgepart.agent.control import DRAINS, LEAVES, REMOVED
 from edgepart.agent.core import Core
+from edgepart.agent.doctor import Doctor
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.echoes import Echoes
 from edgepart.agent.executor import COMPUTE_THREAD, Executor
@@ -308,6 +309,15 @@ class Agent:
             lambda path, shapes: self._aside.do(aside.examine, path, shapes),
             lambda: self._executor.counters().requests_done,
             self._tracing,
+            Doctor(
+                self._name,
+                self.identity.fingerprint,
+                self._options,
+                listen,
+                core,
+                self._plans,
+                self._lookout,
+            ),
             self._warden.document,
             lambda: disk_document(self._files),
         )

@@ -180,6 +180,7 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
             parts.append(Text(f"\n{card['name']}: {rounding}", style="yellow"))
     for line in (document.get("security") or {}).get("warnings", ()):
         parts.append(Text(f"\n{line}", style="red"))
+    parts += [Text(f"\n{note}", style="yellow") for note in document.get("notes", ())]
     for name, why in (document.get("failed_deployments") or {}).items():
         parts.append(Text(f"\nthe last try to deploy {name} here failed: {why}", style="yellow"))
     return Group(*parts)

@@ -16,6 +16,7 @@ import typer
 from edgepart.cli import asking, clustering, deploying, running, securing, serving
 from edgepart.cli.checking import check
 from edgepart.cli.demo import demo
+from edgepart.cli.doctor import doctor
 from edgepart.cli.draining import drain, remove, undrain
 from edgepart.cli.ending import FAILED, exit_status, report
 from edgepart.cli.plan import plan
@@ -69,6 +70,7 @@ app.command(rich_help_panel=_USE)(serving.bench)
 app.command(rich_help_panel=_SEE)(asking.status)
 app.command(rich_help_panel=_SEE)(asking.devices)
 app.command(rich_help_panel=_SEE)(asking.models)
+app.command(rich_help_panel=_SEE)(doctor)
 app.command(rich_help_panel=_SEE)(plan)
 app.command(rich_help_panel=_SEE)(trace)
 app.command(rich_help_panel=_SEE)(check)

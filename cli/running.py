@@ -27,8 +27,12 @@ def agent(
     state: State = None,
     name: Name = None,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where other agents connect; port 0 picks a free one.")
-    ] = f"0.0.0.0:{LISTEN_PORT}",
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where other agents connect; * is every address, IPv6 too; port 0 picks a free one.",
+        ),
+    ] = f"*:{LISTEN_PORT}",
     http: Annotated[
         str,
         typer.Option(

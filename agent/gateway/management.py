@@ -58,6 +58,7 @@ class Management:
             web.get("/metrics", self.metrics),
             web.get("/api/status", self.status),
             web.get("/api/devices", self.devices),
+            web.get("/api/doctor", self.doctor),
             web.get("/api/models", self.models),
             web.get("/api/models/{name}/plan", self.plan),
             web.post("/api/models/{name}/trace", self.trace),
@@ -88,6 +89,10 @@ class Management:
     async def devices(self, request: web.Request) -> web.Response:
         self._allow(request)
         return document_response(self.node.devices())
+
+    async def doctor(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        return document_response(await self.node.doctor())
 
     async def models(self, request: web.Request) -> web.Response:
         self._allow(request)

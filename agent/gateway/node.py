@@ -152,6 +152,10 @@ class Node(Protocol):
         """The report of the deployment's active plan; under "measured" what requests through this agent took that ran
         alone, and what each device computed for one. UnknownDeployment, or Unavailable where there is no plan."""
 
+    async def doctor(self) -> dict[str, Any]:
+        """Of each box that was ever heard of, whether it is a member, why not, and what to do; and what is to be said of
+        this one. {"agent", "boxes", "knocks", "checks", "notes"}."""
+
     async def trace(self, name: str, seconds: float) -> dict[str, Any]:
         """Has members record what they do, for that long at most; who takes part, and who does not and why.
 

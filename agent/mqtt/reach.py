@@ -40,6 +40,10 @@ class Reach:
         self.tunnels = Tunnels(self._session, root, node)
         self._presence = Presence(self._session, root, fingerprint, on_seen, self.tunnels.lost)
 
+    @property
+    def is_up(self) -> bool:
+        return self._session.is_up
+
     def start(self, node: str, name: str, version: str, addresses: Callable[[], Sequence[Address]]) -> None:
         """`addresses`: where members reach this one, now; also by the session's thread."""
         self._presence.say(lambda: Present(node, self.boot, name, version, tuple(addresses())))

@@ -191,6 +191,9 @@ class FakeNode:
             "measured": {"latency_s": 0.01, "requests": 3, "devices": computed},
         }
 
+    async def doctor(self) -> dict[str, Any]:
+        return {"agent": {"name": self.name}, "boxes": [], "knocks": [], "checks": [], "notes": []}
+
     async def trace(self, name: str, seconds: float) -> dict[str, Any]:
         if self.failure is not None:
             raise self.failure
