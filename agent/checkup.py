@@ -135,8 +135,11 @@ def judge_aes(lacking: bool) -> Check:
 
 
 def judge_ruleset(text: str, port: int) -> Check:
-    """Of `nft list ruleset`, or of what imitates it: whether something drops what comes in, and does not name the port."""
-    drops = any("hook input" in line and "policy drop" in line for line in text.splitlines())
+    """Of `nft list ruleset` or `iptables -S`: whether something drops what comes in, and does not name the port."""
+    drops = any(
+        ("hook input" in line and "policy drop" in line) or line.startswith("-P INPUT DROP")
+        for line in text.splitlines()
+    )
     if drops and str(port) not in text:
         do = f"let TCP {port} in, and UDP 5353 for mDNS"
         return Check("firewall", NOTE, f"drops what comes in, and no rule names port {port}", do)
@@ -147,9 +150,11 @@ def judge_ruleset(text: str, port: int) -> Check:
 
 def firewall(port: int) -> Check:
     """What can be seen of one, which depends on who asks."""
-    if os.geteuid() == 0 and (nft := shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin:/bin")):
+    for command in (("nft", "list", "ruleset"), ("iptables", "-S")) if os.geteuid() == 0 else ():
+        if (program := shutil.which(command[0], path="/usr/sbin:/sbin:/usr/bin:/bin")) is None:
+            continue
         try:
-            done = subprocess.run([nft, "list", "ruleset"], capture_output=True, text=True, timeout=5)
+            done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=5)
         except (OSError, subprocess.TimeoutExpired) as error:
             return Check("firewall", NOTE, f"not looked at: {error}")
         if done.returncode == 0:
@@ -158,7 +163,7 @@ def firewall(port: int) -> Check:
     if settings.exists() and "ENABLED=yes" in settings.read_text(errors="replace"):
         do = f"`ufw allow {port}/tcp` and `ufw allow 5353/udp`, unless that is done"
         return Check("firewall", NOTE, "ufw is on", do)
-    return Check("firewall", GOOD, "not looked at: that takes root and the command `nft`")
+    return Check("firewall", GOOD, "not looked at: that takes root, and `nft` or `iptables`")
 
 
 def _clock_kept() -> bool | None:

@@ -170,7 +170,8 @@ def _unconnected(
     box: Box, fault: Fault, announced: float | None, fill: Mapping[str, object], now: float
 ) -> Verdict:
     why, do = (text.format(**fill) for text in _REASONS[fault])
-    if box.called is not None and now - box.called[1] < RECENT_S:
+    called_at = box.called[1] if box.called is not None else 0.0
+    if now - called_at < RECENT_S and (box.ended is None or box.ended[1] < called_at):
         one_way = f"it reaches this device, but not the other way: {why}"
         return Verdict(OUT, one_way, do)
     if announced is None:
@@ -294,7 +295,7 @@ _REASONS: dict[Fault, tuple[str, str]] = {
         "start its agent; if it runs, look at its --listen, and let its port in (`ufw allow {its_port}/tcp`)",
     ),
     Fault.SILENT: (
-        "{address} does not answer, as behind a firewall or with an address of another network",
+        "{address} does not answer: a firewall, an address of another network, or an agent that stands still",
         "on it, let TCP port {its_port} in; on Wi-Fi, turn off the access point's client isolation",
     ),
     Fault.UNREACHABLE: (

@@ -60,7 +60,7 @@ class Doctor:
         shown = unique_names(names.items())
         return {
             "agent": {
-                "name": self._me.name,
+                "name": shown[self._me.node],
                 "node": self._me.node,
                 "version": self._me.version,
                 "cluster": self._me.fingerprint[:16],

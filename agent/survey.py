@@ -22,6 +22,7 @@ from edgepart.agent.discovery import Announcement, Discovery, Seen
 from edgepart.agent.doctor import box_document
 from edgepart.agent.identity import Identity, load
 from edgepart.agent.interfaces import interfaces
+from edgepart.agent.membership import unique_names
 from edgepart.agent.options import LISTEN_PORT, format_address, mqtt_node, parse_address
 from edgepart.agent.reaching import Reaching, Tries
 from edgepart.agent.statefiles import StateFiles
@@ -55,6 +56,8 @@ async def survey(state: Path, listen_s: float = LISTEN_S) -> dict[str, Any]:
     )
     now = time.time()
     found = book.all()
+    said = [(box.node, box.name) for box in found if box.node]
+    names = unique_names(said)
     return {
         "agent": {
             "name": None,
@@ -63,10 +66,13 @@ async def survey(state: Path, listen_s: float = LISTEN_S) -> dict[str, Any]:
             "cluster": me.fingerprint[:16] or None,
             "running": False,
         },
-        "boxes": [box_document(box, diagnose(box, None, me, now), now) for box in found],
+        "boxes": [
+            box_document(box, diagnose(box, None, me, now), now) | {"name": names.get(box.node, box.name)}
+            for box in found
+        ],
         "knocks": [],
         "checks": [asdict(check) for check in (*_own(trouble, heard), *checks)],
-        "notes": clashes((box.node, box.name) for box in found if box.node),
+        "notes": clashes(said),
     }
 
 

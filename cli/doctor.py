@@ -151,8 +151,13 @@ def _boxes(boxes: list[Mapping[str, Any]], verbose: bool) -> Table:
     from rich.text import Text
 
     table = _grid("box", "state", "")
-    for box in boxes:
-        name = box["name"] or (box["addresses"] or ["?"])[0]
+    alike: dict[Any, list[Mapping[str, Any]]] = {}
+    for number, box in enumerate(boxes):
+        # Another cluster's boxes are all one to us, where nobody asks for more.
+        one = box["state"] == "other cluster" and not verbose
+        alike.setdefault(box["cluster"] if one else number, []).append(box)
+    for box, *more in alike.values():
+        name = ", ".join(one["name"] or (one["addresses"] or ["?"])[0] for one in (box, *more))
         said = Text(box["why"] or "all is well")
         if box["do"]:
             said.append(f"\n-> {box['do']}", style="cyan")
