@@ -88,7 +88,7 @@ class Boxes:
 
     def __init__(self) -> None:
         self._boxes: dict[str, Box] = {}
-        """By node id, or by address where that is all there is."""
+        """By node id, or by address where that is all there is; who was heard of last comes last."""
         self._knocks: deque[Knock] = deque(maxlen=MOST_KNOCKS)
         self.heard_self_at: float | None = None
         """When this agent last heard its own announcement."""
@@ -114,7 +114,7 @@ class Boxes:
         """It was announced, or somebody named it. Without a node id each address counts as a box."""
         listed = tuple(addresses)[:MOST_ADDRESSES]
         for key, own in [(node, listed)] if node else [(one, (one,)) for one in listed]:
-            box = self._at(key, node)
+            box = self._boxes.pop(key, None) or Box(node)
             self._boxes[key] = replace(
                 box,
                 name=name or box.name,
@@ -174,8 +174,5 @@ class Boxes:
     def _make_room(self, kept: str) -> None:
         """Who was never a member and not heard for longest goes; a flood of names must not push out who was in."""
         while len(self._boxes) > MOST_BOXES:
-            going = min(
-                (key for key in self._boxes if key != kept),
-                key=lambda key: (self._boxes[key].member_at or 0.0, self._boxes[key].heard_at),
-            )
-            del self._boxes[going]
+            strangers = (key for key, box in self._boxes.items() if box.member_at is None and key != kept)
+            del self._boxes[next(strangers, None) or next(iter(self._boxes))]

@@ -143,7 +143,7 @@ def _of_certificate(code: int) -> tuple[Fault, str]:
 
 
 def _of_tls(error: ssl.SSLError) -> tuple[Fault, str]:
-    reason = error.reason or ""
+    reason = getattr(error, "reason", None) or ""  # it has none where Python made the error itself
     for name, fault in _ALERTS.items():
         if reason.endswith(f"ALERT_{name}"):
             return fault, f"does not take this device's certificate ({name.lower().replace('_', ' ')})"

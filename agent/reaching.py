@@ -74,16 +74,17 @@ def _begin(address: Address, going: selectors.BaseSelector, timeout_s: float) ->
             Fault.UNREACHABLE,
             f"{format_address(address)}: is reached through a broker only: --transport mqtt",
         )
+    if not 0 < address[1] <= 65535:  # the system takes it modulo 65536
+        return Unreached(Fault.UNREACHABLE, f"{format_address(address)}: there is no such port")
     try:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-    # UnicodeError: a host name that cannot be one; OverflowError: a port over 65535.
-    except (OSError, UnicodeError, OverflowError) as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
         return _unreached(address, error)
     begun, last = 0, _error(errno.EADDRNOTAVAIL)
     for family, kind, protocol, _, where in found[:MOST_OF_A_NAME]:
         try:
             connection = _connecting(socket.socket(family, kind, protocol), where)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             last = error
             continue
         data = (address, time.monotonic() + timeout_s, connection)
@@ -93,7 +94,7 @@ def _begin(address: Address, going: selectors.BaseSelector, timeout_s: float) ->
 
 
 def _connecting(connection: socket.socket, where: Any) -> socket.socket:
-    """Closed, and OSError or OverflowError, where that cannot be."""
+    """Closed, and OSError, where that cannot be."""
     try:
         connection.setblocking(False)
         code = connection.connect_ex(where)

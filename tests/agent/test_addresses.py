@@ -60,7 +60,9 @@ def test_the_likeliest_address_is_tried_first(given: list[str], expected: list[s
     assert order(*given) == expected
 
 
-hosts = st.sampled_from(["10.0.0.9", "172.17.0.1", "172.17.3.4", "192.168.1.7", "fe80::1", "fe80::1%9", "a b", ""])
+hosts = st.sampled_from(
+    ["10.0.0.9", "172.17.0.1", "172.17.3.4", "192.168.1.7", "fe80::1", "fe80::1%9", "a b", ""]
+)
 
 
 @given(st.lists(st.tuples(hosts, st.integers(1, 3)), max_size=8), st.lists(st.sampled_from(BOX), max_size=8))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.agent.boxes import (
@@ -76,10 +76,11 @@ def test_calls_membership_and_ends_are_kept() -> None:
     assert dict(box.heard)[MEMBERS] == 3.0
 
 
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3 * MOST_BOXES), st.lists(st.integers(0, 50).map(str), max_size=40)),
-        max_size=30,
+        max_size=12,
     )
 )
 def test_a_flood_is_bounded_and_pushes_out_no_member(floods: list[tuple[int, list[str]]]) -> None:

@@ -56,7 +56,11 @@ def test_what_membership_says_counts_most(seat: Seat, state: str, why: str) -> N
 @pytest.mark.parametrize(
     ("fault", "why", "do"),
     [
-        (Fault.REFUSED, r"announced \(mDNS 2 s ago\), but cannot be connected to: 10.0.0.2:7433 refuses", "ufw"),
+        (
+            Fault.REFUSED,
+            r"announced \(mDNS 2 s ago\), but cannot be connected to: 10.0.0.2:7433 refuses",
+            "ufw",
+        ),
         (Fault.SILENT, "does not answer", "let TCP port 7433 in"),
         (Fault.UNREACHABLE, "no way to 10.0.0.2:7433", "--peer"),
         (Fault.UNKNOWN_NAME, "name in 10.0.0.2:7433", "getent"),

@@ -23,6 +23,7 @@ from edgepart.agent.control import (
 )
 from edgepart.agent.dialing import MAX_ADDRESSES, MAX_TARGETS
 from edgepart.agent.events import (
+    AddressesChanged,
     Connect,
     ConnectFailed,
     Disconnect,
@@ -238,3 +239,28 @@ def test_names_are_unique_and_the_same_for_everybody(nodes: dict[str, str], rng:
 def test_times_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="heartbeat_s < fresh_s < silent_s"):
         Timing(heartbeat_s=3.0)
+
+
+def test_members_are_told_of_a_new_address_and_go_by_it(core: Membership) -> None:
+    effects = core.handle(AddressesChanged(("new:1",), "http://new:2"), 0.5)
+    told = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Hello)]
+    assert told and all((h.listen, h.http, h.reply) == (("new:1",), "http://new:2", True) for h in told)
+    assert any(member.listen == ("new:1",) for member in core.members())
+    moved = replace(hello(B), listen=("b-new:1",), reply=True)
+    core.handle(Received(B, moved), 0.6)
+    effects = core.handle(LinkDown(B), 0.7)
+    effects += quiet(core, 0.7, 2.0)
+    assert {e.addresses for e in effects if isinstance(e, Connect) and e.node == B} == {("b-new:1",)}
+
+
+def test_the_newest_addresses_are_dialled_first() -> None:
+    core = Membership(Facts(A, "box a", "boot", 1), 0.0)
+    first = core.handle(Seen(B, ("old:1",)), 0.0)
+    assert Connect(B, ("old:1",)) in first
+    core.handle(ConnectFailed(B, ("old:1",)), 0.1)
+    dialled = [e.addresses for e in core.handle(Seen(B, ("new:1",)), 0.2) if isinstance(e, Connect)]
+    assert dialled == [("new:1", "old:1")]
+    core.handle(ConnectFailed(B, ("new:1", "old:1")), 0.3)
+    core.handle(Seen(B, ("old:1",)), 0.35)  # it went back
+    dialled = [e.addresses for e in quiet(core, 0.35, 3.0) if isinstance(e, Connect)]
+    assert dialled and dialled[0] == ("old:1", "new:1")

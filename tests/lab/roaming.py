@@ -14,7 +14,7 @@ from edgepart.agent.options import HTTP_PORT, LISTEN_PORT
 from edgepart.cli.local import LocalAgent, Place
 from tests.lab.rooms import Rooms
 
-BOUND_S = 120.0
+BOUND_S = 180.0
 """No wait takes longer; one that ends there has failed."""
 
 
@@ -34,9 +34,10 @@ class Roaming:
         agent = LocalAgent(host, self._folder / host, running, place)
         if self.agents:
             first = next(iter(self.agents.values()))
-            agent.type("join", first.type("token", "create")["token"], "--name", host, *join)
+            token = first.type("token", "create", timeout_s=BOUND_S)["token"]
+            agent.type("join", token, "--name", host, *join, timeout_s=BOUND_S)
         else:
-            agent.type("init", "--name", host)
+            agent.type("init", "--name", host, timeout_s=BOUND_S)
         self.agents[host] = agent
         agent.start()
         self.wait(lambda: agent.addresses, f"{host} to come up")
@@ -55,7 +56,7 @@ class Roaming:
         return all(len(self.seen(host)) == len(hosts) - 1 for host in hosts)
 
     def doctor(self, host: str) -> dict[str, Any]:
-        document: dict[str, Any] = self.agents[host].type("doctor")
+        document: dict[str, Any] = self.agents[host].type("doctor", timeout_s=BOUND_S)
         return document
 
     def wait(self, done: Callable[[], Any], what: str) -> Any:

@@ -12,7 +12,7 @@ from benchmarks.models.model import save
 from benchmarks.mosquitto import program
 
 from edgepart.agent.options import parse_address
-from tests.lab.roaming import roaming
+from tests.lab.roaming import BOUND_S, roaming
 from tests.lab.rooms import ROUTER, Rooms
 
 pytestmark = pytest.mark.processes
@@ -99,17 +99,17 @@ def test_a_broker_brings_two_rooms_together_and_may_die(possible: None, dense: P
             first = agents.add(A, *urls[A])
             second = agents.add(B, *urls[B], join=urls[B])
             agents.wait(lambda: agents.together(A, B), "both rooms to be one cluster")
-            deployed = first.type("deploy", str(dense), "--name", "dense", timeout_s=120)
+            deployed = first.type("deploy", str(dense), "--name", "dense", timeout_s=BOUND_S)
             assert deployed["url"]
             broker.kill()
             broker.wait()
             for agent in (first, second):  # bench exits 1 where a request is lost
-                agent.type("bench", "dense", "-n", "20", timeout_s=120)
+                agent.type("bench", "dense", "-n", "20", timeout_s=BOUND_S)
             assert agents.together(A, B)
             broken = next(c for c in agents.doctor(A)["checks"] if c["name"] == "broker")
             assert broken["level"] == "bad"
             rooms.start(ROUTER, *command)
             agents.add(C, *urls[C], join=urls[C])
             agents.wait(lambda: agents.together(A, B, C), "the newcomer to be found")
-            agents.agents[C].type("bench", "dense", "-n", "5", timeout_s=120)
+            agents.agents[C].type("bench", "dense", "-n", "5", timeout_s=BOUND_S)
             assert {box["state"] for box in agents.doctor(A)["boxes"]} == {"member"}

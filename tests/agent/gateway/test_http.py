@@ -108,6 +108,7 @@ def test_nan_in_an_answer_is_refused_as_json(served: Served) -> None:
         ("GET", "/v2/models", 200),
         ("GET", "/api/status", 200),
         ("GET", "/api/devices", 200),
+        ("GET", "/api/doctor", 200),
         ("GET", "/api/models", 200),
         ("GET", "/api/models/add/plan", 200),
     ],
