@@ -141,7 +141,7 @@ def test_clocks_that_are_apart_are_told(members: list[identity.Identity], tmp_pa
 def test_revoked_nodes_are_told_from_others(members: list[identity.Identity], tmp_path: Path) -> None:
     first = identity.create_cluster(tmp_path / "first", NOW)
     victim = admit(first, tmp_path / "victim")
-    first.revoke([victim.node_id])
+    charterfile.revoke(tmp_path / "first", [victim.node_id], NOW)
     with agent(victim) as address:
         assert one(first, address) is Fault.REVOKED
 

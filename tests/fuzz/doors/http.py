@@ -164,6 +164,9 @@ class _Node:
     def status(self) -> dict[str, Any]:
         return {"name": self.name, "leader": self.name, "term": 1, "members": [], "computed": 0}
 
+    async def doctor(self) -> dict[str, Any]:
+        return {"agent": {"name": self.name}, "boxes": [], "knocks": [], "checks": [], "notes": []}
+
     def devices(self) -> dict[str, Any]:
         return {"devices": [], "links": []}
 
@@ -307,8 +310,9 @@ def _connection_seeds() -> list[bytes]:
     kind = "Content-Type: multipart/form-data; boundary=xx"
     chunks = b"5\r\n" + asked[:5] + b"\r\n%x\r\n" % (len(asked) - 5) + asked[5:] + b"\r\n0\r\n\r\n"
     chunked = _request("POST", infer, b"", "Transfer-Encoding: chunked") + chunks
-    paths = ("/", "/metrics", "/api/status", "/api/devices", "/api/models", "/api/models/net/plan", "/v2", "/v2/models/net",
-             "/v2/models", "/v2/health/live", "/v2/models/net/versions/1/ready", "/v2/models/net/config")  # fmt: skip
+    paths = ("/", "/metrics", "/api/status", "/api/doctor", "/api/devices", "/api/models",
+             "/api/models/net/plan", "/v2", "/v2/models/net", "/v2/models", "/v2/health/live",
+             "/v2/models/net/versions/1/ready", "/v2/models/net/config")  # fmt: skip
     return [
         _request("POST", infer, asked, "Accept-Encoding: gzip"),
         _request("POST", infer, binary, length, "Connection: close"),
