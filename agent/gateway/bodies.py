@@ -25,7 +25,7 @@ class Limits:
     memory."""
     all_requests_bytes: int = 512 << 20
     """Of all inference requests that are being read or run. Beyond it clients are told to come back."""
-    all_answers_bytes: int = 512 << 20
+    all_answers_bytes: int = 256 << 20
     """Of all answers that clients have not read yet. Beyond it those are given up that read slowest."""
     in_flight: int = 256
     """Inference requests at once, once their bodies are in. Fewer keep the queue short; more make fewer

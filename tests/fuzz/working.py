@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 
 from tests.fuzz.running import Tally, run
 from tests.fuzz.targets import TARGETS, named
+
+MEMORY = Path("/dev/shm")
 
 Job = tuple[str, int, int]
 """Target, cases, seed."""
@@ -19,6 +23,8 @@ def work(job: Job) -> Tally:
     """In a process of its own, which ends with the job: its memory has a limit from then on."""
     logging.getLogger().addHandler(logging.NullHandler())  # what doors warn of is not for this terminal
     warnings.simplefilter("ignore")
+    if MEMORY.is_dir():
+        tempfile.tempdir = str(MEMORY)  # millions of files are not for a disk
     name, cases, seed = job
     return run(named(name), cases, seed)
 

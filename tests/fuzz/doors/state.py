@@ -35,15 +35,11 @@ LARGEST = 2**63
 def _file(
     name: str, read: Callable[[Path], None], before: Callable[[Path], None] = lambda state: None
 ) -> Callable[[], AbstractContextManager[Take]]:
-    """A door that finds each case in the file `name` of a state directory, which `before` has filled. In memory where
-    the machine has a file system there."""
+    """A door that finds each case in the file `name` of a state directory, which `before` has filled."""
 
     @contextmanager
     def opened() -> Iterator[Take]:
-        memory = Path("/dev/shm")
-        with tempfile.TemporaryDirectory(
-            dir=memory if memory.is_dir() else None, prefix="edgepart-fuzz-"
-        ) as folder:
+        with tempfile.TemporaryDirectory(prefix="edgepart-fuzz-") as folder:
             state = Path(folder)
             before(state)
             path = state / name

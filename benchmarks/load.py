@@ -1,0 +1,387 @@
+"""Load: one gateway between two thousand clients that idle, some that are slow on purpose, and many that ask. `make load`
+
+Real agents on this machine's loopback. Each busy client has an address of its own (127.0.x.y), so that the gateway can
+tell them apart; one of them, the greedy one, asks on as many connections as all others together. Then, for the overload,
+eight times as many requests are sent at once as the gateway has places.
+
+What must hold: every request is answered, rightly, or refused with 503 and Retry-After; the agent grows by no more than
+`GROWN_BYTES`; no busy client has less than `FAIR` of what the median one has, and the greedy one no more than `GREEDY` times
+as much.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import onnx
+import psutil
+from onnx import TensorProto, helper, numpy_helper
+
+from edgepart.agent.gateway.bodies import Limits
+from edgepart.agent.gateway.silence import open_files
+from edgepart.cli.local import LocalCluster, edgepart
+from edgepart.cli.tensors import encode_request, read_answer
+from edgepart.planner.region import Array
+
+GROWN_BYTES = 512 << 20
+"""Answers that nobody reads may take 256 MiB, and thousands of connections the rest."""
+FAIR = 0.5
+GREEDY = 4.0
+ASK_S = 120.0
+"""A request that has no answer by then is lost."""
+LAYERS = 16
+"""Of products, some milliseconds in all: more than it takes to ask."""
+WIDE = 2_000_000
+"""Numbers in an answer that slow readers ask for: 8 MB."""
+LOST = (OSError, EOFError, asyncio.IncompleteReadError, ValueError)
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """Who is there."""
+
+    idle: int = 2000
+    busy: int = 64
+    slow_readers: int = 64
+    slow_writers: int = 128
+    half_open: int = 200
+    seconds: float = 20.0
+    """Of each phase."""
+    overload: int = 8
+    agents: int = 1
+
+
+@dataclass
+class Phase:
+    """What one phase came to."""
+
+    name: str
+    answered: int = 0
+    wrong: int = 0
+    refused: int = 0
+    """With 503 and Retry-After."""
+    unsaid: int = 0
+    """With 503 and no Retry-After."""
+    lost: int = 0
+    why: Counter[str] = field(default_factory=Counter)
+    """Of those that were lost."""
+    other: Counter[int] = field(default_factory=Counter)
+    """By status."""
+    seconds: list[float] = field(default_factory=list, repr=False)
+    """That answers took."""
+    by_client: Counter[str] = field(default_factory=Counter, repr=False)
+    peak_rss: int = 0
+
+    def quantile_s(self, part: float) -> float:
+        ordered = sorted(self.seconds)
+        return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else 0.0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The gateway, and what is asked of it."""
+
+    host: str
+    port: int
+    body: bytes
+    head_bytes: int
+    expected: Array
+    wide: bytes
+    wide_head_bytes: int
+    pids: tuple[int, ...]
+
+    def rss(self) -> int:
+        return max(psutil.Process(pid).memory_info().rss for pid in self.pids)
+
+    def request(self, model: str, body: bytes, head_bytes: int, announced: int | None = None) -> bytes:
+        size = len(body) if announced is None else announced
+        return (
+            f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {size}\r\n"
+            f"Inference-Header-Content-Length: {head_bytes}\r\n\r\n".encode() + body
+        )
+
+    async def connect(self, address: str, limit: int = 1 << 16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self.host, self.port, local_addr=(address, 0), limit=limit)
+
+
+def address(group: int, number: int) -> str:
+    return f"127.{group}.{number // 250}.{number % 250 + 1}"
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
+    return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
+
+
+# Those that only take places
+
+
+async def idler(scene: Scene, number: int) -> None:
+    """Every second one has asked something before."""
+    reader, writer = await scene.connect(address(1, number))
+    try:
+        if number % 2:
+            writer.write(b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            await answer(reader)
+        await reader.read(1)
+    finally:
+        writer.close()
+
+
+async def half_open(scene: Scene, number: int) -> None:
+    """A head and no body; or half a head."""
+    reader, writer = await scene.connect(address(2, number))
+    try:
+        head = scene.request("deep", b"", scene.head_bytes, len(scene.body))
+        writer.write(head if number % 2 else head[:40])
+        await reader.read(1)
+    finally:
+        writer.close()
+
+
+async def slow_writer(scene: Scene, number: int) -> None:
+    """A byte of the body each second."""
+    reader, writer = await scene.connect(address(3, number))
+    try:
+        writer.write(scene.request("deep", b"", scene.head_bytes, len(scene.body)))
+        for byte in scene.body:
+            writer.write(bytes((byte,)))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await reader.read(1)
+                    return
+    finally:
+        writer.close()
+
+
+async def slow_reader(scene: Scene, number: int) -> None:
+    """A byte of a long answer each second."""
+    reader, writer = await scene.connect(address(4, number), limit=1)
+    try:
+        writer.write(scene.request("wide", scene.wide, scene.wide_head_bytes))
+        await writer.drain()
+        while await reader.read(1):
+            await asyncio.sleep(1.0)
+    finally:
+        writer.close()
+
+
+async def again_and_again(one: Callable[[Scene, int], Awaitable[None]], scene: Scene, number: int) -> None:
+    """Whoever is put out comes again."""
+    while True:
+        with suppress(*LOST):
+            await one(scene, number)
+        await asyncio.sleep(1.0 + random.random())
+
+
+# Those that ask
+
+
+async def busy(scene: Scene, phase: Phase, client: str, until: float) -> None:
+    """One connection that asks, and asks again as soon as it has the answer, or when it was told to."""
+    connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+    while time.monotonic() < until:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(ASK_S):
+                connection = connection or await scene.connect(client)
+                connection[1].write(scene.request("deep", scene.body, scene.head_bytes))
+                status, headers, body = await answer(connection[0])
+        except (*LOST, TimeoutError) as error:
+            phase.lost += 1
+            phase.why[repr(error)] += 1
+            connection = None
+            await asyncio.sleep(0.2)
+            continue
+        if headers.get("connection") == "close":
+            connection[1].close()
+            connection = None
+        await asyncio.sleep(_count(scene, phase, client, time.monotonic() - began, (status, headers, body)))
+    if connection is not None:
+        connection[1].close()
+
+
+def _count(
+    scene: Scene, phase: Phase, client: str, took_s: float, found: tuple[int, dict[str, str], bytes]
+) -> float:
+    """Seconds to wait before the next."""
+    status, headers, body = found
+    if status == 200:
+        _, arrays = read_answer(body, headers.get("inference-header-content-length"))
+        phase.wrong += not np.allclose(arrays["y"], scene.expected, rtol=1e-4, atol=1e-5)
+        phase.answered += 1
+        phase.by_client[client] += 1
+        phase.seconds.append(took_s)
+        return 0.0
+    if status == 503 and headers.get("retry-after", "").isdigit():
+        phase.refused += 1
+        return int(headers["retry-after"]) * (0.5 + random.random())
+    phase.unsaid += status == 503
+    phase.other[status] += 1
+    return 0.2
+
+
+async def phase_of(scene: Scene, name: str, clients: list[str], seconds: float) -> Phase:
+    """All of these connections, each with its client's address, for so long."""
+    phase = Phase(name)
+    until = time.monotonic() + seconds
+    asking = [asyncio.create_task(busy(scene, phase, client, until)) for client in clients]
+    while not all(task.done() for task in asking):
+        phase.peak_rss = max(phase.peak_rss, scene.rss())
+        await asyncio.wait(asking, timeout=0.25, return_when=asyncio.ALL_COMPLETED)
+    await asyncio.gather(*asking)
+    return phase
+
+
+async def crowded(scene: Scene, crowd: Crowd) -> list[Phase]:
+    """The phases, one after the other; the crowd of those that only take places stays from the second on."""
+    each = [address(5, n) for n in range(crowd.busy)]
+    phases = [await phase_of(scene, "busy clients alone", each, crowd.seconds)]
+    kinds = ((idler, crowd.idle), (half_open, crowd.half_open), (slow_writer, crowd.slow_writers), (slow_reader, crowd.slow_readers))
+    tasks = [asyncio.create_task(again_and_again(kind, scene, n)) for kind, count in kinds for n in range(count)]
+    try:
+        await asyncio.sleep(3.0)
+        phases.append(await phase_of(scene, "and the crowd", each, crowd.seconds))
+        greedy = [address(6, 0)] * crowd.busy
+        phases.append(await phase_of(scene, "and a greedy one", each + greedy, crowd.seconds))
+        many = [each[n % crowd.busy] for n in range(crowd.overload * Limits().in_flight)]
+        phases.append(await phase_of(scene, f"{crowd.overload}-fold overload", many, crowd.seconds))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    phases.append(await phase_of(scene, "afterwards", each, crowd.seconds / 4))
+    return phases
+
+
+# The scene
+
+
+def deep_model(path: Path) -> Array:
+    """Some milliseconds of products; its weight."""
+    weight = np.random.default_rng(3).standard_normal((1024, 1024)).astype(np.float32) / 32
+    nodes = [helper.make_node("MatMul", [f"h{n}" if n else "x", "w"], [f"h{n + 1}" if n < LAYERS - 1 else "y"])
+             for n in range(LAYERS)]  # fmt: skip
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1024]) for name in ("x", "y")]
+    save(path, nodes, values, [numpy_helper.from_array(weight, "w")])
+    return weight
+
+
+def wide_model(path: Path) -> None:
+    """A long answer to a short question."""
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, WIDE]),
+    ]
+    shape = numpy_helper.from_array(np.array([1, WIDE], np.int64), "s")
+    save(path, [helper.make_node("Expand", ["x", "s"], ["y"])], values, [shape])
+
+
+def save(path: Path, nodes: list[Any], values: list[Any], weights: list[Any]) -> None:
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
+    onnx.save_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def measured(crowd: Crowd, folder: Path) -> tuple[int, list[Phase]]:
+    """Resident bytes before, and the phases."""
+    weight = deep_model(folder / "deep.onnx")
+    wide_model(folder / "wide.onnx")
+    names = [f"n{n}" for n in range(crowd.agents)]
+    with LocalCluster(names, options=("--threads", "1", "--no-mdns"), folder=folder, listen="127.0.0.1:0") as cluster:
+        for model in ("deep", "wide"):
+            edgepart("deploy", str(folder / f"{model}.onnx"), "--name", model, "--strategy", "single",
+                     "--state", str(cluster.first.state), timeout_s=180)  # fmt: skip
+        url = urlsplit(cluster.first.url)
+        x = np.random.default_rng(4).standard_normal((1, 1024)).astype(np.float32)
+        asked = [bytes(piece) for piece in encode_request({"x": x}, None, 60.0)]
+        wide = [bytes(piece) for piece in encode_request({"x": np.ones((1, 1), np.float32)}, None, 60.0)]
+        expected = np.linalg.multi_dot([x, *[weight] * LAYERS])
+        pids = tuple(agent.addresses["pid"] for agent in cluster.living)
+        scene = Scene(str(url.hostname), int(url.port or 0), b"".join(asked), len(asked[0]), expected, b"".join(wide),
+                      len(wide[0]), pids)  # fmt: skip
+        asyncio.run(phase_of(scene, "warm", [address(5, 0)], 1.0))
+        before = scene.rss()
+        return before, asyncio.run(crowded(scene, crowd))
+
+
+def faults(crowd: Crowd, before: int, phases: list[Phase]) -> list[str]:
+    """What does not hold."""
+    found = []
+    for phase in phases:
+        bad = phase.wrong + phase.lost + phase.unsaid + phase.other.total()
+        if bad:
+            found.append(f"{phase.name}: {phase.wrong} wrong, {phase.lost} lost {dict(phase.why)}, {phase.unsaid} without Retry-After, "
+                         f"others {dict(phase.other)}")  # fmt: skip
+        if phase.peak_rss - before > GROWN_BYTES:
+            found.append(f"{phase.name}: the agent grew by {(phase.peak_rss - before) / 1e6:.0f} MB")
+        least, most = shares(crowd, phase)
+        if least < FAIR:
+            found.append(f"{phase.name}: one client had {least:.2f} of the median")
+        if most > GREEDY:
+            found.append(f"{phase.name}: one client had {most:.1f} times the median")
+    return found
+
+
+def shares(crowd: Crowd, phase: Phase) -> tuple[float, float]:
+    """The least and the most answers of a client, relative to the median."""
+    counts = [phase.by_client[address(5, n)] for n in range(crowd.busy)]
+    median = max(statistics.median(counts), 1)
+    return min(counts) / median, max(*counts, phase.by_client[address(6, 0)]) / median
+
+
+def table(crowd: Crowd, before: int, phases: list[Phase], seconds: float) -> str:
+    lines = ["| phase | answered | wrong | lost | 503 + Retry-After | other | p50 / p99 s | least / most of median | grown MB |",
+             "| - | - | - | - | - | - | - | - | - |"]  # fmt: skip
+    for phase in phases:
+        least, most = shares(crowd, phase)
+        lines.append(
+            f"| {phase.name} | {phase.answered} | {phase.wrong} | {phase.lost} | {phase.refused} | {phase.other.total()} | "
+            f"{phase.quantile_s(0.5):.3f} / {phase.quantile_s(0.99):.3f} | {least:.2f} / {most:.2f} | "
+            f"{(phase.peak_rss - before) / 1e6:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
+    for name, value in asdict(Crowd()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    parser.add_argument("--json", type=Path)
+    given = vars(parser.parse_args())
+    out = given.pop("json")
+    crowd = Crowd(**given)
+    open_files()  # each client needs one
+    with tempfile.TemporaryDirectory(prefix="edgepart-load-") as folder:
+        before, phases = measured(crowd, Path(folder))
+    found = faults(crowd, before, phases)
+    print(table(crowd, before, phases, crowd.seconds))
+    print("\n".join(found) or "all of it holds")
+    if out is not None:
+        rows = [{k: v for k, v in asdict(p).items() if k not in ("seconds", "by_client")} for p in phases]
+        extra = [{"p50_s": p.quantile_s(0.5), "p99_s": p.quantile_s(0.99), "shares": shares(crowd, p)} for p in phases]
+        document = {"crowd": asdict(crowd), "rss_before": before, "faults": found,
+                    "phases": [row | more for row, more in zip(rows, extra, strict=True)]}  # fmt: skip
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(document, indent=1) + "\n")
+    sys.exit(1 if found else 0)
+
+
+if __name__ == "__main__":
+    main()
