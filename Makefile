@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance search transports replan chaos answers docs cases clean
+.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance search transports replan chaos answers docs cases fuzz load clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -91,6 +91,15 @@ docs: .venv/.dev  ## docs/operators.md: what can be split along what; the first 
 
 cases: .venv/.dev  ## the ONNX project's node cases, each divided along every axis it has; takes about three minutes
 	$(BIN)/python -m benchmarks.node_cases
+
+# What `make fuzz` does, as `python -m tests.fuzz --help` has it: 460,000 cases for each door are 11.7 million in all.
+FUZZ ?= --cases 460000 --seed 0
+
+fuzz: .venv/.dev  ## cases without end for everything that comes from outside; takes a quarter of an hour on two cores
+	$(BIN)/python -m tests.fuzz $(FUZZ) --json results/fuzz.json
+
+load: .venv/.dev  ## a gateway between thousands of clients, some slow on purpose; takes two minutes
+	$(BIN)/python -m benchmarks.load --json results/load.json
 
 clean:
 	rm -rf .venv build dist results .mypy_cache .pytest_cache .ruff_cache .hypothesis

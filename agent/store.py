@@ -108,10 +108,20 @@ def manifest_from_json(document: Any) -> Manifest:
             or not 0 <= file.nbytes < 2**63
         ):
             raise PeerError(f"a model's file cannot be {file.path!r} of {file.nbytes} bytes")
+        if not _can_be_called(file.path):
+            raise PeerError(f"no file can be called {file.path[:80]!r}")
         _checked(file.digest)
     if not files or len({file.path for file in files}) < len(files):
         raise PeerError("a model's list of files is empty, or names one twice")
     return Manifest(files)
+
+
+def _can_be_called(path: str) -> bool:
+    """Whether file systems take it, as far as that is known."""
+    try:
+        return len(path.encode()) <= 1024 and all(len(part.encode()) <= 255 for part in path.split("/"))
+    except UnicodeEncodeError:  # half a surrogate pair
+        return False
 
 
 def manifest_from_text(text: str) -> Manifest:

@@ -1,12 +1,12 @@
 """Load: one gateway between two thousand clients that idle, some that are slow on purpose, and many that ask. `make load`
 
 Real agents on this machine's loopback. Each busy client has an address of its own (127.0.x.y), so that the gateway can
-tell them apart; one of them, the greedy one, asks on as many connections as all others together. Then, for the overload,
-eight times as many requests are sent at once as the gateway has places.
+tell them apart; one of them, the greedy one, asks on twice as many connections as all others together. Then, for the
+overload, eight times as many requests are sent at once as the gateway has places.
 
 What must hold: every request is answered, rightly, or refused with 503 and Retry-After; the agent grows by no more than
-`GROWN_BYTES`; no busy client has less than `FAIR` of what the median one has, and the greedy one no more than `GREEDY` times
-as much.
+`GROWN_BYTES`; and no busy client has less than `FAIR` of an equal part of all answers. What the greedy one has besides,
+nobody else was waiting for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import json
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -40,8 +39,7 @@ from edgepart.planner.region import Array
 
 GROWN_BYTES = 512 << 20
 """Answers that nobody reads may take 256 MiB, and thousands of connections the rest."""
-FAIR = 0.5
-GREEDY = 4.0
+FAIR = 0.6
 ASK_S = 120.0
 """A request that has no answer by then is lost."""
 LAYERS = 16
@@ -112,10 +110,13 @@ class Scene:
         size = len(body) if announced is None else announced
         return (
             f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {size}\r\n"
-            f"Inference-Header-Content-Length: {head_bytes}\r\n\r\n".encode() + body
+            f"Inference-Header-Content-Length: {head_bytes}\r\n\r\n".encode()
+            + body
         )
 
-    async def connect(self, address: str, limit: int = 1 << 16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(
+        self, address: str, limit: int = 1 << 16
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(self.host, self.port, local_addr=(address, 0), limit=limit)
 
 
@@ -126,7 +127,9 @@ def address(group: int, number: int) -> str:
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
     """Status, headers and body."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
+    headers = {
+        name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)
+    }
     return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
 
 
@@ -254,12 +257,19 @@ async def crowded(scene: Scene, crowd: Crowd) -> list[Phase]:
     """The phases, one after the other; the crowd of those that only take places stays from the second on."""
     each = [address(5, n) for n in range(crowd.busy)]
     phases = [await phase_of(scene, "busy clients alone", each, crowd.seconds)]
-    kinds = ((idler, crowd.idle), (half_open, crowd.half_open), (slow_writer, crowd.slow_writers), (slow_reader, crowd.slow_readers))
-    tasks = [asyncio.create_task(again_and_again(kind, scene, n)) for kind, count in kinds for n in range(count)]
+    kinds = (
+        (idler, crowd.idle),
+        (half_open, crowd.half_open),
+        (slow_writer, crowd.slow_writers),
+        (slow_reader, crowd.slow_readers),
+    )
+    tasks = [
+        asyncio.create_task(again_and_again(kind, scene, n)) for kind, count in kinds for n in range(count)
+    ]
     try:
         await asyncio.sleep(3.0)
         phases.append(await phase_of(scene, "and the crowd", each, crowd.seconds))
-        greedy = [address(6, 0)] * crowd.busy
+        greedy = [address(6, 0)] * (2 * crowd.busy)
         phases.append(await phase_of(scene, "and a greedy one", each + greedy, crowd.seconds))
         many = [each[n % crowd.busy] for n in range(crowd.overload * Limits().in_flight)]
         phases.append(await phase_of(scene, f"{crowd.overload}-fold overload", many, crowd.seconds))
@@ -277,8 +287,10 @@ async def crowded(scene: Scene, crowd: Crowd) -> list[Phase]:
 def deep_model(path: Path) -> Array:
     """Some milliseconds of products; its weight."""
     weight = np.random.default_rng(3).standard_normal((1024, 1024)).astype(np.float32) / 32
-    nodes = [helper.make_node("MatMul", [f"h{n}" if n else "x", "w"], [f"h{n + 1}" if n < LAYERS - 1 else "y"])
-             for n in range(LAYERS)]  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", [f"h{n}" if n else "x", "w"], [f"h{n + 1}" if n < LAYERS - 1 else "y"])
+        for n in range(LAYERS)
+    ]
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1024]) for name in ("x", "y")]
     save(path, nodes, values, [numpy_helper.from_array(weight, "w")])
     return weight
@@ -304,18 +316,37 @@ def measured(crowd: Crowd, folder: Path) -> tuple[int, list[Phase]]:
     weight = deep_model(folder / "deep.onnx")
     wide_model(folder / "wide.onnx")
     names = [f"n{n}" for n in range(crowd.agents)]
-    with LocalCluster(names, options=("--threads", "1", "--no-mdns"), folder=folder, listen="127.0.0.1:0") as cluster:
+    with LocalCluster(
+        names, options=("--threads", "1", "--no-mdns"), folder=folder, listen="127.0.0.1:0"
+    ) as cluster:
         for model in ("deep", "wide"):
-            edgepart("deploy", str(folder / f"{model}.onnx"), "--name", model, "--strategy", "single",
-                     "--state", str(cluster.first.state), timeout_s=180)  # fmt: skip
+            edgepart(
+                "deploy",
+                str(folder / f"{model}.onnx"),
+                "--name",
+                model,
+                "--strategy",
+                "single",
+                "--state",
+                str(cluster.first.state),
+                timeout_s=180,
+            )
         url = urlsplit(cluster.first.url)
         x = np.random.default_rng(4).standard_normal((1, 1024)).astype(np.float32)
         asked = [bytes(piece) for piece in encode_request({"x": x}, None, 60.0)]
         wide = [bytes(piece) for piece in encode_request({"x": np.ones((1, 1), np.float32)}, None, 60.0)]
         expected = np.linalg.multi_dot([x, *[weight] * LAYERS])
         pids = tuple(agent.addresses["pid"] for agent in cluster.living)
-        scene = Scene(str(url.hostname), int(url.port or 0), b"".join(asked), len(asked[0]), expected, b"".join(wide),
-                      len(wide[0]), pids)  # fmt: skip
+        scene = Scene(
+            str(url.hostname),
+            int(url.port or 0),
+            b"".join(asked),
+            len(asked[0]),
+            expected,
+            b"".join(wide),
+            len(wide[0]),
+            pids,
+        )
         asyncio.run(phase_of(scene, "warm", [address(5, 0)], 1.0))
         before = scene.rss()
         return before, asyncio.run(crowded(scene, crowd))
@@ -327,28 +358,31 @@ def faults(crowd: Crowd, before: int, phases: list[Phase]) -> list[str]:
     for phase in phases:
         bad = phase.wrong + phase.lost + phase.unsaid + phase.other.total()
         if bad:
-            found.append(f"{phase.name}: {phase.wrong} wrong, {phase.lost} lost {dict(phase.why)}, {phase.unsaid} without Retry-After, "
-                         f"others {dict(phase.other)}")  # fmt: skip
+            found.append(
+                f"{phase.name}: {phase.wrong} wrong, {phase.lost} lost {dict(phase.why)}, "
+                f"{phase.unsaid} without Retry-After, "
+                f"others {dict(phase.other)}"
+            )
         if phase.peak_rss - before > GROWN_BYTES:
             found.append(f"{phase.name}: the agent grew by {(phase.peak_rss - before) / 1e6:.0f} MB")
-        least, most = shares(crowd, phase)
-        if least < FAIR:
-            found.append(f"{phase.name}: one client had {least:.2f} of the median")
-        if most > GREEDY:
-            found.append(f"{phase.name}: one client had {most:.1f} times the median")
+        if (least := shares(crowd, phase)[0]) < FAIR:
+            found.append(f"{phase.name}: one client had {least:.2f} of an equal part")
     return found
 
 
 def shares(crowd: Crowd, phase: Phase) -> tuple[float, float]:
-    """The least and the most answers of a client, relative to the median."""
+    """The least and the most answers of a client, relative to an equal part of all."""
     counts = [phase.by_client[address(5, n)] for n in range(crowd.busy)]
-    median = max(statistics.median(counts), 1)
-    return min(counts) / median, max(*counts, phase.by_client[address(6, 0)]) / median
+    greedy = phase.by_client[address(6, 0)]
+    equal = max(1.0, (sum(counts) + greedy) / (crowd.busy + (greedy > 0)))
+    return min(counts) / equal, max(*counts, greedy) / equal
 
 
-def table(crowd: Crowd, before: int, phases: list[Phase], seconds: float) -> str:
-    lines = ["| phase | answered | wrong | lost | 503 + Retry-After | other | p50 / p99 s | least / most of median | grown MB |",
-             "| - | - | - | - | - | - | - | - | - |"]  # fmt: skip
+def table(crowd: Crowd, before: int, phases: list[Phase]) -> str:
+    lines = [
+        "| phase | answered | wrong | lost | 503, later | other | p50 / p99 s | least / most of an equal part | MB more |",
+        "| - | - | - | - | - | - | - | - | - |",
+    ]
     for phase in phases:
         least, most = shares(crowd, phase)
         lines.append(
@@ -371,13 +405,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="edgepart-load-") as folder:
         before, phases = measured(crowd, Path(folder))
     found = faults(crowd, before, phases)
-    print(table(crowd, before, phases, crowd.seconds))
+    print(table(crowd, before, phases))
     print("\n".join(found) or "all of it holds")
     if out is not None:
         rows = [{k: v for k, v in asdict(p).items() if k not in ("seconds", "by_client")} for p in phases]
-        extra = [{"p50_s": p.quantile_s(0.5), "p99_s": p.quantile_s(0.99), "shares": shares(crowd, p)} for p in phases]
-        document = {"crowd": asdict(crowd), "rss_before": before, "faults": found,
-                    "phases": [row | more for row, more in zip(rows, extra, strict=True)]}  # fmt: skip
+        extra = [
+            {"p50_s": p.quantile_s(0.5), "p99_s": p.quantile_s(0.99), "shares": shares(crowd, p)}
+            for p in phases
+        ]
+        document = {
+            "crowd": asdict(crowd),
+            "rss_before": before,
+            "faults": found,
+            "phases": [row | more for row, more in zip(rows, extra, strict=True)],
+        }
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(document, indent=1) + "\n")
     sys.exit(1 if found else 0)

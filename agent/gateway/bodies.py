@@ -28,8 +28,7 @@ class Limits:
     all_answers_bytes: int = 256 << 20
     """Of all answers that clients have not read yet. Beyond it those are given up that read slowest."""
     in_flight: int = 256
-    """Inference requests at once, once their bodies are in. Fewer keep the queue short; more make fewer
-    clients try again."""
+    """Inference requests at once whose bodies are in. Fewer keep the queue short; more make fewer clients try again."""
     reading: int = 512
     """Inference requests whose bodies are on their way in. Beyond it the one that takes longest is given up."""
     upload_bytes: int = 64 << 30

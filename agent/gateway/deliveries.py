@@ -18,8 +18,8 @@ from edgepart.agent.gateway.buffers import Buffer, Buffers
 log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1 << 20
-"""Of an answer, handed to the connection at once: so much of it may be copied there. More: fewer turns; less: less memory
-for each client that reads slowly."""
+"""Of an answer, handed to the connection at once: so much of it may be copied there. More: fewer turns; less: less
+memory for each client that reads slowly."""
 SMALL_BYTES = 64 << 10
 
 

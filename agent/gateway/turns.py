@@ -1,9 +1,9 @@
 """Turns: requests that wait go to the agent in a fair order: a client with many waits no less for each than one with a few.
 Door: asyncio.
 
-A **lane** is what requests stand in line for: a deployment, with the shapes of the inputs, as those of new shapes may have
-to wait for a plan of their own. Of a lane so many requests are with the agent at once; the others wait here, each client in
-a line of its own, and the next one is of the client that has the fewest with the agent.
+A **lane** is what requests stand in line for: a deployment, with the shapes of the inputs, as those of new shapes may
+have to wait for a plan of their own. Of a lane so many requests are with the agent at once; the others wait here, each client in a
+line of its own, and the next one is of the client that has the fewest with the agent.
 """
 
 from __future__ import annotations

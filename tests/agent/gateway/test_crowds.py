@@ -22,7 +22,9 @@ from tests.agent.gateway.conftest import CREDENTIAL, LIMITS, Served
 from tests.agent.gateway.fakes import FakeNode
 from tests.agent.gateway.test_http import ADD, _event, wait
 
-FEW = replace(LIMITS, connections=6, in_flight=8, reading=3, all_answers_bytes=24 << 20, stall_s=1.5, head_s=60.0)
+FEW = replace(
+    LIMITS, connections=6, in_flight=8, reading=3, all_answers_bytes=24 << 20, stall_s=1.5, head_s=60.0
+)
 
 
 class WideNode(FakeNode):
@@ -64,12 +66,15 @@ def connect(served: Served, source: str = "127.0.0.1") -> socket.socket:
 def post(body: bytes, announced: int | None = None) -> bytes:
     size = len(body) if announced is None else announced
     return (
-        f"POST /v2/models/add/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode() + body
+        f"POST /v2/models/add/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode()
+        + body
     )
 
 
 BODY = json.dumps(ADD).encode()
-BINARY = json.dumps(ADD | {"parameters": {"binary_data_output": True}, "outputs": [{"name": "total"}]}).encode()
+BINARY = json.dumps(
+    ADD | {"parameters": {"binary_data_output": True}, "outputs": [{"name": "total"}]}
+).encode()
 
 
 def ended(connection: socket.socket) -> bool:

@@ -32,10 +32,13 @@ X = ValueInfo("x", "float", (-1, 2))
 T = ValueInfo("t", "string", (-1,))
 CARD = ModelCard("net", "serving", (X, T), (ValueInfo("y", "float", (-1, 2)),), Epoch(1, 1))
 ARRAYS: Mapping[str, Any] = {
-    "x": np.arange(6, dtype=np.float32).reshape(3, 2), "t": np.array(["a", "é", ""], object),
-    "i": np.arange(3, dtype=np.int64), "b": np.array([True, False]), "h": np.ones((2, 1), np.float16),
+    "x": np.arange(6, dtype=np.float32).reshape(3, 2),
+    "t": np.array(["a", "é", ""], object),
+    "i": np.arange(3, dtype=np.int64),
+    "b": np.array([True, False]),
+    "h": np.ones((2, 1), np.float16),
     "u": np.array(7, np.uint8),
-}  # fmt: skip
+}
 
 
 def _entry(name: str, datatype: str, shape: list[int], **also: Any) -> dict[str, Any]:
@@ -305,14 +308,29 @@ def _connection_seeds() -> list[bytes]:
     pieces = encode_request({"x": np.ones((1, 2), np.float32), "t": np.array(["a"], object)}, ["y"], 2.0)
     binary, length = b"".join(map(bytes, pieces)), f"Inference-Header-Content-Length: {len(pieces[0])}"
     infer = "/v2/models/net/infer"
-    form = _form(("options", "", b'{"strategy": "auto"}'), ("file", '; filename="m.onnx"', b"graph"),
-                 ("file", '; filename="sub%2Fw"', b"w" * 50))  # fmt: skip
+    form = _form(
+        ("options", "", b'{"strategy": "auto"}'),
+        ("file", '; filename="m.onnx"', b"graph"),
+        ("file", '; filename="sub%2Fw"', b"w" * 50),
+    )
     kind = "Content-Type: multipart/form-data; boundary=xx"
     chunks = b"5\r\n" + asked[:5] + b"\r\n%x\r\n" % (len(asked) - 5) + asked[5:] + b"\r\n0\r\n\r\n"
     chunked = _request("POST", infer, b"", "Transfer-Encoding: chunked") + chunks
-    paths = ("/", "/metrics", "/api/status", "/api/doctor", "/api/devices", "/api/models",
-             "/api/models/net/plan", "/v2", "/v2/models/net", "/v2/models", "/v2/health/live",
-             "/v2/models/net/versions/1/ready", "/v2/models/net/config")  # fmt: skip
+    paths = (
+        "/",
+        "/metrics",
+        "/api/status",
+        "/api/doctor",
+        "/api/devices",
+        "/api/models",
+        "/api/models/net/plan",
+        "/v2",
+        "/v2/models/net",
+        "/v2/models",
+        "/v2/health/live",
+        "/v2/models/net/versions/1/ready",
+        "/v2/models/net/config",
+    )
     return [
         _request("POST", infer, asked, "Accept-Encoding: gzip"),
         _request("POST", infer, binary, length, "Connection: close"),
@@ -334,10 +352,20 @@ def _connection_seeds() -> list[bytes]:
 
 
 TARGETS = (
-    Target("HTTP: JSON bodies", lambda: [json.dumps(body).encode() for body in (JSON_BODY, FITTING_BODY)],
-           plainly(_json_body), (RequestError,), Json()),
+    Target(
+        "HTTP: JSON bodies",
+        lambda: [json.dumps(body).encode() for body in (JSON_BODY, FITTING_BODY)],
+        plainly(_json_body),
+        (RequestError,),
+        Json(),
+    ),
     Target("HTTP: binary bodies", _binary_seeds, plainly(_binary_body), (RequestError,), Headed(Json())),
-    Target("HTTP: options", lambda: [json.dumps(options_document(OPTIONS)).encode(), b"{}"], plainly(_options),
-           (UsageError,), Json()),
+    Target(
+        "HTTP: options",
+        lambda: [json.dumps(options_document(OPTIONS)).encode(), b"{}"],
+        plainly(_options),
+        (UsageError,),
+        Json(),
+    ),
     Target("HTTP: connections", _connection_seeds, _connections, (), Bytes(), 0.1),
-)  # fmt: skip
+)

@@ -76,7 +76,7 @@ def _plan(data: bytes) -> None:
         check(plan)
     except InternalError as error:
         raise FrameError("a plan that breaks its rules is not loaded") from error
-    expect(from_bytes(to_bytes(plan)) == plan, "a plan is another after a round trip")
+    expect(repr(from_bytes(to_bytes(plan))) == repr(plan), "a plan is another after a round trip")
     expect(len(plan.digest) == 64 and plan.syncs >= 0 and bool(plan.parts), "a plan without a digest")
     for device in plan.programs:
         for_device(plan, device)
@@ -145,13 +145,24 @@ def _trace_seeds() -> list[bytes]:
         "spans": [row, asked],
     }
     plan = {
-        "deployment": "net", "epoch": [1, 2], "strategy": "s", "predicted_latency_s": 0.1, "replicas": [["a"]],
-        "nodes": {"a": "0" * 16}, "steps": {"a": [["run", 0.1], ["send", 0]]}, "messages": [["a", "", 5]],
-    }  # fmt: skip
+        "deployment": "net",
+        "epoch": [1, 2],
+        "strategy": "s",
+        "predicted_latency_s": 0.1,
+        "replicas": [["a"]],
+        "nodes": {"a": "0" * 16},
+        "steps": {"a": [["run", 0.1], ["send", 0]]},
+        "messages": [["a", "", 5]],
+    }
     trace = {
-        "model": "net", "gateway": "a", "began_s": 0.5, "ended_s": 3.0, "devices": [part], "missing": {"c": "why"},
+        "model": "net",
+        "gateway": "a",
+        "began_s": 0.5,
+        "ended_s": 3.0,
+        "devices": [part],
+        "missing": {"c": "why"},
         "plans": [plan],
-    }  # fmt: skip
+    }
     return [json.dumps(trace).encode()]
 
 
@@ -221,9 +232,15 @@ def _serving_seeds() -> list[bytes]:
 TARGETS = (
     Target("plans", lambda: list(_plans()), plainly(_plan), (FrameError,), MessagePack(), 0.2),
     Target("device cards", _card_seeds, plainly(_card), (FrameError,), Json(), 0.5),
-    Target("cluster.json (planning)", lambda: [json.dumps(to_json(CLUSTER)).encode()], _cluster_files, (UsageError,),
-           Json(), 0.3),
+    Target(
+        "cluster.json (planning)",
+        lambda: [json.dumps(to_json(CLUSTER)).encode()],
+        _cluster_files,
+        (UsageError,),
+        Json(),
+        0.3,
+    ),
     Target("traces", _trace_seeds, plainly(_trace), (ClusterError,), Json(), 0.5),
     Target("lists of files", lambda: [json.dumps(FILES).encode()], plainly(_files), (PeerError,), Json()),
     Target("questions for parts", _serving_seeds, _serving, (FrameError,), Frames(), 0.1),
-)  # fmt: skip
+)
