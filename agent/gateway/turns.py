@@ -2,8 +2,8 @@
 Door: asyncio.
 
 A **lane** is what requests stand in line for: a deployment, with the shapes of the inputs, as those of new shapes may
-have to wait for a plan of their own. Of a lane so many requests are with the agent at once; the others wait here, each client in a
-line of its own, and the next one is of the client that has the fewest with the agent.
+have to wait for a plan of their own. Of a lane so many requests are with the agent at once; the others wait here, each
+client in a line of its own, and the next one is of the client that has the fewest with the agent.
 """
 
 from __future__ import annotations
