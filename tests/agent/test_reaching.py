@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepart.agent import certificates, faults, identity
+from edgepart.agent import certificates, charterfile, faults, identity
 from edgepart.agent.faults import Fault, Mistrusted, Unreached, blame, fault_of, knock
 from edgepart.agent.frames import UNAUTHENTICATED
 from edgepart.agent.interfaces import interfaces
@@ -37,7 +37,8 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> list[identity.Identity]
 def dated(issuer: identity.Identity, state: Path, at: float) -> identity.Identity:
     """A member whose certificate was made at `at`."""
     key = certificates.new_key()
-    node, _ = certificates.read_node(issuer.issue(certificates.new_request(key), at), issuer.ca)
+    request = certificates.new_request(key)
+    node = certificates.issue(request, certificates.new_node_id(), issuer.ca, issuer.ca_key(), at)
     identity.write_identity(state, issuer.ca, node, key, issuer.admin)
     return identity.load(state)
 
