@@ -137,12 +137,12 @@ def test_a_token_of_another_cluster_a_fingerprint_and_a_guess_get_nothing(
 def test_what_is_no_tls_is_closed(cluster: LocalCluster, noise: bytes) -> None:
     for agent in cluster.agents.values():
         with call(agent) as connection:
-            connection.sendall(noise)
-            connection.shutdown(socket.SHUT_WR)
             try:
+                connection.sendall(noise)
+                connection.shutdown(socket.SHUT_WR)
                 while connection.recv(4096):
                     pass
-            except ConnectionError:
+            except OSError:  # it was closed before we were done
                 continue
     assert serves(cluster)
 
@@ -218,7 +218,7 @@ def join(text: str, state: Path, first: LocalAgent) -> subprocess.CompletedProce
     """With the token on standard input."""
     command = [sys.executable, "-m", "edgepart", "join", "-", "--state", str(state), "--name", state.name]
     command += ["--peer", f"127.0.0.1:{address(first)[1]}", "--json"]
-    return subprocess.run(command, input=text + "\n", capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, input=text + "\n", capture_output=True, text=True, timeout=300)
 
 
 def test_a_revoked_node_is_out_everywhere_and_for_good_and_nothing_secret_was_told(tmp_path: Path) -> None:
