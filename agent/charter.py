@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from edgepart.agent.certificates import NODE_ID, Key, fingerprint
 from edgepart.planner.errors import NotAuthorised, UsageError
 
-MOST_REVOKED = 10_000
-"""Nodes in one charter; it fits one frame."""
+MOST_REVOKED = 2_000
+"""Nodes in one charter. More: older ones need no new cluster; fewer: a newcomer checks them sooner (0.1 s for 1,000)."""
 SECRET_LENGTH = 32
 """Least number of characters of a credential."""
 _ALGORITHM = ec.ECDSA(hashes.SHA256())

@@ -101,6 +101,9 @@ def test_help_imports_nothing_heavy() -> None:
         "bench",
         "status",
         "plan",
+        "revoke",
+        "credential",
+        "ca",
     ):
         assert command in done.stdout
 
@@ -127,6 +130,9 @@ def test_version(edgepart: Edgepart) -> None:
         ["agent", "--log-level", "loud"],
         ["token", "create", "--ttl", "soon"],
         ["join", "no-token"],
+        ["agent", "--inference", "perhaps"],
+        ["agent", "--client-rate", "0"],
+        ["revoke"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--axis", "time"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--objective", "joy"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--shape", "x"],
