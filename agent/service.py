@@ -398,7 +398,7 @@ class Agent:
         self._measuring.members(others)
         self._warden.members(members)
         self._notify.status(f"{len(members)} members: {', '.join(m.name for m in members)}")
-        self._files.keep_members({m.node: m.listen for m in members if m.node in others})  # last: a disk may be full
+        self._files.keep_members({m.node: m.listen for m in members if m.node in others})
 
     def _measured_by(self, node: str) -> Measured | None:
         card = self._shell.core.cards.get(node)
