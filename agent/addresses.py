@@ -80,8 +80,10 @@ def _scoped(address: Address, interfaces: Sequence[Interface]) -> Iterator[Addre
     if ip is None or ip.version == 4 or not ip.is_link_local:
         yield address
         return
-    if any(scope in (one.name, str(one.index)) for one in interfaces):
-        yield address
+    if (
+        here := next((one.name for one in interfaces if scope in (one.name, str(one.index))), None)
+    ) is not None:
+        yield f"{host}%{here}", address[1]
         return
     ways = [one for one in interfaces if one.ip.version == 6 and one.ip.is_link_local]
     for way in sorted(ways, key=lambda one: one.virtual)[:MOST_SCOPES]:

@@ -6,12 +6,15 @@ Most of what is kept was said by anybody on the network: it is bounded, and noth
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from edgepart.agent.faults import Fault
+
+_SCOPE = re.compile(r"%[^\]]*")
 
 MDNS, BROKER, PEER, SAVED, MEMBERS, CALLED = "mDNS", "broker", "--peer", "saved list", "members", "a call"
 """How a box was heard of."""
@@ -134,8 +137,10 @@ class Boxes:
 
     def tried(self, node: str, address: str, fault: Fault | None, text: str, now: float) -> None:
         """An address was tried. `node`: who was expected, or who answered."""
-        key = node or address
-        if node and (nameless := self._boxes.pop(address, None)) is not None:  # now it is known who is there
+        if (given := address) not in self._boxes:
+            given = _SCOPE.sub("", address)  # tried on an interface that nobody named
+        key = node or given
+        if node and (nameless := self._boxes.pop(given, None)) is not None:  # now it is known who is there
             named = self._at(node, node)
             self._boxes[node] = replace(
                 named,

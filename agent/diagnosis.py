@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgepart.agent import control
-from edgepart.agent.boxes import BROKER, MDNS, Box, Try
+from edgepart.agent.boxes import BROKER, MDNS, SAVED, Box, Try
 from edgepart.agent.control import DEAD, LEAVING, LEFT, SUSPECT
 from edgepart.agent.faults import Fault
 
@@ -127,7 +127,8 @@ def _outside(box: Box, me: Me, now: float) -> Verdict:
     tries = _recent(box.tries)
     if not tries:
         return _untried(box, me, now, announced)
-    worst = min(tries, key=lambda one: _ORDER.index(one.fault))
+    # Of those that fared alike the one that was tried first: the likeliest.
+    worst = min(reversed(tries), key=lambda one: _ORDER.index(one.fault))
     if worst.fault is None:
         return _came_and_went(box, now) if me.running else _ANSWERS
     why, do = _REASONS[worst.fault]
@@ -243,7 +244,11 @@ def _last_heard(box: Box, now: float) -> str:
     if box.member_at is not None:
         return f"it was a member until {ago(now - box.member_at)}"
     times = [at for way, at in box.heard if way in (MDNS, BROKER)]
-    return f"it was announced last {ago(now - max(times))}" if times else "it was never heard of by itself"
+    if times:
+        return f"it was announced last {ago(now - max(times))}"
+    if any(way == SAVED for way, _ in box.heard):
+        return "it was a member before this agent was started"
+    return "it was never heard of by itself"
 
 
 def _ways(box: Box, now: float) -> str:

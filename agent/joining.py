@@ -30,10 +30,12 @@ from typing import Any, Protocol, TypeVar
 from cryptography import x509
 
 from edgepart.agent import certificates, ledger, tokens
+from edgepart.agent.addresses import ranked
 from edgepart.agent.charter import Charter, accept
 from edgepart.agent.discovery import find_members
 from edgepart.agent.frames import MEMBER, UNAUTHENTICATED
 from edgepart.agent.identity import Identity, load, read_charter, refuse_second, write_identity
+from edgepart.agent.interfaces import interfaces
 from edgepart.agent.options import Address, format_address
 from edgepart.agent.records import frame_to_message, kinds, message_to_frame
 from edgepart.agent.stream import Stream, dial
@@ -195,7 +197,8 @@ def join(
     """
     held = tokens.parse(token)
     refuse_second(state)
-    todo, tried = deque(peers or find(held.fingerprint, find_s)), set[Address]()
+    here = interfaces()
+    todo, tried = deque(ranked(peers or find(held.fingerprint, find_s), here)), set[Address]()
     refusals: list[EdgepartError] = []
     while todo and len(tried) < MOST_ADDRESSES:
         address = todo.popleft()
@@ -208,7 +211,7 @@ def join(
             refusals.append(error)
             continue
         if isinstance(answer, JoinElsewhere):
-            todo.extend(answer.issuers)
+            todo.extend(ranked(answer.issuers, here))
             where = "no other was named" if not answer.issuers else "others were asked"
             refusals.append(Unavailable(f"{format_address(address)} holds no CA key ({where})"))
             continue

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MOST_REMEMBERED = 64
+"""Members that an agent looks for when it starts again."""
+
 Post = Callable[[events.Event], None]
 Work = tuple[str, Coroutine[Any, Any, None]]
 """What goes on while the agent runs, by name."""
@@ -40,7 +43,7 @@ class Lookout:
         self._identity = identity
         self._loop = asyncio.get_running_loop()
         self._post: Post | None = None
-        self.revoked: Callable[[], Container[str]] = tuple
+        self.revoked: Callable[[], Container[str]] = identity.revoked
         """Node ids that are out: nobody calls them."""
         self._reach = self._meet_at_broker()
 
@@ -142,6 +145,18 @@ class Lookout:
         for member in members:
             if member.node != self._identity.node_id:
                 self.boxes.member(member.node, member.name, member.version, member.listen, time.time())
+
+    def remembered(self, left: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
+        """Where to look for members after a restart, by node id: those that are in, and those that were and did not leave,
+        because a power cut takes one box after the other."""
+        out = self.revoked()
+        known = [
+            (max(box.member_at or 0.0, dict(box.heard).get(boxes.SAVED, 0.0)), box)
+            for box in self.boxes.all()
+            if box.node and box.addresses and box.node not in out and not left(box.node)
+        ]
+        newest = sorted((one for one in known if one[0]), key=lambda one: one[0], reverse=True)
+        return {box.node: box.addresses for _, box in newest[:MOST_REMEMBERED]}
 
     def linked(self, node: str, up: bool, why: str) -> None:
         """News of a link; any thread."""

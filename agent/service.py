@@ -30,7 +30,7 @@ from edgepart.agent.clocks import Clocks
 from edgepart.agent.comparison import Active, Comparison
 from edgepart.agent.compiled import Compiled
 from edgepart.agent.compiling import Compiler
-from edgepart.agent.control import DRAINS, LEAVES, REMOVED
+from edgepart.agent.control import DRAINS, LEAVES, LEFT, REMOVED
 from edgepart.agent.core import Core
 from edgepart.agent.doctor import Doctor
 from edgepart.agent.drift import DriftBook
@@ -398,7 +398,13 @@ class Agent:
         self._measuring.members(others)
         self._warden.members(members)
         self._notify.status(f"{len(members)} members: {', '.join(m.name for m in members)}")
-        self._files.keep_members({m.node: m.listen for m in members if m.node in others})
+        self._files.keep_members(self._lookout.remembered(self._is_gone))  # last: a disk may be full
+
+    def _is_gone(self, node: str) -> bool:
+        """Whether it left on purpose, or was removed."""
+        core = self._shell.core
+        seen = core.membership.peers.get(node)
+        return core.draining.is_removed(node) or (seen is not None and seen.status == LEFT)
 
     def _measured_by(self, node: str) -> Measured | None:
         card = self._shell.core.cards.get(node)

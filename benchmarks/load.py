@@ -104,7 +104,7 @@ class Scene:
     pids: tuple[int, ...]
 
     def rss(self) -> int:
-        return max(psutil.Process(pid).memory_info().rss for pid in self.pids)
+        return max(int(psutil.Process(pid).memory_info().rss) for pid in self.pids)
 
     def request(self, model: str, body: bytes, head_bytes: int, announced: int | None = None) -> bytes:
         size = len(body) if announced is None else announced

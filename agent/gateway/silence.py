@@ -56,7 +56,7 @@ class Silence:
     def watch(self, server: web.Server) -> None:
         """From now on."""
         server.connection_made = self._seen(server.connection_made)  # type: ignore[assignment, method-assign]
-        server.connection_lost = self._unseen(server.connection_lost)  # type: ignore[assignment, method-assign]
+        server.connection_lost = self._unseen(server.connection_lost)  # type: ignore[method-assign]
 
     async def sweep_for_ever(self) -> None:
         """Until cancelled."""

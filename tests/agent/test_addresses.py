@@ -45,12 +45,12 @@ def order(*hosts: str) -> list[str]:
         (["127.0.0.1", "172.17.0.1", "172.17.0.5"], ["172.17.0.5", "172.17.0.1", "127.0.0.1"]),
         # Link-local without a scope is tried on each interface, the real ones first.
         (["fe80::9"], ["fe80::9%wlan0", "fe80::9%docker0"]),
-        (["fe80::9%3"], ["fe80::9%3"]),
+        (["fe80::9%3", "fe80::9%wlan0"], ["fe80::9%wlan0"]),
         (["fe80::9%wlan0"], ["fe80::9%wlan0"]),
         # A scope that this machine does not have is another machine's, or an old one.
         (["fe80::9%eth7"], ["fe80::9%wlan0", "fe80::9%docker0"]),
         (["fe80::9%docker0", "fe80::9%wlan0"], ["fe80::9%wlan0", "fe80::9%docker0"]),
-        (["fe80::9%3", "2001:db8::9", "192.168.1.9"], ["2001:db8::9", "192.168.1.9", "fe80::9%3"]),
+        (["fe80::9%3", "2001:db8::9", "192.168.1.9"], ["2001:db8::9", "192.168.1.9", "fe80::9%wlan0"]),
         # Names were given by people; one network for two addresses leaves their order alone.
         (["pi.local", "192.168.1.9"], ["192.168.1.9", "pi.local"]),
         (["192.168.1.9", "192.168.1.8", "192.168.1.9"], ["192.168.1.9", "192.168.1.8"]),

@@ -108,3 +108,12 @@ def test_the_same_knock_is_counted_and_the_newest_comes_first() -> None:
     for number in range(3 * MOST_KNOCKS):
         book.knocked(str(number), "", 9.0)
     assert len(book.knocks()) == MOST_KNOCKS
+
+
+def test_a_link_local_peer_is_known_by_what_was_given() -> None:
+    book = Boxes()
+    book.heard(PEER, "", ["[fe80::1]:7433"], 1.0)
+    book.tried("", "[fe80::1%eth0]:7433", Fault.REFUSED, "no", 2.0)
+    assert [one.address for one in only(book).tries] == ["[fe80::1%eth0]:7433"]
+    book.tried(A, "[fe80::1%eth0]:7433", None, "", 3.0)
+    assert only(book).node == A

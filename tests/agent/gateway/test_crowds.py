@@ -139,7 +139,7 @@ def test_bodies_that_come_slowly_take_no_places_and_the_oldest_is_given_up(few: 
     slow = [connect(few, "127.0.0.9") for _ in range(4)]
     for number, connection in enumerate(slow):
         connection.sendall(post(b"{", len(BODY)))
-        wait(few, lambda n=number: len(few.server._bodies._reading) == min(n + 1, 3))  # type: ignore[misc]
+        wait(few, lambda n=number: len(few.server._bodies._reading) == min(n + 1, 3))
     assert b"stood still or took too long" in slow[0].recv(4096)
     assert few.server._bodies.in_flight == 0
     assert few.ask("POST", "/v2/models/add/infer", ADD).status == 200
