@@ -12,6 +12,7 @@ from edgepart.agent import control
 from edgepart.agent.boxes import BROKER, MDNS, SAVED, Box, Try
 from edgepart.agent.control import DEAD, LEAVING, LEFT, SUSPECT
 from edgepart.agent.faults import Fault
+from edgepart.agent.remedies import NO_CONNECTION, ORDER, REASONS
 
 RECENT_S = 60.0
 """Tries and announcements are news for so long."""
@@ -128,10 +129,10 @@ def _outside(box: Box, me: Me, now: float) -> Verdict:
     if not tries:
         return _untried(box, me, now, announced)
     # Of those that fared alike the one that was tried first: the likeliest.
-    worst = min(reversed(tries), key=lambda one: _ORDER.index(one.fault))
+    worst = min(reversed(tries), key=lambda one: ORDER.index(one.fault))
     if worst.fault is None:
         return _came_and_went(box, now) if me.running else _ANSWERS
-    why, do = _REASONS[worst.fault]
+    why, do = REASONS[worst.fault]
     fill = {
         "address": worst.address,
         "text": worst.text,
@@ -140,7 +141,7 @@ def _outside(box: Box, me: Me, now: float) -> Verdict:
         "here": me.version.partition("+")[0],
         "there": box.version.partition("+")[0] or "another version",
     }
-    if worst.fault in _NO_CONNECTION:
+    if worst.fault in NO_CONNECTION:
         return _unconnected(box, worst.fault, announced, fill, now)
     return Verdict(OUT, why.format(**fill), do.format(**fill))
 
@@ -170,7 +171,7 @@ def _came_and_went(box: Box, now: float) -> Verdict:
 def _unconnected(
     box: Box, fault: Fault, announced: float | None, fill: Mapping[str, object], now: float
 ) -> Verdict:
-    why, do = (text.format(**fill) for text in _REASONS[fault])
+    why, do = (text.format(**fill) for text in REASONS[fault])
     called_at = box.called[1] if box.called is not None else 0.0
     if now - called_at < RECENT_S and (box.ended is None or box.ended[1] < called_at):
         one_way = f"it reaches this device, but not the other way: {why}"
@@ -264,95 +265,3 @@ def _recent(tries: Sequence[Try]) -> list[Try]:
 
 def _port(address: str) -> str:
     return address.rpartition(":")[2]
-
-
-_NO_CONNECTION = (Fault.REFUSED, Fault.SILENT, Fault.UNREACHABLE, Fault.UNKNOWN_NAME)
-
-_ORDER: tuple[Fault | None, ...] = (
-    None,
-    Fault.NO_WAY_BACK,
-    Fault.TURNED_AWAY,
-    Fault.OURS_REVOKED,
-    Fault.REVOKED,
-    Fault.OURS_EXPIRED,
-    Fault.OURS_NOT_TAKEN,
-    Fault.EXPIRED,
-    Fault.NOT_YET_VALID,
-    Fault.PROTOCOL,
-    Fault.CLOSED,
-    Fault.REFUSED,
-    Fault.SILENT,
-    Fault.OTHER_CLUSTER,
-    Fault.NO_TLS,
-    Fault.OTHER_NODE,
-    Fault.UNREACHABLE,
-    Fault.UNKNOWN_NAME,
-    Fault.ITSELF,
-)
-"""Whichever address came furthest says what is wrong. What another box answers (a container's bridge is everybody's) says
-less than that the right one does not."""
-
-_CLOCKS = "set the clocks of both boxes right (`timedatectl`); where they are, it has to join anew"
-
-_REASONS: dict[Fault, tuple[str, str]] = {
-    Fault.REFUSED: (
-        "{address} refuses: nobody listens there, or a firewall says so",
-        "start its agent; if it runs, look at its --listen, and let its port in (`ufw allow {its_port}/tcp`)",
-    ),
-    Fault.SILENT: (
-        "{address} does not answer: a firewall, an address of another network, or an agent that stands still",
-        "on it, let TCP port {its_port} in; on Wi-Fi, turn off the access point's client isolation",
-    ),
-    Fault.UNREACHABLE: (
-        "this device has no way to {address}",
-        "bring both to one network, or name an address that is reached with --peer",
-    ),
-    Fault.UNKNOWN_NAME: (
-        "the name in {address} is not known here",
-        "give --peer an address, or a name that `getent hosts` knows",
-    ),
-    Fault.NO_TLS: (
-        "what answers at {address} is no agent of this kind: {text}",
-        "look at what listens on that port, and at --peer",
-    ),
-    Fault.OTHER_CLUSTER: (
-        "{address} shows a certificate of another cluster",
-        "let it join this one: delete its identity/, then `edgepart join TOKEN`; or take it out of --peer",
-    ),
-    Fault.NOT_YET_VALID: ("its certificate is not valid yet, by this device's clock", _CLOCKS),
-    Fault.EXPIRED: ("its certificate has expired, by this device's clock", _CLOCKS),
-    Fault.OURS_EXPIRED: ("by its clock, this device's certificate has expired", _CLOCKS),
-    Fault.OURS_NOT_TAKEN: (
-        "it does not take this device's certificate: {text}",
-        "compare the clocks; if they agree, this device is in another cluster, and has to join anew",
-    ),
-    Fault.REVOKED: (
-        "it was put out of the cluster (revoked)",
-        "nothing, if that is meant; else delete its identity/ and let it join anew: it gets another id",
-    ),
-    Fault.OURS_REVOKED: (
-        "it says that this device was put out of the cluster",
-        "delete identity/ here and join anew",
-    ),
-    Fault.OTHER_NODE: (
-        "another member answers at {address}",
-        "take the old address out of --peer; was a state folder copied, or an address given to another box?",
-    ),
-    Fault.ITSELF: (
-        "{address} is this agent itself",
-        "take it out of --peer; was the state folder copied to another box, let that one join anew",
-    ),
-    Fault.NO_WAY_BACK: (
-        "this device reaches it, but it does not reach this device",
-        "here, let TCP port {port} in; on a router or in a container, members need a way to this device, too",
-    ),
-    Fault.TURNED_AWAY: ("it refuses the link: {text}", "do what it says"),
-    Fault.PROTOCOL: (
-        "it sends what this version does not understand (it runs {there}, this device {here})",
-        "upgrade the older one",
-    ),
-    Fault.CLOSED: (
-        "it closes the connection without a word (it runs {there}, this device {here})",
-        "look at its log: this device may be put out there, or one of them is too old",
-    ),
-}

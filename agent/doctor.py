@@ -18,7 +18,7 @@ from edgepart.agent.core import Core
 from edgepart.agent.diagnosis import RECENT_S, Me, Seat, Served, Verdict, ago, clashes, diagnose, left_out
 from edgepart.agent.faults import Fault
 from edgepart.agent.lookout import Lookout
-from edgepart.agent.membership import unique_names
+from edgepart.agent.membership import Membership, unique_names
 from edgepart.agent.options import Address, AgentOptions
 from edgepart.agent.plans import Plans
 
@@ -185,3 +185,10 @@ def box_document(box: Box, verdict: Verdict, now: float) -> dict[str, Any]:
         ],
         "deployments": [],
     }
+
+
+def own_names(membership: Membership) -> list[tuple[str, str]]:
+    """Members' ids, and what each calls itself, which others may do as well."""
+    inside = [member.node for member in membership.members()]
+    said = {node: peer.hello.name for node, peer in membership.peers.items()}
+    return [(node, said.get(node, membership.facts.name)) for node in inside]

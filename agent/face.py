@@ -17,7 +17,7 @@ from edgepart.agent.bindings import Shapes, is_variant, shapes_of
 from edgepart.agent.control import Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.diagnosis import clashes
-from edgepart.agent.doctor import Doctor
+from edgepart.agent.doctor import Doctor, own_names
 from edgepart.agent.election import term_round
 from edgepart.agent.gateway.node import Bound, InferResult, ModelCard, Progress
 from edgepart.agent.messages import NO_EPOCH, DeployOptions, Epoch
@@ -334,7 +334,7 @@ class Face:
                 }
                 for member in members
             ],
-            "notes": clashes(self._core.membership.named()),
+            "notes": clashes(own_names(self._core.membership)),
             "drains": self._residents.drains(),
             "refused": self._residents.refused(),
             "disk": dict(self._disk()),

@@ -178,11 +178,6 @@ class Membership:
         names = unique_names((row[0], row[1]) for row in rows)
         return tuple(Member(row[0], names[row[0]], *row[2:]) for row in sorted(rows))
 
-    def named(self) -> list[tuple[str, str]]:
-        """Members' ids and what they call themselves."""
-        others = [(node, p.hello.name) for node, p in self.peers.items() if p.status in (ALIVE, SUSPECT)]
-        return [(self.facts.node, self.facts.name), *others]
-
     def alive(self) -> list[str]:
         """The other members that were heard and can be sent to, sorted."""
         return sorted(node for node, peer in self.peers.items() if peer.status == ALIVE)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent import diagnosis
 from edgepart.agent.boxes import BROKER, MDNS, PEER, Box, Try
 from edgepart.agent.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT
 from edgepart.agent.diagnosis import (
@@ -25,6 +24,7 @@ from edgepart.agent.diagnosis import (
     left_out,
 )
 from edgepart.agent.faults import Fault
+from edgepart.agent.remedies import ORDER, REASONS
 
 OURS, THEIRS = "f" * 16, "e" * 16
 ME = Me("0" * 16, "pi-a", OURS * 4, "0.1.0+traces", 7433)
@@ -87,8 +87,8 @@ def test_each_fault_has_its_reason_and_its_remedy(fault: Fault, why: str, do: st
 
 
 def test_no_fault_is_without_a_reason() -> None:
-    assert set(diagnosis._REASONS) == set(Fault)
-    assert set(diagnosis._ORDER) == {*Fault, None}
+    assert set(REASONS) == set(Fault)
+    assert set(ORDER) == {*Fault, None}
 
 
 @given(st.lists(st.sampled_from([None, *Fault]), min_size=1, max_size=4), st.booleans())
@@ -96,13 +96,13 @@ def test_the_address_that_came_furthest_decides(faults: list[Fault | None], back
     """Whatever the order, and whatever others say; a link that was made counts most."""
     shown = [*reversed(faults)] if backwards else faults
     found = diagnose(tried(*shown), None, ME, NOW)
-    best = min(faults, key=diagnosis._ORDER.index)
+    best = min(faults, key=ORDER.index)
     if best is None:
         assert found.state == NEW
     else:
         alone = diagnose(replace(tried(best), tries=(Try("A", best, "why", NOW - 1),)), None, ME, NOW)
         # The same reason, but for which address it names.
-        head = diagnosis._REASONS[best][0].split("{")[0]
+        head = REASONS[best][0].split("{")[0]
         assert head in found.why and head in alone.why
 
 
