@@ -116,6 +116,8 @@ class Acting:
                 (lab.folder / box / FILLER).unlink()
             case schedule.JOIN:
                 lab.add(replace(self._like, name=box))
+                first = self._running.first  # it lets others in; it may be starting again
+                self._running.wait(lambda: first.addresses, f"{first.name} to be up", first)
                 self._running.add(box)
                 self._joined(box)
 
