@@ -122,7 +122,10 @@ def _exactly(expected: type) -> _Reader:
 def _float(value: Any) -> float:
     if type(value) not in (float, int):
         raise FrameError(f"expected float, got {type(value).__name__}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # an int of JSON may have any number of digits
+        raise FrameError("a number is larger than any float") from None
 
 
 def _enum(cls: type[Enum]) -> _Reader:

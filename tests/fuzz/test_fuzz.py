@@ -65,17 +65,17 @@ def test_runs_of_one_seed_are_the_same() -> None:
     seen: list[list[bytes]] = [[], []]
     for cases in seen:
         run(Target("a door", lambda: [b"abc", b"d"], plainly(cases.append), ()), 200, 5, limited=False)
-    assert seen[0] == seen[1] and len(set(seen[0])) > 150
+    assert seen[0] == seen[1] and len(set(seen[0])) > 100
 
 
 def test_a_case_that_gets_further_is_built_upon() -> None:
-    """Four right bytes in a row do not come by chance, but one after the other."""
+    """Three right bytes in a row do not come by chance, but one after the other."""
 
     def take(data: bytes) -> int:
-        return next((n for n, letter in enumerate(b"wide") if data[n : n + 1] != bytes((letter,))), 4)
+        return next((n for n, letter in enumerate(b"wid") if data[n : n + 1] != bytes((letter,))), 3)
 
-    target = Target("a door", lambda: [b"...."], plainly(take), ())
-    assert run(target, 60_000, 3, limited=False).kept == 5
+    target = Target("a door", lambda: [b"..."], plainly(take), ())
+    assert run(target, 60_000, 3, limited=False).kept == 4
 
 
 @pytest.mark.parametrize(

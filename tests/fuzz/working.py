@@ -20,7 +20,7 @@ Job = tuple[str, int, int]
 
 
 def work(job: Job) -> Tally:
-    """In a process of its own, which ends with the job: its memory has a limit from then on."""
+    """In a process that does nothing else: its memory has a limit from then on."""
     logging.getLogger().addHandler(logging.NullHandler())  # what doors warn of is not for this terminal
     warnings.simplefilter("ignore")
     if MEMORY.is_dir():
@@ -38,6 +38,6 @@ def jobs(only: Sequence[str], cases: int, seed: int) -> list[Job]:
 def all_of(todo: Sequence[Job], processes: int) -> Iterator[Tally]:
     """As they are done. BrokenProcessPool where a process dies of a case."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(processes, context) as pool:
         for done in as_completed([pool.submit(work, job) for job in todo]):
             yield done.result()
