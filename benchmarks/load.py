@@ -393,6 +393,17 @@ def table(crowd: Crowd, before: int, phases: list[Phase]) -> str:
     return "\n".join(lines)
 
 
+def row(crowd: Crowd, phase: Phase) -> dict[str, Any]:
+    """For scripts."""
+    kept = ("name", "answered", "wrong", "refused", "unsaid", "lost", "peak_rss")
+    return {name: getattr(phase, name) for name in kept} | {
+        "other": dict(phase.other),
+        "p50_s": phase.quantile_s(0.5),
+        "p99_s": phase.quantile_s(0.99),
+        "shares": shares(crowd, phase),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
     for name, value in asdict(Crowd()).items():
@@ -408,17 +419,8 @@ def main() -> None:
     print(table(crowd, before, phases))
     print("\n".join(found) or "all of it holds")
     if out is not None:
-        rows = [{k: v for k, v in asdict(p).items() if k not in ("seconds", "by_client")} for p in phases]
-        extra = [
-            {"p50_s": p.quantile_s(0.5), "p99_s": p.quantile_s(0.99), "shares": shares(crowd, p)}
-            for p in phases
-        ]
-        document = {
-            "crowd": asdict(crowd),
-            "rss_before": before,
-            "faults": found,
-            "phases": [row | more for row, more in zip(rows, extra, strict=True)],
-        }
+        rows = [row(crowd, phase) for phase in phases]
+        document = {"crowd": asdict(crowd), "rss_before": before, "faults": found, "phases": rows}
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(document, indent=1) + "\n")
     sys.exit(1 if found else 0)
