@@ -75,6 +75,8 @@ class Phase:
     """With 503 and Retry-After."""
     unsaid: int = 0
     """With 503 and no Retry-After."""
+    reopened: int = 0
+    """Requests on a connection that the gateway had just closed, to make room."""
     lost: int = 0
     why: Counter[str] = field(default_factory=Counter)
     """Of those that were lost."""
@@ -201,16 +203,19 @@ async def busy(scene: Scene, phase: Phase, client: str, until: float) -> None:
     """One connection that asks, and asks again as soon as it has the answer, or when it was told to."""
     connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
     while time.monotonic() < until:
-        began = time.monotonic()
+        began, kept = time.monotonic(), connection is not None
         try:
             async with asyncio.timeout(ASK_S):
                 connection = connection or await scene.connect(client)
                 connection[1].write(scene.request("deep", scene.body, scene.head_bytes))
                 status, headers, body = await answer(connection[0])
         except (*LOST, TimeoutError) as error:
+            connection = None
+            if kept and is_closed(error):
+                phase.reopened += 1
+                continue
             phase.lost += 1
             phase.why[repr(error)] += 1
-            connection = None
             await asyncio.sleep(0.2)
             continue
         if headers.get("connection") == "close":
@@ -219,6 +224,14 @@ async def busy(scene: Scene, phase: Phase, client: str, until: float) -> None:
         await asyncio.sleep(_count(scene, phase, client, time.monotonic() - began, (status, headers, body)))
     if connection is not None:
         connection[1].close()
+
+
+def is_closed(error: Exception) -> bool:
+    """Whether the connection was closed while nothing was asked on it, as a server may do to one that is kept: what came
+    too late to be read is asked again on a new one, as every HTTP client does."""
+    return isinstance(error, ConnectionError) or (
+        isinstance(error, asyncio.IncompleteReadError) and not error.partial
+    )
 
 
 def _count(
@@ -380,13 +393,14 @@ def shares(crowd: Crowd, phase: Phase) -> tuple[float, float]:
 
 def table(crowd: Crowd, before: int, phases: list[Phase]) -> str:
     lines = [
-        "| phase | answered | wrong | lost | 503, later | other | p50 / p99 s | least / most of an equal part | MB more |",
-        "| - | - | - | - | - | - | - | - | - |",
+        "| phase | answered | wrong | lost | 503, later | reopened | other | p50 / p99 s | least, most | MB more |",
+        "| - | - | - | - | - | - | - | - | - | - |",
     ]
     for phase in phases:
         least, most = shares(crowd, phase)
         lines.append(
-            f"| {phase.name} | {phase.answered} | {phase.wrong} | {phase.lost} | {phase.refused} | {phase.other.total()} | "
+            f"| {phase.name} | {phase.answered} | {phase.wrong} | {phase.lost} | {phase.refused} | "
+            f"{phase.reopened} | {phase.other.total()} | "
             f"{phase.quantile_s(0.5):.3f} / {phase.quantile_s(0.99):.3f} | {least:.2f} / {most:.2f} | "
             f"{(phase.peak_rss - before) / 1e6:.0f} |"
         )
@@ -395,7 +409,7 @@ def table(crowd: Crowd, before: int, phases: list[Phase]) -> str:
 
 def row(crowd: Crowd, phase: Phase) -> dict[str, Any]:
     """For scripts."""
-    kept = ("name", "answered", "wrong", "refused", "unsaid", "lost", "peak_rss")
+    kept = ("name", "answered", "wrong", "refused", "unsaid", "reopened", "lost", "peak_rss")
     return {name: getattr(phase, name) for name in kept} | {
         "other": dict(phase.other),
         "p50_s": phase.quantile_s(0.5),

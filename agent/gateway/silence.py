@@ -20,6 +20,8 @@ from edgepart.agent.gateway.bodies import Limits
 
 SPARE_FILES = 256
 """That the process may open besides clients' connections: links, models, weights."""
+YOUNG_S = 2.0
+"""A connection that idles for less may have a request on its way."""
 MOST_FILES = 16384
 """More than that this process does not ask the system for."""
 
@@ -36,6 +38,8 @@ class Silence:
         """All: from which address, what to end it with, since when it is there."""
         self._idle: dict[str, dict[Any, None]] = {}
         """By address, those that ask for nothing now; who has done so for longest first."""
+        self._idle_since: dict[Any, float] = {}
+        """The same, of all addresses together."""
 
     @property
     def middleware(self) -> Middleware:
@@ -93,18 +97,22 @@ class Silence:
         return lost
 
     def _make_room(self, newest: asyncio.Transport) -> None:
-        """Ends an idle connection of the client that has most of them; where all are busy, the one that comes."""
+        """Ends an idle connection of the client that has most of them, or of anybody where those have only just come: their
+        requests may be on the way. Where all are busy, the one that comes."""
         fullest = max(self._idle.values(), key=len, default=None)
         if not fullest:
             newest.abort()
             return
         oldest = next(iter(fullest))
+        if asyncio.get_running_loop().time() - self._idle_since[oldest] < YOUNG_S:
+            oldest = next(iter(self._idle_since))
         self._set_busy(oldest)
         self._came[oldest][1].abort()
 
     def _set_busy(self, connection: Any) -> None:
         """Not among the idle; it may be gone."""
         known = self._came.get(connection)
+        self._idle_since.pop(connection, None)
         if known is not None and (idle := self._idle.get(known[0])) is not None:
             idle.pop(connection, None)
             if not idle:
@@ -114,6 +122,7 @@ class Silence:
         known = self._came.get(connection)
         if known is not None:
             self._idle.setdefault(known[0], {})[connection] = None
+            self._idle_since[connection] = asyncio.get_running_loop().time()
 
 
 def _let_go(transport: asyncio.BaseTransport | None, stall_s: float) -> None:

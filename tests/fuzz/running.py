@@ -12,6 +12,8 @@ import resource
 import signal
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any
@@ -58,16 +60,15 @@ class Tally:
 
 
 def run(target: Target, cases: int, seed: int, *, limited: bool = True) -> Tally:
-    """So many cases, seeds first. `limited` bounds this process's memory for good."""
+    """So many cases, seeds first. `limited` bounds this process's memory meanwhile."""
     draw = random.Random(f"{seed} {target.name}")
     with target.door() as take:
         trial = _Trial(target, take, draw)
         before = _peak_bytes()
-        if limited:
-            _limit_memory()
         _arm()
         try:
-            trial.go(cases)
+            with _limited_memory() if limited else nullcontext():
+                trial.go(cases)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
     trial.tally.grown_bytes = _peak_bytes() - before
@@ -166,11 +167,16 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _limit_memory() -> None:
+@contextmanager
+def _limited_memory() -> Iterator[None]:
     with open("/proc/self/statm") as statm:
         pages = int(statm.read().split()[0])
-    limit = pages * resource.getpagesize() + MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_BYTES, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _arm() -> None:

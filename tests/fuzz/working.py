@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
+from edgepart.agent.memory import share_heaps
 from tests.fuzz.running import Tally, run
 from tests.fuzz.targets import TARGETS, named
 
@@ -20,7 +21,8 @@ Job = tuple[str, int, int]
 
 
 def work(job: Job) -> Tally:
-    """In a process that does nothing else: its memory has a limit from then on."""
+    """In a process that does nothing else."""
+    share_heaps()  # else each thread of a door reserves more than a target may take
     logging.getLogger().addHandler(logging.NullHandler())  # what doors warn of is not for this terminal
     warnings.simplefilter("ignore")
     if MEMORY.is_dir():

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgepart.agent.gateway import silence
 from edgepart.agent.gateway.node import InferResult
 from edgepart.agent.gateway.server import HttpServer
 from edgepart.agent.messages import Epoch
@@ -105,9 +106,22 @@ def lively(connection: socket.socket) -> None:
     assert connection.recv(4096).startswith(b"HTTP/1.1 200")
 
 
-def test_of_several_clients_the_one_with_most_connections_makes_room(few: Served) -> None:
+def test_connections_that_have_only_just_come_are_not_the_first_to_go(few: Served) -> None:
     modest, many = connect(few, "127.0.0.2"), [connect(few, "127.0.0.3") for _ in range(5)]
     wait(few, lambda: _count(few) == 6)
+    late = connect(few, "127.0.0.4")
+    assert ended(modest)
+    for connection in (late, *many):
+        lively(connection)
+    close(modest, late, *many)
+
+
+def test_of_several_clients_the_one_with_most_connections_makes_room(
+    few: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modest, many = connect(few, "127.0.0.2"), [connect(few, "127.0.0.3") for _ in range(5)]
+    wait(few, lambda: _count(few) == 6)
+    monkeypatch.setattr(silence, "YOUNG_S", 0.0)
     late = connect(few, "127.0.0.4")
     assert ended(many[0])
     for connection in (modest, late, *many[1:]):

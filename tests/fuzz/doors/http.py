@@ -10,6 +10,7 @@ import logging
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,7 @@ LIMITS = Limits(request_bytes=1 << 20, all_requests_bytes=2 << 20, upload_bytes=
 def _connections() -> Iterator[Take]:
     """Each case is all that a client says on one connection. What comes back is HTTP, and no surprise is logged."""
     loop, logged = asyncio.new_event_loop(), _Logged()
+    loop.set_default_executor(ThreadPoolExecutor(1))
     logging.getLogger("edgepart").addHandler(logged)
     logging.getLogger("asyncio").addHandler(logged)
     with tempfile.TemporaryDirectory() as folder:
@@ -269,6 +271,7 @@ def _connections() -> Iterator[Take]:
 
         yield take
         loop.run_until_complete(server.stop())
+        loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
 
 
