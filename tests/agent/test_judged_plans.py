@@ -233,7 +233,7 @@ def tell(story: Story, node: str, factor: float) -> None:
 def settled(story: Story) -> ComputePlan:
     """The next search that compares with the plan that serves."""
     asked = len(story.orders)
-    for _ in range(20):
+    for _ in range(80):
         story.step()
         if found := [one for one in story.orders[asked:] if one.current]:
             return found[-1]
