@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -38,13 +38,16 @@ class Doctor:
         core: Core,
         plans: Plans,
         lookout: Lookout,
+        warnings: Callable[[], list[str]],
     ) -> None:
+        """`warnings`: what somebody should see to about certificates and keys, a sentence each."""
         through_broker = options.transport == "mqtt"
         self._me = Me(core.node, name, fingerprint, __version__, listen[1], through_broker)
         self._options = options
         self._core = core
         self._plans = plans
         self._lookout = lookout
+        self._warnings = warnings
         self._loop = asyncio.get_running_loop()
         self._began = time.time()
 
@@ -117,6 +120,7 @@ class Doctor:
 
     def _own(self, boxes: tuple[Box, ...], now: float) -> Iterator[Check]:
         yield Check("agent", GOOD, f"runs as {self._me.name} ({self._me.node}), {self._me.version}")
+        yield from (Check("certificates", NOTE, text) for text in self._warnings())
         if not self._me.through_broker:
             yield self._reached(boxes, now)
             yield self._multicast(now)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edgepart.agent.durable import write_atomic
+from edgepart.agent.durable import move, write_atomic
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -23,12 +23,7 @@ def write_private(path: Path, data: bytes) -> None:
     draft = path.with_name(f"{path.name}.draft")
     write_atomic(draft, data)
     os.chown(draft, owner.st_uid, owner.st_gid)  # before it has its name: the agent may read it at any time
-    os.replace(draft, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    move(draft, path)
 
 
 @contextmanager

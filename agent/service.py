@@ -317,6 +317,7 @@ class Agent:
                 core,
                 self._plans,
                 self._lookout,
+                self._warden.warnings,
             ),
             self._warden.document,
             lambda: disk_document(self._files),

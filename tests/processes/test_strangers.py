@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
@@ -284,12 +285,16 @@ def test_a_certificate_is_renewed_while_the_agent_runs(tmp_path: Path) -> None:
         a, b = cluster.agents["a"], cluster.agents["b"]
         b.kill()
         first, second = identity.load(a.state), identity.load(b.state)
-        at = time.time() - 200 * DAY
+        at = time.time() - 300 * DAY
         old = certificates.issue(second.renewal(), second.node_id, first.ca, first.ca_key(), at)
         (b.state / "identity/node.pem").write_bytes(certificates.pem(old))
+        a.signal(signal.SIGSTOP)
         b.start()
         cluster.wait(lambda: b.addresses, "b to be up again", b)
         pid = b.addresses["pid"]
+        seen = {check["name"]: check["text"] for check in b.type("doctor", "--json")["checks"]}
+        assert "ends in 65 days" in seen["certificates"] or "ends in 64 days" in seen["certificates"]
+        a.signal(signal.SIGCONT)
         cluster.wait(lambda: second.certificate != old, "b's certificate to be renewed")
 
         def shown() -> bool:
