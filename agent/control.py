@@ -14,6 +14,8 @@ from edgepart.agent.messages import DeployOptions, Epoch
 ALIVE = "alive"
 LEAVING = "leaving"
 """Alive, and about to go: it serves until others have taken over. Only of members; a sighting says ALIVE."""
+FLAPPING = "flapping"
+"""Alive, and was lost again and again lately: plans do without it for a while. Only of members; a sighting says ALIVE."""
 SUSPECT = "suspect"
 DEAD = "dead"
 LEFT = "left"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from edgepart.agent.bindings import is_variant
 from edgepart.agent.control import (
     ALIVE,
+    FLAPPING,
     LEAVING,
     REFUSED,
     Activate,
@@ -123,7 +124,7 @@ class Core:
             self.timing = replace(self.timing, planning=replace(self.timing.planning, spares=spares))
         self.node = facts.node
         self.membership = Membership(facts, now, self.timing.membership)
-        self.election = Election(facts.node, term, now, self.timing.election)
+        self.election = Election(facts.node, term, now, self.timing.election, facts.boot)
         self.deployments = DeploymentMap(deployments)
         self.follower = Follower(facts.boot, linger_s=self.timing.linger_s)
         self.follower.models = tuple(sorted(models))
@@ -157,7 +158,7 @@ class Core:
         me = self.membership.facts.node
         others = [member for member in self.membership.members() if member.node != me]
         deaf = any(m.node == self.leader and not understands_leaving(m.version) for m in others)
-        if deaf or all(member.status != ALIVE for member in others):
+        if deaf or all(member.status not in (ALIVE, FLAPPING) for member in others):
             return False
         serving = [o for entry in self.deployments.living() for o in self.follower.serving(entry.name)]
         return any(node == me for order in serving for _, node in order.names)
@@ -165,6 +166,8 @@ class Core:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; what the shell has to do, in this order. UsageError where a user's request cannot be
         met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed then."""
+        if isinstance(event, Received) and now < self._wake_at and self._says_nothing_new(event, now):
+            return []
         if isinstance(event, LeaveRequested):
             effects = self.membership.handle(event, now)
             self._stopped, self._wake_at = True, math.inf
@@ -195,10 +198,13 @@ class Core:
                     effects.append(effect)
 
         out(first)
-        out(self._watch(self.membership.wake(now), now))
-        out(self._led(self.election.wake(now), now))
+        if seen := self.membership.wake(now):
+            out(self._watch(seen, now))
+        if decided := self.election.wake(now):
+            out(self._led(decided, now))
         out(self.follower.wake(now))
-        out(self._regular(now))
+        if now >= self._sync_at:
+            out(self._regular(now))
         out(self._expel(now))
         self._report_self()
         out(self._lead(now))
@@ -219,6 +225,25 @@ class Core:
         return min(times)
 
     # Events
+
+    def _says_nothing_new(self, event: Received, now: float) -> bool:
+        """Most of what comes: that its sender is there, and all else is as it was. Then nothing follows."""
+        node, message = event.node, event.message
+        known: object
+        match message:
+            case Heartbeat():
+                known = self.election.claim(node)
+            case Report() if not self._stale:
+                known = self._reports.get(node)
+            case Card():
+                known = self.cards.get(node)
+            case Standing():
+                known = self.standings.get(message.deployment)
+            case Deployments(entries):
+                known = message if self.deployments.has(entries) else None
+            case _:
+                return False
+        return (message is known or message == known) and self.membership.hears(node, now)
 
     def _take(self, event: Event, now: float) -> Iterator[Effect]:
         if isinstance(event, DeployRequested | UndeployRequested | DrainRequested):
@@ -339,7 +364,7 @@ class Core:
             case Heartbeat(boot) if boot == self._boots.get(node):
                 yield from self._led(self.election.heard(node, message, now), now)
             case View():
-                self._stale = True  # links may be broken, or whole again
+                self._stale |= self.membership.seen_otherwise()  # links may be broken, or whole again
             case Card() if message.node == node:
                 self._card(message)
             case Deployments(entries):
@@ -428,8 +453,6 @@ class Core:
     # What comes round
 
     def _regular(self, now: float) -> Iterator[Effect]:
-        if now < self._sync_at:
-            return
         self._sync_at = now + self.timing.sync_s
         others = self.membership.alive()
         told = others if self.election.leading else [node for node in others if node == self.leader]
@@ -443,7 +466,7 @@ class Core:
 
     def _report_self(self) -> bool:
         """A leader's own report takes no message. Whether it was news."""
-        if self.controller is None:
+        if self.controller is None or (not self.follower.changed and self.node in self._reports):
             return False
         report = self.follower.report(self._versions())
         news = self._reports.get(self.node) != report
@@ -469,7 +492,8 @@ class Core:
         self._stale = False
         present = self.membership.members()
         members = self.draining.seen(present)
-        here = {member.node for member in present if member.status in (ALIVE, LEAVING)} | {self.node}
+        inside = (ALIVE, LEAVING, FLAPPING)
+        here = {member.node for member in present if member.status in inside} | {self.node}
         cards = {node: card for node, card in self.cards.items() if node in here}
         cluster = Cluster(members, cards, self._digests, self.membership.broken_links())
         reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}

@@ -98,6 +98,8 @@ class Cutover:
 
     def step(self, world: World, new_epoch: Iterator[Epoch], now: float) -> list[Effect]:
         """Give the orders that are missing."""
+        key = self.planning.key(world.cluster, self.deployment, now)
+        world = world.doing_without([node for node, _, _ in key.devices])
         effects: list[Effect] = list(self._abandon(world, now))
         self._step_in(world)
         effects += self._promote(world)
@@ -144,7 +146,7 @@ class Cutover:
             self.active, self._lost = None, True
         if self.next is None:
             return
-        outdated = self.next.order.version != self.deployment.version
+        outdated = self.next.order.version != self.deployment.version or self.next.is_overtaken(world)
         if outdated or not self.next.can_run(world) or self.next.loses(world):
             order = Retire(world.term, self.deployment.name, self.next.epoch)
             self.next = None
@@ -249,7 +251,7 @@ class Cutover:
                     taken=taken,
                 )
             return
-        if self._overtaken(current, world):
+        if current.is_overtaken(world):  # of a leader on the other side of a split: ours must be later still
             order = replace(current.order, term=world.term, epoch=next(new_epoch))
             self.next = replace(current, order=order, sent_at={}, instead_of_s=math.inf)
             return
@@ -373,15 +375,6 @@ class Cutover:
         self.planning.forget()
         return False
 
-    def _overtaken(self, current: Placement, world: World) -> bool:
-        """A member serves a later epoch (of a leader on the other side of a split): ours must be later
-        still."""
-        return any(
-            holding.deployment == self.deployment.name and holding.active and holding.epoch > current.epoch
-            for report in world.reports.values()
-            for holding in report.holdings
-        )
-
     # Orders
 
     def _order(self, placement: Placement, world: World, now: float) -> Iterator[Effect]:
@@ -403,7 +396,8 @@ class Cutover:
             if now >= placement.sent_at.get(what, -math.inf) + RESEND_S:
                 placement.sent_at[what] = now
                 yield Send(node, order)
-        placement.sent_at = {what: at for what, at in placement.sent_at.items() if what[0] in world.nodes}
+        nodes = set(world.nodes)
+        placement.sent_at = {what: at for what, at in placement.sent_at.items() if what[0] in nodes}
 
     def _retire(self, world: World) -> Iterator[Effect]:
         """What nobody will use: prepared by a leader that is gone, or abandoned while its device was away."""

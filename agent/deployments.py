@@ -55,6 +55,10 @@ class DeploymentMap:
     def living(self) -> list[Deployment]:
         return [entry for entry in self if not entry.deleted]
 
+    def has(self, entries: Iterable[Deployment]) -> bool:
+        """Whether these are all in it just so."""
+        return all(self._entries.get(entry.name) == entry for entry in entries)
+
     def versions(self) -> tuple[tuple[str, Version], ...]:
         return tuple((entry.name, entry.version) for entry in self)
 
@@ -64,6 +68,8 @@ class DeploymentMap:
         for entry in entries:
             known = self._entries.get(entry.name)
             if not 0 < entry.version.counter < MAX_COUNTER or (known is None and self._full):
+                continue
+            if known is not None and (entry == known or entry.version < known.version):
                 continue
             if known is None or larger(known, entry) != known:
                 self._entries[entry.name] = entry

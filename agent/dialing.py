@@ -53,6 +53,8 @@ class Dialing:
         self._targets: dict[str, Target] = {}
         self._not_before: dict[str, float] = {}
         """By node that was refused."""
+        self._soonest = math.inf
+        """No target is due before this."""
 
     def put_off(self, node: str, until: float, now: float) -> None:
         """Calling it is of no use before then."""
@@ -71,13 +73,14 @@ class Dialing:
                     continue
                 due_at = now if node > self._node or not node else now + self._timing.turn_s
                 self._targets[key] = Target(node, known[:MAX_ADDRESSES], lasting, now, due_at)
+                self._soonest = min(self._soonest, due_at)
                 continue
             target.mentioned_at = now
             target.lasting |= lasting
             news = not set(known) <= set(target.addresses)
             target.addresses = tuple(dict.fromkeys(known + target.addresses))[:MAX_ADDRESSES]
             if news and target.due_at != math.inf:
-                target.due_at = min(target.due_at, now)
+                self._due(target, min(target.due_at, now))
 
     def moved(self, node: str, addresses: tuple[str, ...], now: float) -> None:
         """It says itself, over a link, where it is reached: what was known before is over."""
@@ -85,13 +88,17 @@ class Dialing:
         if addresses and (target := self._targets.get(node)) is not None:
             target.addresses = addresses[:MAX_ADDRESSES]
 
+    def _due(self, target: Target, at: float) -> None:
+        target.due_at = at
+        self._soonest = min(self._soonest, at)
+
     def dial_soon(self, node: str, now: float) -> None:
         """There is a fresh reason to try (its link broke, another member sees it)."""
         if target := self._targets.get(node):
             target.failures = 0
             target.mentioned_at = now
             turn = 0.0 if node > self._node else self._timing.turn_s
-            target.due_at = min(target.due_at, now + turn)
+            self._due(target, min(target.due_at, now + turn))
 
     def knows(self, node: str) -> bool:
         return node in self._targets
@@ -107,7 +114,7 @@ class Dialing:
     def unlinked(self, node: str, now: float) -> None:
         for target in self._targets.values():
             if node in (target.node, target.reached):
-                target.due_at = min(target.due_at, now + self._timing.first_s)
+                self._due(target, min(target.due_at, now + self._timing.first_s))
         self.dial_soon(node, now)
 
     def failed(self, node: str, addresses: tuple[str, ...], now: float) -> None:
@@ -115,7 +122,7 @@ class Dialing:
             if (target := self._targets.get(key)) and target.due_at != math.inf:
                 wait = self._timing.first_s * 2 ** min(target.failures, 16)
                 target.failures += 1
-                target.due_at = now + min(wait, self._timing.most_s)
+                self._due(target, now + min(wait, self._timing.most_s))
 
     def forget(self, node: str) -> None:
         """It left on purpose: no more dialling until someone mentions it again."""
@@ -123,9 +130,12 @@ class Dialing:
             del self._targets[node]
 
     def wake_at(self) -> float:
-        return min((target.due_at for target in self._targets.values()), default=math.inf)
+        """Not later than the next one is due."""
+        return self._soonest
 
     def wake(self, now: float) -> list[Connect]:
+        if now < self._soonest:
+            return []
         effects = []
         for key, target in list(self._targets.items()):
             if target.due_at > now:
@@ -139,4 +149,5 @@ class Dialing:
                 continue
             target.due_at = now + self._timing.answer_s
             effects.append(Connect(target.node, target.addresses))
+        self._soonest = min((target.due_at for target in self._targets.values()), default=math.inf)
         return effects

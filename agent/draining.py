@@ -16,6 +16,7 @@ from edgepart.agent.control import (
     ALIVE,
     DRAINED,
     DRAINS,
+    FLAPPING,
     IN,
     REMOVED,
     REMOVING,
@@ -65,9 +66,11 @@ class Draining:
         def off(member: Member) -> bool:
             return self.map.state(member.node) != IN
 
-        if not any(member.status == ALIVE and not off(member) for member in members):
+        here = [member for member in members if member.status in (ALIVE, FLAPPING)]
+        if all(map(off, here)):
             return tuple(members)
-        return tuple(replace(m, status=DRAINED) if off(m) and m.status == ALIVE else m for m in members)
+        drained = {member.node for member in here if off(member)}
+        return tuple(replace(m, status=DRAINED) if m.node in drained else m for m in members)
 
     # What users want, and what others tell
 

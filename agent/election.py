@@ -12,12 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 
 from edgepart.agent.control import Heartbeat
 from edgepart.agent.events import Effect, LeaderChanged, PersistTerm
 
 NODE_BITS = 24
-"""Low bits of a term that come from the node id: two sides of a split cannot make the same term."""
+"""Low bits of a term that come from who makes it: two sides of a split cannot make the same term, nor can two starts of a
+device of which the second knows less than the first (its state was restored from a copy)."""
 MAX_TERM = 2**53
 """What JSON readers take as an exact integer; a larger one is not believed."""
 
@@ -32,15 +34,15 @@ class ElectionTiming:
     """After somebody came in, views may differ for a moment: so long nobody takes over."""
 
 
-def next_term(seen: int, node: str) -> int:
-    """A term larger than `seen` that only `node` can make.
+def next_term(seen: int, who: str) -> int:
+    """A term larger than `seen` that only `who` (in hex) can make.
 
     >>> next_term(0, "00000000000000ff") == (1 << NODE_BITS) + 0xFF
     True
     >>> next_term(next_term(0, "ff"), "0a") > next_term(0, "ff")
     True
     """
-    return ((seen >> NODE_BITS) + 1 << NODE_BITS) + int(node, 16) % (1 << NODE_BITS)
+    return ((seen >> NODE_BITS) + 1 << NODE_BITS) + int(who, 16) % (1 << NODE_BITS)
 
 
 EARLIEST_S = 1.6e9
@@ -69,8 +71,12 @@ class Election:
     """One device's part in it. `leader` and `term` are whom it follows, itself included; "" and 0 while
     nobody."""
 
-    def __init__(self, node: str, term: int, now: float, timing: ElectionTiming | None = None) -> None:
+    def __init__(
+        self, node: str, term: int, now: float, timing: ElectionTiming | None = None, boot: str = ""
+    ) -> None:
+        """`boot`: of this start; two starts make different terms."""
         self.node = node
+        self._who = sha256(f"{node} {boot}".encode()).hexdigest()[:16] if boot else node
         self.seen_term = term
         """Largest term seen anywhere, persisted."""
         self.leader = ""
@@ -80,6 +86,8 @@ class Election:
         self._claims: dict[str, Heartbeat] = {}
         self._not_before = now + self._timing.start_s
         self._decided_at = now
+        self._undecided = True
+        """Whether anything but time has changed since."""
 
     @property
     def leading(self) -> bool:
@@ -102,18 +110,25 @@ class Election:
         """A member's heartbeat says whom it follows."""
         if node not in self._alive or not 0 <= max(beat.term, beat.seen_term) < MAX_TERM:
             return []
+        if self._claims.get(node) == beat:
+            return []
         self._claims[node] = beat
         return list(self._decide(now))
+
+    def claim(self, node: str) -> Heartbeat | None:
+        """The last heartbeat of a member."""
+        return self._claims.get(node)
 
     def restarted(self, node: str) -> None:
         """That member is another process now: what the old one claimed is void."""
         self._claims.pop(node, None)
+        self._undecided = True
 
     def wake(self, now: float) -> list[Effect]:
-        return list(self._decide(now))
+        return list(self._decide(now)) if self._undecided or now >= self.wake_at() else []
 
     def _decide(self, now: float) -> Iterator[Effect]:
-        self._decided_at = now
+        self._decided_at, self._undecided = now, False
         seen = max([self.seen_term, *(max(c.term, c.seen_term) for c in self._claims.values())])
         best = max(((c.term, node) for node, c in self._claims.items() if c.leader == node), default=(0, ""))
         if self.leading and best < (self.term, self.node):
@@ -138,7 +153,7 @@ class Election:
         return waited and first and not followed
 
     def _lead(self, seen: int) -> Iterator[Effect]:
-        self.seen_term = next_term(seen, self.node)
+        self.seen_term = next_term(seen, self._who)
         yield PersistTerm(self.seen_term)
         yield from self._follow(self.node, self.seen_term)
 

@@ -291,10 +291,12 @@ class Member:
     """Unique among the members (membership.unique_names)."""
     boot: str
     status: str
-    """ALIVE, LEAVING, or SUSPECT until that is settled."""
+    """ALIVE, LEAVING, FLAPPING, or SUSPECT until that is settled."""
     listen: tuple[str, ...]
     http: str
     version: str
+    note: str = ""
+    """Why it is not planned with, where it could be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,6 +327,7 @@ class Face:
                     "name": member.name,
                     "node": member.node,
                     "state": self._residents.state(member),
+                    "note": member.note or None,
                     "http": member.http or None,
                     "address": member.listen[0] if member.listen else None,
                     "leader": member.node == leader,
@@ -386,7 +387,7 @@ class Face:
 
 
 def readable(epoch: Epoch) -> Epoch:
-    """The epoch as people see it: terms carry the leader's node id in their low digits."""
+    """The epoch as people see it: terms carry who made them in their low digits."""
     return Epoch(term_round(epoch.term), epoch.number)
 
 

@@ -57,6 +57,8 @@ class Follower:
         self._linger_s = linger_s
         self._held: dict[tuple[str, Epoch], Held] = {}
         self._active: dict[str, Epoch] = {}
+        self._latest: dict[str, Epoch] = {}
+        """The last that served, also where none does now, for as long as plans of that name are held."""
 
     def active(self, deployment: str) -> Prepare | None:
         """The order that brought the plan that serves here now."""
@@ -145,9 +147,11 @@ class Follower:
     def _activate(self, name: str, epoch: Epoch, now: float) -> Iterator[Effect]:
         held = self._held.get((name, epoch))
         before = self._active.get(name, NO_EPOCH)
-        if held is None or held.state != READY or epoch <= before:
+        outdated = epoch <= before or epoch < self._latest.get(name, NO_EPOCH)
+        if held is None or held.state != READY or outdated:
             return
-        self._active[name], held.drop_at = epoch, math.inf
+        self._active[name] = self._latest[name] = epoch
+        held.drop_at = math.inf
         yield SwitchTo(name, epoch)
         for other in [e for n, e in self._held if n == name and e < epoch]:
             if other == before:
@@ -176,4 +180,6 @@ class Follower:
             self.changed = True
             if self._active.get(name) == epoch:
                 del self._active[name]
+            if all(other != name for other, _ in self._held):
+                self._latest.pop(name, None)
             yield DropPlan(name, epoch)

@@ -10,12 +10,13 @@ business.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from edgepart.agent.control import (
     ALIVE,
     DEAD,
+    FLAPPING,
     LEAVING,
     LEFT,
     SUSPECT,
@@ -29,7 +30,8 @@ from edgepart.agent.control import (
     View,
     understands_leaving,
 )
-from edgepart.agent.dialing import Dialing, DialTiming
+from edgepart.agent.detection import Gaps, Timing
+from edgepart.agent.dialing import Dialing
 from edgepart.agent.events import (
     AddressesChanged,
     ConnectFailed,
@@ -46,93 +48,13 @@ from edgepart.agent.events import (
     Seen,
     Send,
 )
-from edgepart.agent.naming import unique_names as unique_names
+from edgepart.agent.flapping import Flapping
+from edgepart.agent.naming import unique_names
+from edgepart.agent.others import Facts, Peer, to_ask, verdict
 from edgepart.agent.refusals import AGAIN_S, Refusals
+from edgepart.agent.views import Views, shown
 
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Seconds of failure detection: shorter notices earlier and errs more often."""
-
-    heartbeat_s: float = 0.5
-    silent_s: float = 2.0
-    """A link that was silent for so long makes its device suspect; also the time for a first Hello."""
-    fresh_s: float = 1.2
-    """Only a device that was heard within this time is vouched for."""
-    confirm_s: float = 0.3
-    """With nobody to ask, or no answer, a suspect is dead after this."""
-    isolated_s: float = 1.0
-    """The same when all of several links broke together: the fault is likely here, so links get time to
-    return."""
-    ask_s: float = 0.1
-    """Others are asked again about a suspect this often."""
-    view_s: float = 5.0
-    """Views are sent this often even when nothing changed."""
-    late_s: float = 0.2
-    """Woken later than this, a device doubts itself: time that it slept through is no silence of others."""
-    most_slack_s: float = 2.0
-    """By so much at most own lateness widens `silent_s`."""
-    forget_s: float = 600.0
-    """The dead and the left are remembered for so long."""
-    dial: DialTiming = field(default_factory=DialTiming)
-
-    def __post_init__(self) -> None:
-        if not self.heartbeat_s < self.fresh_s < self.silent_s:
-            raise ValueError("timing: heartbeat_s < fresh_s < silent_s must hold")
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """This device, as it says Hello."""
-
-    node: str
-    name: str
-    boot: str
-    incarnation: int
-    """Larger than at any earlier start (the shell persists it)."""
-    listen: tuple[str, ...] = ()
-    http: str = ""
-    version: str = ""
-
-
-@dataclass(slots=True)
-class Peer:
-    """What is known of one other device."""
-
-    node: str
-    hello: Hello
-    status: str
-    linked: bool
-    """Frames can be sent."""
-    heard_at: float
-    since: float
-    """When `status` became what it is."""
-    ask_at: float = math.inf
-    opinions: dict[str, str] = field(default_factory=dict)
-    """Of the other members, since it is suspect."""
-    leaving: bool = False
-    """Whether this start of it is about to go."""
-
-    @property
-    def standing(self) -> str:
-        """As a member."""
-        return LEAVING if self.leaving and self.status == ALIVE else self.status
-
-
-def verdict(opinions: Iterable[str], *, out_of_patience: bool) -> str:
-    """What a suspect is, from the newest opinions of those that could be asked.
-
-    >>> verdict([SUSPECT, ALIVE], out_of_patience=True), verdict([SUSPECT], out_of_patience=False)
-    ('suspect', 'dead')
-    >>> verdict([], out_of_patience=False), verdict([], out_of_patience=True)
-    ('suspect', 'dead')
-    """
-    told = set(opinions)
-    if LEFT in told:
-        return LEFT
-    if ALIVE in told:
-        return SUSPECT
-    return DEAD if told or out_of_patience else SUSPECT
+__all__ = ["Facts", "Membership", "Peer", "Timing", "unique_names", "verdict"]
 
 
 class Membership:
@@ -144,13 +66,25 @@ class Membership:
         self.peers: dict[str, Peer] = {}
         self.refusals = Refusals(facts.version)
         self._dialing = Dialing(facts.node, self.timing.dial)
-        self._views: dict[str, View] = {}
+        self._views = Views(facts.node)
         self._claim = ("", 0, 0)  # leader, its term, the largest term seen
         self._beat_at = now
         self._view_at = now + self.timing.view_s
+        self._view_after = now
+        """No view before this."""
+        self._view_changed = False
         self._slack_s = 0.0
         self._due_at = self._settled_at = now
+        self._dirty = True
+        """Whether anything changed since all was settled."""
         self._leaving = self._left = False
+        self._flapping = Flapping(self.timing.flaps)
+        self._members: tuple[Member, ...] | None = None
+        self._alive: list[str] | None = None
+        self._alive_set: frozenset[str] | None = None
+        self._suspects: dict[str, Peer] = {}
+        self._silent_at = math.inf
+        """Nobody was silent for too long before this."""
         self._told: tuple[Member, ...] = self.members()
         self._shown: tuple[Sighting, ...] = self._sightings()
 
@@ -158,40 +92,59 @@ class Membership:
 
     def members(self) -> tuple[Member, ...]:
         """Who is in, this device included, sorted by node id; suspects stay in until it is settled."""
+        if self._members is None:
+            self._members = self._who_is_in()
+        return self._members
+
+    def _who_is_in(self) -> tuple[Member, ...]:
+        inside = [peer for peer in self.peers.values() if peer.status in (ALIVE, SUSPECT)]
         me = self.facts
+        names = unique_names([(me.node, me.name), *((peer.node, peer.hello.name) for peer in inside)])
         mine = LEAVING if self._leaving else ALIVE
-        rows = [(me.node, me.name, me.boot, mine, me.listen, me.http, me.version)]
-        for peer in self.peers.values():
-            if peer.status in (ALIVE, SUSPECT):
-                hello = peer.hello
-                rows.append(
-                    (
-                        peer.node,
-                        hello.name,
-                        hello.boot,
-                        peer.standing,
-                        hello.listen,
-                        hello.http,
-                        hello.version,
-                    )
-                )
-        names = unique_names((row[0], row[1]) for row in rows)
-        return tuple(Member(row[0], names[row[0]], *row[2:]) for row in sorted(rows))
+        rows = [Member(me.node, names[me.node], me.boot, mine, me.listen, me.http, me.version)]
+        for peer in inside:
+            node, hello, status, note = peer.node, peer.hello, peer.standing, ""
+            if status == ALIVE and self._flapping and (note := self._flapping.why(node, self._settled_at)):
+                status = FLAPPING
+            row = Member(node, names[node], hello.boot, status, hello.listen, hello.http, hello.version, note)
+            rows.append(row)
+        return tuple(sorted(rows, key=lambda member: member.node))
 
     def alive(self) -> list[str]:
-        """The other members that were heard and can be sent to, sorted."""
-        return sorted(node for node, peer in self.peers.items() if peer.status == ALIVE)
+        """The other members that were heard and can be sent to, sorted; not to be changed."""
+        if self._alive is None:
+            self._alive = sorted(node for node, peer in self.peers.items() if peer.status == ALIVE)
+        return self._alive
+
+    def _heard_now(self) -> frozenset[str]:
+        if self._alive_set is None:
+            self._alive_set = frozenset(self.alive())
+        return self._alive_set
+
+    def _changed(self) -> None:
+        """Of some device, or this one, anything that others or members() show."""
+        self._dirty = True
+        self._members = self._alive = self._alive_set = None
+        self._views.outdated()
+
+    def _turn(self, peer: Peer, status: str, now: float) -> None:
+        """Its status is another one from now on."""
+        peer.status = status
+        self._suspects.pop(peer.node, None)
+        if status == SUSPECT:
+            self._suspects[peer.node] = peer
+        self._silent_at = min(self._silent_at, now)  # to be looked at again
+        self._view_changed = True
+        self._changed()
 
     def broken_links(self) -> frozenset[tuple[str, str]]:
         """Pairs of members of which at least one cannot reach the other, smaller id first."""
-        me = self.facts.node
-        inside = {member.node for member in self.members()}
-        pairs = {(me, peer.node) for peer in self.peers.values() if peer.status == SUSPECT}
-        for node in self.alive():
-            if node in self._views:
-                reached = {s.node for s in self._views[node].sightings if s.status == ALIVE}
-                pairs |= {(node, other) for other in inside - reached - {me, node}}
-        return frozenset((min(pair), max(pair)) for pair in pairs)
+        inside = [member.node for member in self.members()]
+        return self._views.broken_links(inside, self.alive(), self._suspects)
+
+    def seen_otherwise(self) -> bool:
+        """Whether any member's view has changed since this was asked last."""
+        return self._views.changed()
 
     def announce(self, leader: str, term: int, seen_term: int, now: float) -> None:
         """What heartbeats say of the leader from now on; news is sent at once."""
@@ -201,16 +154,19 @@ class Membership:
 
     def wake_at(self) -> float:
         """When `wake` wants to be called; inf when never again."""
-        if self._left:
-            return math.inf
-        times = [self._beat_at, self._view_at, self._dialing.wake_at()]
-        for peer in self.peers.values():
-            if peer.status in (ALIVE, ""):
-                times.append(peer.heard_at + self._silent_s())
-            elif peer.status == SUSPECT:
-                times.append(peer.ask_at)
-                if (patience_ends_at := peer.since + self._patience_s()) > self._settled_at:
-                    times.append(patience_ends_at)
+        return math.inf if self._left else self._due_at
+
+    def _next(self) -> float:
+        times = [self._beat_at, self._view_at, self._silent_at, self._dialing.wake_at()]
+        if self._flapping:
+            times.append(self._flapping.wake_at(self._settled_at))
+        if self._view_changed:
+            times.append(self._view_after)
+        patience_s = self._patience_s() if self._suspects else 0.0
+        for peer in self._suspects.values():
+            times.append(peer.ask_at)
+            if (patience_ends_at := peer.since + patience_s) > self._settled_at:
+                times.append(patience_ends_at)
         return min(times)
 
     # Events
@@ -220,6 +176,7 @@ class Membership:
         if self._left:
             return []
         self._doubt_self(now)
+        self._dirty = True
         effects: list[Effect] = []
         match event:
             case LinkUp(node, via):
@@ -232,11 +189,13 @@ class Membership:
                 self._dialing.hint(node, addresses, now, lasting=lasting)
             case AddressesChanged(listen, http):
                 self.facts = replace(self.facts, listen=listen, http=http)
+                self._changed()
                 effects += (Send(p.node, self._hello(reply=True)) for p in self.peers.values() if p.linked)
             case Received(node, message):
                 effects += self._received(node, message, now)
             case LeaveAnnounced():
                 self._leaving = True
+                self._changed()
                 effects += (Send(node, Leaving(self.facts.boot)) for node in self._told_of_leaving())
             case LeaveRequested():
                 return self._leave()
@@ -244,10 +203,20 @@ class Membership:
 
     def wake(self, now: float) -> list[Effect]:
         """Do what is due."""
-        if self._left:
+        if self._left or (not self._dirty and now < self._due_at):
             return []
         self._doubt_self(now)
         return self._settle(now)
+
+    def hears(self, node: str, now: float) -> bool:
+        """A frame came that says nothing new of its sender. False where there is more to do about that than to note
+        it; nothing is noted then."""
+        peer = self.peers.get(node)
+        if peer is None or peer.status != ALIVE or not peer.linked or self._dirty or now >= self._due_at:
+            return False
+        peer.gaps.note(now - peer.heard_at)
+        peer.heard_at = now
+        return True
 
     def _link_up(self, node: str, via: str, now: float) -> Iterator[Effect]:
         self._dialing.linked(node, via)
@@ -256,12 +225,17 @@ class Membership:
             return
         peer = self.peers.get(node)
         if peer is None:
-            peer = self.peers[node] = Peer(node, Hello(node, "", "", 0, (), "", ""), "", True, now, now)
+            peer = self.peers[node] = self._new(Hello(node, "", "", 0, (), "", ""), now)
+            peer.linked = True
         if not peer.linked:
             peer.linked = True
-            if peer.status in ("", DEAD, LEFT):  # it has `silent_s` to say Hello
-                peer.status, peer.since, peer.heard_at = "", now, now
+            if peer.status in ("", DEAD, LEFT):  # it has `hello_s` to say Hello
+                self._turn(peer, "", now)
+                peer.since = peer.heard_at = now
         yield Send(node, self._hello(reply=False))
+
+    def _new(self, hello: Hello, now: float) -> Peer:
+        return Peer(hello.node, hello, "", False, now, now, Gaps(self.timing.silence))
 
     def _link_down(self, node: str, now: float) -> Iterator[Effect]:
         self._dialing.unlinked(node, now)
@@ -275,14 +249,15 @@ class Membership:
             yield from self._suspect(peer, now)
 
     def _suspect(self, peer: Peer, now: float) -> Iterator[Effect]:
-        peer.status, peer.since, peer.opinions = SUSPECT, now, {}
+        self._turn(peer, SUSPECT, now)
+        peer.since, peer.opinions = now, {}
         self._dialing.dial_soon(peer.node, now)
         yield from self._ask(peer, now)
 
     def _ask(self, peer: Peer, now: float) -> Iterator[Effect]:
         calm = now - peer.since > 10 * self.timing.ask_s  # someone vouches for it: no hurry any more
         peer.ask_at = now + (self.timing.heartbeat_s if calm else self.timing.ask_s)
-        for node in self.alive():
+        for node in to_ask(self.facts.node, peer.node, self.alive()):
             yield Send(node, AskAbout(peer.node))
 
     # Messages
@@ -298,9 +273,11 @@ class Membership:
             case Heartbeat(boot, incarnation):
                 if boot != peer.hello.boot:
                     return  # from before its restart
-                peer.hello = replace(peer.hello, incarnation=max(incarnation, peer.hello.incarnation))
+                if incarnation > peer.hello.incarnation:
+                    peer.hello = replace(peer.hello, incarnation=incarnation)
             case Leaving(boot):
                 peer.leaving |= boot == peer.hello.boot
+                self._changed()
             case Goodbye():
                 self._gone(peer, LEFT, now)
                 yield Disconnect(node, "it left")
@@ -315,9 +292,12 @@ class Membership:
         self._heard(peer, now)
 
     def _heard(self, peer: Peer, now: float) -> None:
+        if peer.linked:
+            peer.gaps.note(now - peer.heard_at)
         peer.heard_at = now
         if peer.status == SUSPECT and peer.linked:
-            peer.status, peer.since, peer.ask_at = ALIVE, now, math.inf
+            self._turn(peer, ALIVE, now)
+            peer.since, peer.ask_at = now, math.inf
         elif not peer.linked:
             self._dialing.hint(peer.node, peer.hello.listen, now)
 
@@ -332,25 +312,32 @@ class Membership:
         if peer is not None and peer.status == LEFT and peer.hello.boot == hello.boot:
             return
         if peer is None:
-            peer = self.peers[node] = Peer(node, hello, "", False, now, now)
+            peer = self.peers[node] = self._new(hello, now)
         news = peer.hello.boot != hello.boot or peer.status != ALIVE
         peer.leaving &= peer.hello.boot == hello.boot
+        if peer.hello.boot not in ("", hello.boot) and not peer.counted:
+            self._flapping.lost(node, now)
+            peer.counted = True
         peer.hello, peer.heard_at = hello, now
+        if news:
+            self._changed()
         self._dialing.moved(node, hello.listen, now)
         if not peer.linked:
             if not self._dialing.knows(node):
                 return
             if peer.status in (DEAD, LEFT):
-                peer.status, peer.since = "", now
+                self._turn(peer, "", now)
+                peer.since = now
             self._dialing.dial_soon(node, now)
             return
         if not hello.reply:
             yield Send(node, self._hello(reply=True))
         self._dialing.linked(node, "")
-        peer.status, peer.ask_at = ALIVE, math.inf
+        peer.ask_at, peer.counted = math.inf, False
         if news:
-            peer.since = now
-            self._views.pop(node, None)
+            self._turn(peer, ALIVE, now)
+            peer.since, peer.gaps = now, Gaps(self.timing.silence)
+            self._views.forget(node)
         yield Send(node, self._beat())
         yield Send(node, View(self._sightings()))
         if self._leaving and understands_leaving(hello.version):
@@ -365,7 +352,8 @@ class Membership:
         if not hello.reply:
             yield Send(node, self._hello(reply=True))
         if peer.status != "":
-            peer.status, peer.since = "", now
+            self._turn(peer, "", now)
+            peer.since = now
         peer.hello, peer.heard_at = replace(hello, boot=""), now
 
     def expel(self, node: str, now: float) -> list[Effect]:
@@ -377,8 +365,10 @@ class Membership:
         return [Disconnect(node, "it was removed from the cluster"), *self._settle(now)]
 
     def _viewed(self, sender: str, view: View, now: float) -> Iterator[Effect]:
-        self._views[sender] = view
-        for s in view.sightings:
+        self._views.take(sender, view)
+        alive = self._heard_now()
+        news = [s for s in view.sightings if s.node not in alive or s.status != ALIVE]
+        for s in news:
             if s.node == self.facts.node:
                 outdated = s.incarnation > self.facts.incarnation
                 if outdated or (s.status in (DEAD, LEFT) and s.incarnation == self.facts.incarnation):
@@ -412,75 +402,96 @@ class Membership:
                     peer.since = min(now, peer.since + late_s)
             self._slack_s = min(max(self._slack_s, late_s), self.timing.most_slack_s)
 
-    def _silent_s(self) -> float:
-        return self.timing.silent_s + self._slack_s
-
     def _patience_s(self) -> float:
-        suspects = sum(peer.status == SUSPECT for peer in self.peers.values())
-        isolated = suspects > 1 and not self.alive()
+        isolated = len(self._suspects) > 1 and not self.alive()
         return self.timing.isolated_s if isolated else self.timing.confirm_s
 
     def _settle(self, now: float) -> list[Effect]:
         """What time brings, then what has to be told about all that changed."""
-        effects: list[Effect] = list(self._silences(now))
-        effects += self._verdicts(now)
+        effects: list[Effect] = []
+        if now >= min(self._silent_at, self._beat_at):
+            effects += self._silences(now)
+            self._silent_at = self._next_silence()
+        if self._suspects:
+            effects += self._verdicts(now)
         effects += self._dialing.wake(now)
         if now >= self._beat_at:
-            leader, term, seen = self._claim
-            beat = Heartbeat(self.facts.boot, self.facts.incarnation, seen, leader, term)
+            beat = self._beat()
             effects += [
                 Send(n, beat) for n, p in self.peers.items() if p.linked and p.status in (ALIVE, SUSPECT)
             ]
             self._beat_at = now + self.timing.heartbeat_s
             self._slack_s *= 0.97  # a stall is forgotten in about a minute
-        effects += self._tell(now)
+        if self._flapping and self._flapping.wake_at(self._settled_at) <= now:
+            self._changed()
         self._settled_at = now
-        self._due_at = self.wake_at()
+        effects += self._tell(now)
+        self._dirty = False
+        self._due_at = self._next()
         return effects
 
     def _silences(self, now: float) -> Iterator[Effect]:
         for peer in list(self.peers.values()):
-            if peer.status == ALIVE and now >= peer.heard_at + self._silent_s():
+            if peer.status == ALIVE and now >= peer.heard_at + peer.gaps.bound_s + self._slack_s:
                 yield from self._suspect(peer, now)
-            elif peer.status == "" and now >= peer.heard_at + self._silent_s():
+            elif peer.status == "" and now >= peer.heard_at + self.timing.hello_s + self._slack_s:
                 del self.peers[peer.node]
                 self._dialing.unlinked(peer.node, now)
                 yield Disconnect(peer.node, self.refusals.why(peer.node) or "it did not say Hello")
             elif peer.status in (DEAD, LEFT) and now - peer.since >= self.timing.forget_s:
                 del self.peers[peer.node]
 
+    def _next_silence(self) -> float:
+        """When the next device would be silent for too long, or have to be forgotten."""
+        slack_s, at = self._slack_s, math.inf
+        for peer in self.peers.values():
+            if peer.status == ALIVE:
+                at = min(at, peer.heard_at + peer.gaps.bound_s + slack_s)
+            elif peer.status == "":
+                at = min(at, peer.heard_at + self.timing.hello_s + slack_s)
+        return at
+
     def _verdicts(self, now: float) -> Iterator[Effect]:
-        for peer in list(self.peers.values()):
-            if peer.status != SUSPECT:
-                continue
-            alive = set(self.alive())
+        alive = self._heard_now()  # suspects are none of them
+        for peer in list(self._suspects.values()):
             told = [status for node, status in peer.opinions.items() if node in alive]
             status = verdict(told, out_of_patience=now >= peer.since + self._patience_s())
             if status != SUSPECT:
+                if told and status == DEAD:  # else the fault may be here
+                    self._flapping.lost(peer.node, now)
+                    peer.counted = True
                 self._gone(peer, status, now)
                 yield Disconnect(peer.node, f"it is {status}")
             elif now >= peer.ask_at:
                 yield from self._ask(peer, now)
 
     def _gone(self, peer: Peer, status: str, now: float) -> None:
-        peer.status, peer.since, peer.linked, peer.ask_at = status, now, False, math.inf
-        self._views.pop(peer.node, None)
+        self._turn(peer, status, now)
+        peer.since, peer.linked, peer.ask_at = now, False, math.inf
+        self._views.forget(peer.node)
         if status == LEFT:
+            peer.counted = True
             self._dialing.forget(peer.node)
         else:
             self._dialing.unlinked(peer.node, now)
 
     def _tell(self, now: float) -> Iterator[Effect]:
-        members, sightings = self.members(), self._sightings()
-        if members != self._told:
-            self._told = members
+        members = self.members()
+        if members is not self._told and members != self._told:
             yield MembersChanged(members)
-        if now >= self._view_at or [(s.node, s.status) for s in sightings] != [
-            (s.node, s.status) for s in self._shown
-        ]:
-            self._shown, self._view_at = sightings, now + self.timing.view_s
+        self._told = members
+        due = now >= self._view_at
+        if not due and not (self._view_changed and now >= self._view_after):
+            return
+        self._view_changed = False
+        sightings = self._sightings()
+        if due or shown(sightings) != shown(self._shown):
+            timing = self.timing
+            self._shown, self._view_after = sightings, now + timing.view_gap_s
+            self._view_at = now + max(timing.view_s, timing.view_each_s * len(members))
+            view = View(sightings)
             for node in self.alive():
-                yield Send(node, View(sightings))
+                yield Send(node, view)
 
     # Small things
 

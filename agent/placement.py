@@ -5,10 +5,10 @@ Facts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
-from edgepart.agent.control import DRAINED, FAILED, LEAVING, READY, Holding, Prepare, Report
+from edgepart.agent.control import DRAINED, FAILED, FLAPPING, LEAVING, READY, Holding, Prepare, Report
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.events import PlanKey
 from edgepart.agent.messages import Epoch
@@ -38,6 +38,8 @@ class World:
     """Plans that members keep ready for losses, of every deployment."""
     apart: frozenset[tuple[str, str]] = frozenset()
     """Pairs of members that have lost each other for a while, though others reach both."""
+    unsteady: frozenset[str] = frozenset()
+    """Those that come and go, and are to be left."""
 
     @property
     def nodes(self) -> list[str]:
@@ -46,12 +48,17 @@ class World:
     @property
     def leaving(self) -> frozenset[str]:
         """Those that serve until they are not needed any more."""
-        return frozenset(m.node for m in self.cluster.members if m.status in (LEAVING, DRAINED))
+        return self.unsteady | {m.node for m in self.cluster.members if m.status in (LEAVING, DRAINED)}
 
     @property
     def staying(self) -> list[str]:
         """Those that what must not get lost is kept on."""
         return [member.node for member in self.cluster.members if member.status != DRAINED]
+
+    def doing_without(self, used: Collection[str]) -> World:
+        """The same, for a deployment that can do with these devices: those that come and go are to be left."""
+        flapping = {m.node for m in self.cluster.members if m.status == FLAPPING}
+        return replace(self, unsteady=frozenset(flapping.difference(used))) if flapping else self
 
     def holding(self, node: str, deployment: str, epoch: Epoch) -> Holding | None:
         for holding in self.reports[node].holdings if node in self.reports else ():
@@ -108,6 +115,14 @@ class Placement:
             return node in world.nodes and (holding is None or holding.state != FAILED)
 
         return all(map(fine, self.nodes))
+
+    def is_overtaken(self, world: World) -> bool:
+        """Whether a member serves a later epoch, and so will never take this one."""
+        return any(
+            holding.deployment == self.order.deployment and holding.active and holding.epoch > self.epoch
+            for report in world.reports.values()
+            for holding in report.holdings
+        )
 
     def loses(self, world: World) -> bool:
         """Whether one of its devices leaves, or two of them do not reach each other any more."""

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from edgepart.agent.control import ALIVE, Card, Deployment, Profile
+from edgepart.agent.control import ALIVE, FLAPPING, Card, Deployment, Profile
 from edgepart.agent.events import ComputePlan, Member, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.refining import RefiningTiming
 
@@ -55,12 +55,17 @@ class Cluster:
 
 def usable(cluster: Cluster, deployment: Deployment, avoided: Collection[str]) -> list[Member]:
     """The members that may get a program: alive, measured, chosen by the user, and all linked with each
-    other."""
+    other. Those that come and go only where there are no others."""
+    steady = _usable(cluster, deployment, avoided, ALIVE)
+    return steady or _usable(cluster, deployment, avoided, FLAPPING)
+
+
+def _usable(cluster: Cluster, deployment: Deployment, avoided: Collection[str], status: str) -> list[Member]:
     chosen = deployment.options.devices
     rows = [
         member
         for member in cluster.members
-        if member.status == ALIVE
+        if member.status == status
         and member.node in cluster.cards
         and member.node not in avoided
         and (not chosen or member.name in chosen)

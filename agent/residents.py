@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from edgepart.agent import events
-from edgepart.agent.control import ALIVE, DRAINED, DRAINS, IN, REMOVED, REMOVING, Drain
+from edgepart.agent.control import ALIVE, DRAINED, DRAINS, FLAPPING, IN, REMOVED, REMOVING, Drain
 from edgepart.agent.core import Core
 from edgepart.agent.gateway.node import Progress
 from edgepart.agent.versions import bare, understands
@@ -56,7 +56,7 @@ class Residents:
     def state(self, member: events.Member) -> str:
         """As people see it: its status, or that it is drained."""
         state = self._core.draining.map.state(member.node)
-        return member.status if state == IN or member.status != ALIVE else state
+        return member.status if state == IN or member.status not in (ALIVE, FLAPPING) else state
 
     def drains(self) -> list[dict[str, Any]]:
         """Devices that are drained, or being removed."""

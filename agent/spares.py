@@ -42,9 +42,9 @@ class Spares:
         return any(not placement.is_ready(world) for placement in self)
 
     def give_up(self, world: World) -> None:
-        """Those that cannot run."""
+        """Those that cannot run, or that another leader's plan has left behind."""
         for lost, placement in list(self._kept.items()):
-            if not placement.can_run(world):
+            if not placement.can_run(world) or placement.is_overtaken(world):
                 self.drop(lost)
 
     def drop(self, lost: str | None = None) -> None:

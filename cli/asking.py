@@ -172,6 +172,9 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
     for text in (disk.get("trouble"), *(disk.get("damaged") or ())):
         if text:
             parts.append(Text(f"\n{text}", style="red"))
+    for member in document.get("members", ()):
+        if member.get("note"):
+            parts.append(Text(f"\n{member['name']}: {member['note']}", style="yellow"))
     for card in document.get("deployments", ()):
         if card.get("note"):
             parts.append(Text(f"\n{card['name']}: {card['note']}", style="yellow"))

@@ -219,13 +219,15 @@ class LocalCluster:
             raise ClusterError(f"{url} does not answer: {error}") from error
 
     def wait_for_members(self, count: int, timeout_s: float = 60) -> None:
-        """Until every living agent sees `count` living members, all of them measured, and the same leader."""
+        """Until every living agent sees `count` living members, flapping ones too, all of them measured, and the same
+        leader."""
 
         def settled() -> bool:
             seen = [self.status(agent) for agent in self.living]
             return len({view["leader"] for view in seen}) == 1 and all(
                 view["leader"]
-                and sum(m["state"] == "alive" and m["measured"] for m in view["members"]) == count
+                and sum(m["state"] in ("alive", "flapping") and m["measured"] for m in view["members"])
+                == count
                 for view in seen
             )
 

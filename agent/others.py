@@ -1,0 +1,85 @@
+"""How this device says Hello, what it knows of another one, and what becomes of a suspect. Facts and rules, without I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from zlib import crc32
+
+from edgepart.agent.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello
+from edgepart.agent.detection import Gaps
+
+ASKED = 8
+"""Members that are asked about a suspect at most: more confirm no better, and many suspects in a large cluster would make
+more questions than its network carries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """This device, as it says Hello."""
+
+    node: str
+    name: str
+    boot: str
+    incarnation: int
+    """Larger than at any earlier start (the shell persists it)."""
+    listen: tuple[str, ...] = ()
+    http: str = ""
+    version: str = ""
+
+
+@dataclass(slots=True)
+class Peer:
+    """What is known of one other device."""
+
+    node: str
+    hello: Hello
+    status: str
+    linked: bool
+    """Frames can be sent."""
+    heard_at: float
+    since: float
+    """When `status` became what it is."""
+    gaps: Gaps
+    """Between its frames, on this link."""
+    ask_at: float = math.inf
+    opinions: dict[str, str] = field(default_factory=dict)
+    """Of the other members, since it is suspect."""
+    leaving: bool = False
+    """Whether this start of it is about to go."""
+    counted: bool = False
+    """Whether its last loss is known to flapping.py, or was none, as it left on purpose."""
+
+    @property
+    def standing(self) -> str:
+        """As a member."""
+        return LEAVING if self.leaving and self.status == ALIVE else self.status
+
+
+def to_ask(me: str, about: str, alive: list[str]) -> list[str]:
+    """Whom `me` asks about a suspect: all that are alive; of many some, others for each suspect and each that asks.
+
+    >>> to_ask("a", "b", ["c", "d"])
+    ['c', 'd']
+    """
+    if len(alive) <= ASKED:
+        return alive
+    first = crc32(f"{me}{about}".encode()) % len(alive)
+    return (alive + alive)[first : first + ASKED]
+
+
+def verdict(opinions: Iterable[str], *, out_of_patience: bool) -> str:
+    """What a suspect is, from the newest opinions of those that could be asked.
+
+    >>> verdict([SUSPECT, ALIVE], out_of_patience=True), verdict([SUSPECT], out_of_patience=False)
+    ('suspect', 'dead')
+    >>> verdict([], out_of_patience=False), verdict([], out_of_patience=True)
+    ('suspect', 'dead')
+    """
+    told = set(opinions)
+    if LEFT in told:
+        return LEFT
+    if ALIVE in told:
+        return SUSPECT
+    return DEAD if told or out_of_patience else SUSPECT
