@@ -8,7 +8,7 @@ import random
 import pytest
 
 from edgepart.agent.events import UndeployRequested
-from tests.agent.simnet import SimNet
+from tests.simulation.cluster import SimNet
 
 SEEDS_EACH = 6
 
@@ -56,7 +56,8 @@ def play(seed: int, lossy: float) -> SimNet:
         if net.running:
             wants(net, rng)
     net.heal()
-    net.start(*[node for node, box in net.boxes.items() if box.core is None])
+    if off := [node for node, box in net.boxes.items() if box.core is None]:
+        net.start(*off)
     net.until(lambda: not net.settled_faults(), 30)
     return net
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgepart.agent.events import ComputePlan, DriftMeasured, UndeployRequested
-from tests.agent.simnet import SimNet, node_id
 from tests.agent.test_cluster_stories import calm
+from tests.simulation.cluster import SimNet, node_id
 
 A, B, C = map(node_id, range(1, 4))
 

@@ -9,7 +9,7 @@ from edgepart.agent.control import LOADING
 from edgepart.agent.events import BindingWanted, ComputePlan, UndeployRequested
 from edgepart.agent.messages import DeployOptions
 from edgepart.agent.variants import MAX_WISHES
-from tests.agent.simnet import SimNet, node_id
+from tests.simulation.cluster import SimNet, node_id
 
 A, B, C, D = map(node_id, range(1, 5))
 
@@ -252,7 +252,7 @@ def test_a_new_shape_in_every_request_is_bounded() -> None:
         shapes = rows(2 + number)
         net.at(
             began + number * 0.05,
-            lambda s=shapes: net.give(net.boxes[C], BindingWanted("net", version, s)),  # type: ignore[misc]
+            lambda s=shapes: net.give(net.boxes[C], BindingWanted("net", version, s)),
         )
     pending = 0
     for _ in range(200):

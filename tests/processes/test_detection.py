@@ -1,0 +1,49 @@
+"""A process that falls silent is gone until it speaks again; one that comes and goes is a member that plans do without."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from edgepart.cli.local import LocalAgent, LocalCluster
+
+pytestmark = pytest.mark.processes
+
+
+def member(cluster: LocalCluster, agent: LocalAgent, of: LocalAgent) -> dict[str, Any]:
+    """How `of` sees `agent`; {} where it does not."""
+    seen: list[dict[str, Any]] = cluster.status(of)["members"]
+    return next((row for row in seen if row["name"] == agent.name), {})
+
+
+def test_a_frozen_process_is_out_and_comes_back(victims: LocalCluster) -> None:
+    leader = victims.agents[victims.status()["leader"]]
+    others = [agent for agent in victims.living if agent is not leader]
+    leader.signal(signal.SIGSTOP)
+    try:
+        for agent in others:
+            victims.wait(lambda agent=agent: not member(victims, leader, agent), f"{agent.name} to miss it")
+        victims.wait(
+            lambda: len({victims.status(agent)["leader"] for agent in others} - {None, leader.name}) == 1,
+            "another leader",
+        )
+    finally:
+        leader.signal(signal.SIGCONT)
+    victims.wait_for_members(3)
+
+
+def test_one_that_dies_again_and_again_stays_a_member_that_is_not_planned_with(victims: LocalCluster) -> None:
+    flapping, watching = victims.agents["c"], victims.agents["b"]
+    for _ in range(3):
+        flapping.kill()
+        victims.wait(lambda: not member(victims, flapping, watching), "it to be missed")
+        flapping.start()
+        victims.wait_for_members(3)
+    seen = member(victims, flapping, watching)
+    assert seen["state"] == "flapping"
+    assert "times lately: plans do without it for 10 s" in seen["note"]
+    told = {row["name"]: row["note"] for row in watching.type("status")["members"]}
+    assert told == {"a": None, "b": None, "c": seen["note"]}
+    victims.wait(lambda: member(victims, flapping, watching)["state"] == "alive", "the wait to be over")

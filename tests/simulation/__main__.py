@@ -1,0 +1,108 @@
+"""`python -m tests.simulation`: many seeds, or one with its trace; or a large cluster that loses a third of itself."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from tests.simulation.play import Outcome, play
+from tests.simulation.third import lose_a_third
+from tests.simulation.trace import Broken, Trace
+
+CHUNK = 10
+"""Seeds that a process plays at a time."""
+
+
+def attempt(seeds: Iterable[int], agents: int) -> list[Outcome | str]:
+    """What each seed gave, or why it failed."""
+    found: list[Outcome | str] = []
+    for seed in seeds:
+        trace = Trace()
+        try:
+            found.append(play(seed, agents, trace))
+        except Broken as error:
+            again = f"python -m tests.simulation --seed {seed} --agents {agents} --trace"
+            found.append("\n".join([*trace.lines[-25:], str(error), f"again: {again}"]))
+    return found
+
+
+def many(seeds: range, agents: int, processes: int) -> Iterator[Outcome | str]:
+    chunks = [seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK)]
+    work = partial(attempt, agents=agents)
+    if processes == 1:
+        yield from chain.from_iterable(map(work, chunks))
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from chain.from_iterable(pool.map(work, chunks))
+
+
+def summary(outcomes: list[Outcome], failures: list[str], agents: int, took_s: float) -> dict[str, object]:
+    settled = sorted(outcome.settled_s for outcome in outcomes) or [0.0]
+    return {
+        "agents": agents,
+        "seeds": len(outcomes) + len(failures),
+        "failed_seeds": len(failures),
+        "settled_s_median": round(statistics.median(settled), 2),
+        "settled_s_p99": round(settled[int(len(settled) * 0.99)], 2) if len(settled) > 1 else settled[0],
+        "settled_s_max": round(settled[-1], 2),
+        "virtual_s": round(sum(o.virtual_s for o in outcomes), 1),
+        "messages": sum(o.messages for o in outcomes),
+        "requests_answered": sum(o.answered for o in outcomes),
+        "requests_failed_after_their_deadline": sum(o.failed for o in outcomes),
+        "requests_refused": sum(o.refused for o in outcomes),
+        "requests_whose_gateway_died": sum(o.orphaned for o in outcomes),
+        "replays": sum(o.replays for o in outcomes),
+        "took_s": round(took_s, 1),
+    }
+
+
+def show(table: dict[str, object], path: Path | None) -> None:
+    for name, value in table.items():
+        print(f"{name.replace('_', ' '):40} {value}")
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(table, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--agents", type=int, default=5)
+    parser.add_argument("--seed", type=int, help="this one only")
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--trace", action="store_true", help="show all that happens, messages too")
+    parser.add_argument(
+        "--third", action="store_true", help="--agents find each other, and lose a third at once"
+    )
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    if asked.third:
+        show(lose_a_third(asked.agents, asked.seed or 0), asked.json)
+        return
+    if asked.seed is not None:
+        trace = Trace(print if asked.trace else None)
+        show(asdict(play(asked.seed, asked.agents, trace)), asked.json)
+        return
+    began, outcomes, failures = time.monotonic(), [], []
+    for found in many(range(asked.first, asked.first + asked.seeds), asked.agents, asked.processes):
+        if isinstance(found, str):
+            failures.append(found)
+            print(found, end="\n\n", file=sys.stderr, flush=True)
+        else:
+            outcomes.append(found)
+    show(summary(outcomes, failures, asked.agents, time.monotonic() - began), asked.json)
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""One simulated device: its disk and its clock, and while it runs its core and what its shell has."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edgepart.agent.core import Core
+from edgepart.agent.events import LoadPlan
+from edgepart.agent.messages import Epoch
+from tests.simulation.clients import Device
+from tests.simulation.disk import Disk
+from tests.simulation.network import Link
+
+
+@dataclass
+class Box:
+    node: str
+    disk: Disk = field(default_factory=Disk)
+    core: Core | None = None
+    device: Device | None = None
+    life: int = 0
+    boot: str = ""
+    linked: dict[str, Link] = field(default_factory=dict)
+    """Links that its core knows to be up."""
+    plans: dict[tuple[str, Epoch], LoadPlan] = field(default_factory=dict)
+    loaded: set[tuple[str, Epoch]] = field(default_factory=set)
+    active: dict[str, Epoch] = field(default_factory=dict)
+    latest: dict[str, Epoch] = field(default_factory=dict)
+    """By deployment, the last epoch that was ever active in this life."""
+    members: frozenset[str] = frozenset()
+    # Faults
+    stalled_until: float = 0.0
+    waiting: deque[Callable[[], None]] = field(default_factory=deque)
+    """What comes while it is stalled."""
+    lag_s: float = 0.0
+    """So long after it came, a slow box looks at anything."""
+    busy_until: float = 0.0
+    fuse: int = -1
+    """After so many effects of the next event it dies; -1: it does not."""
+    disturbed_at: float = -1e9
+    """When it was stalled, cut off or started last, in the network's time."""
+    # Its clock, which only has to go forwards
+    offset_s: float = 0.0
+    rate: float = 1.0
+    woken_at: float = -1.0
+    spins: int = 0
+
+    def clock(self, now: float) -> float:
+        return self.offset_s + self.rate * now
+
+    def when(self, local: float) -> float:
+        """The network's time at which its clock shows that."""
+        return (local - self.offset_s) / self.rate

@@ -1,0 +1,464 @@
+"""A simulated cluster: boxes, the network between them, and all that can happen to both."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import permutations, product
+from typing import Any
+
+from edgepart.agent.bindings import Shapes, variant_name
+from edgepart.agent.control import DRAINS, LEAVES, Deployment, Standing
+from edgepart.agent.core import Core
+from edgepart.agent.events import (
+    BindingWanted,
+    CardReady,
+    ComputePlan,
+    ConnectFailed,
+    DeployRequested,
+    Effect,
+    Event,
+    LeaveAnnounced,
+    LeaveRequested,
+    LinkDown,
+    LinkUp,
+    ModelsStored,
+    Received,
+    Seen,
+)
+from edgepart.agent.membership import Facts
+from edgepart.agent.messages import DeployOptions, Epoch
+from tests.simulation import shell
+from tests.simulation.box import Box
+from tests.simulation.clients import Device, Ledger
+from tests.simulation.disk import MODEL, Disk
+from tests.simulation.invariants import GHOST_S, Invariants
+from tests.simulation.network import Link, Network
+from tests.simulation.trace import Broken, Trace, short
+
+VERSION = f"0.1.0+traces.{LEAVES}.{DRAINS}"
+
+
+def node_id(number: int) -> str:
+    return f"{number:016x}"
+
+
+class SimNet:
+    """`lossy`: the share of control messages that vanish, come twice or come late, which TCP never does."""
+
+    def __init__(
+        self,
+        count: int,
+        seed: int = 0,
+        *,
+        lossy: float = 0.0,
+        trace: Trace | None = None,
+        skewed: bool = False,
+    ) -> None:
+        """`skewed`: every box has a clock of its own."""
+        self.network = Network(seed, lossy=lossy)
+        self.random: random.Random = self.network.random
+        self.boxes = {node_id(n): Box(node_id(n)) for n in range(1, count + 1)}
+        for box in self.boxes.values() if skewed else ():
+            box.offset_s, box.rate = self.random.uniform(0, 1e6), self.random.uniform(0.97, 1.03)
+        self.trace = trace or Trace()
+        self.invariants = Invariants()
+        self.ledger = Ledger()
+        self.standings: dict[str, Standing] = {}
+        self.refused: list[tuple[str, Standing]] = []
+        """Node that was told, and what."""
+        self.versions: dict[str, str] = {}
+        """What boxes call themselves, by node, where it is not VERSION."""
+        self.discharged: list[str] = []
+        """Nodes that learnt that they were removed, once for each start."""
+        self.computed = 0
+        self.changes = 0
+        """Grows whenever some shell had something to do."""
+        self.load_error: Callable[[str], str] = lambda node: ""
+        self.plan_error: Callable[[ComputePlan], tuple[str, bool]] = lambda order: ("", False)
+
+    @property
+    def now(self) -> float:
+        return self.network.now
+
+    @property
+    def log(self) -> list[str]:
+        return self.trace.lines
+
+    @property
+    def lossy(self) -> float:
+        return self.network.lossy
+
+    @property
+    def acknowledged(self) -> dict[str, Deployment]:
+        return self.invariants.acknowledged
+
+    # Time
+
+    def at(self, time: float, do: Callable[..., None], *arguments: Any) -> None:
+        self.network.at(time, do, *arguments)
+
+    def run(self, seconds: float) -> None:
+        self.network.run_until(self.now + seconds)
+
+    def until(self, condition: Callable[[], bool], within: float) -> float:
+        """Run until it holds; how many seconds that took. It is looked at whenever some shell had something to do."""
+        start, end = self.now, self.now + within
+        while not condition():
+            before = self.changes
+            while self.changes == before:
+                if not self.network.queue or self.network.queue[0][0] > end:
+                    raise Broken("\n".join([*self.log[-40:], f"not within {within} s", self.describe()]))
+                self.network.step()
+        return self.now - start
+
+    # What can happen to a box
+
+    def start(self, *nodes: str) -> None:
+        """These, or all; one that runs is restarted."""
+        for node in nodes or list(self.boxes):
+            self._start(self.boxes[node])
+
+    def _start(self, box: Box) -> None:
+        if box.core is not None:
+            self.crash(box.node)
+        box.life += 1
+        box.disk.incarnation += 1
+        box.plans, box.loaded, box.active, box.latest, box.linked = {}, set(), {}, {}, {}
+        box.stalled_until = box.busy_until = 0.0
+        box.waiting.clear()
+        box.fuse, box.disturbed_at, box.woken_at, box.spins = -1, self.now, -1.0, 0
+        disk, box.boot = box.disk, f"{box.node}/{box.life}"
+        name, version = f"box{int(box.node, 16)}", self.versions.get(box.node, VERSION)
+        facts = Facts(box.node, name, box.boot, disk.incarnation, (box.node,), "", version)
+        box.core = Core(
+            facts,
+            box.clock(self.now),
+            term=disk.term,
+            deployments=disk.deployments,
+            models=disk.models,
+            drains=disk.drains,
+        )
+        box.members = frozenset({box.node})
+        box.device = Device(self, box)
+        self.note(box, "starts")
+        self.give(box, CardReady(f"card of {box.node}".encode()))
+        for other in self.boxes:
+            if other != box.node:
+                found_s = self.random.uniform(0.05, 0.8)
+                seen = Seen(other, (other,))
+                shell.later(self, box, found_s, lambda seen=seen: self.give(box, seen))  # type: ignore[misc]
+
+    def crash(self, node: str, *, power: bool = False, wipe: bool = False, flushed: bool = False) -> None:
+        """`power`: nobody is told by a closed connection. `wipe`: the disk is lost as well. `flushed`: what it sent arrives
+        surely."""
+        box = self.boxes[node]
+        if box.core is not None:
+            self.note(box, "loses power" if power else "is killed")
+            self._off(box)
+        for link in self.network.links(node):
+            other = link.ends[link.ends[0] == node]
+            if power:
+                link.deaf = node
+            else:
+                self._end(link, other, flushed=flushed or self.random.random() < 0.5)
+        if wipe:
+            self.note(box, "loses its disk")
+            self.invariants.gone(self, [node])
+            box.disk = Disk()
+
+    def _off(self, box: Box) -> None:
+        boot = box.boot
+        assert box.device is not None
+        box.device.died()
+        box.core, box.device, box.members, box.fuse = None, None, frozenset(), -1
+        box.waiting.clear()
+        self.at(self.now + GHOST_S, self.invariants.ghosts, self, box.node, boot, self.now)
+
+    def leave(self, node: str) -> None:
+        """It says goodbye, and stops."""
+        box = self.boxes[node]
+        self.obey(box, self.core(node).handle(LeaveRequested(), box.clock(self.now)))
+        self.crash(node, flushed=True)
+
+    def discharge(self, box: Box) -> None:
+        """It learns that it was removed."""
+        self.discharged.append(box.node)
+        self.note(box, "is discharged")
+        shell.later(self, box, 0.01, partial(self.depart, box.node))
+
+    def depart(self, node: str) -> None:
+        """It announces that it goes, and is gone when it is not needed."""
+        self.give(self.boxes[node], LeaveAnnounced())
+        self._leave_unneeded(self.boxes[node])
+
+    def _leave_unneeded(self, box: Box) -> None:
+        if box.core is not None and not box.core.needed:
+            self.leave(box.node)
+        elif box.core is not None:
+            shell.later(self, box, 0.05, partial(self._leave_unneeded, box))
+
+    def stall(self, node: str, seconds: float) -> None:
+        box = self.boxes[node]
+        box.stalled_until = box.disturbed_at = self.now + seconds
+        self.note(box, f"stalls {seconds:.1f} s")
+        self.at(self.now + seconds, self._resume, box, box.life)
+
+    def _resume(self, box: Box, life: int) -> None:
+        if box.life != life or box.core is None or self.now < box.stalled_until:
+            return
+        box.woken_at = -1.0
+        while box.waiting and box.life == life and box.core is not None:
+            box.waiting.popleft()()
+        if box.life == life:
+            shell.plan_wake(self, box)
+
+    def slow(self, node: str, lag_s: float) -> None:
+        """From now on it looks at everything so much later."""
+        box = self.boxes[node]
+        box.lag_s, box.disturbed_at = lag_s, float("inf") if lag_s else self.now
+        self.note(box, f"is {lag_s:.2f} s late")
+
+    def jump(self, node: str, seconds: float) -> None:
+        """Its clock does."""
+        box = self.boxes[node]
+        box.offset_s += seconds
+        box.disturbed_at = self.now
+        self.note(box, f"finds itself {seconds:.1f} s later")
+        shell.plan_wake(self, box)
+
+    def partition(self, *sides: Iterable[str]) -> None:
+        """Cables between the sides are out; `heal` puts them back."""
+        groups = [set(side) for side in sides]
+        pairs = [pair for g, h in permutations(groups, 2) for pair in product(sorted(g), sorted(h))]
+        self._disturb(node for pair in pairs for node in pair)
+        self.network.heal()
+        self.network.cut(pairs)
+        self.trace.note(self.now, f"partition {[sorted(short(n) for n in g) for g in groups]}")
+
+    def cut(self, a: str, b: str, *, one_way: bool = False) -> None:
+        """The cable between two is out; `one_way`: what a says does not get to b."""
+        self._disturb((a, b))
+        self.network.cut([(a, b)] if one_way else [(a, b), (b, a)])
+        self.trace.note(self.now, f"cut {short(a)} {'->' if one_way else '--'} {short(b)}")
+
+    def _disturb(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            self.boxes[node].disturbed_at = float("inf")
+
+    def heal(self) -> None:
+        for box in self.boxes.values():
+            if box.disturbed_at == float("inf") and not box.lag_s:
+                box.disturbed_at = self.now
+        self.trace.note(self.now, "heal")
+        self.network.heal()
+
+    # Events to cores
+
+    def give(self, box: Box, event: Event) -> None:
+        if box.core is None:
+            return
+        if self.now < box.stalled_until:
+            box.waiting.append(lambda: self.give(box, event))
+            return
+        effects = box.core.handle(event, box.clock(self.now))
+        if effects or type(event) is not Received:
+            shell.obey(self, box, effects)
+
+    def obey(self, box: Box, effects: list[Effect]) -> None:
+        shell.obey(self, box, effects)
+
+    def arrive(self, box: Box, life: int, event: Event) -> None:
+        """A frame, for that life of a box."""
+        if box.life != life or box.core is None:
+            return
+        if box.lag_s:
+            box.busy_until = max(self.now + box.lag_s, box.busy_until)
+            self.at(box.busy_until, self._at_last, box, life, event)
+        else:
+            self.give(box, event)
+
+    def _at_last(self, box: Box, life: int, event: Event) -> None:
+        if box.life == life:
+            self.give(box, event)
+
+    # Links
+
+    def connect(self, box: Box, node: str) -> None:
+        """A box dials another one."""
+        other = self.boxes.get(node)
+        if other is None or other.core is None:
+            refused = ConnectFailed(node, (node,), "refused")
+            shell.later(self, box, 0.002, lambda: self.give(box, refused))
+            return
+        link = self.network.link(box.node, node)
+        if link is not None and not link.deaf:
+            if box.linked.get(node) is link:
+                shell.later(self, box, 0.001, lambda: self.give(box, LinkUp(node)))
+            return
+        if not self.network.reach_each_other(box.node, node) or self.now < other.stalled_until:
+            self._no_answer(box, node)
+            return
+        if link is not None:
+            self._end(link, box.node, flushed=False)
+        link = self.network.make(box.node, node)
+        self.at(self.now + self.random.uniform(0.02, 0.06), self._complete, link, box.life, other.life)
+
+    def _no_answer(self, box: Box, node: str) -> None:
+        failed = ConnectFailed(node, (node,), "no answer")
+        shell.later(self, box, 2.0, lambda: self.give(box, failed))
+
+    def _complete(self, link: Link, life: int, other_life: int) -> None:
+        box, other = (self.boxes[end] for end in link.ends)
+        alive = (
+            (box.life, other.life) == (life, other_life) and box.core is not None and other.core is not None
+        )
+        if link.ended or not alive or not self.network.reach_each_other(*link.ends):
+            self.network.end(link, {}, flushed=False)
+            if box.life == life and box.core is not None:
+                self._no_answer(box, other.node)
+            return
+        for pipe in link.pipes.values():
+            self.at(
+                self.now + self.random.uniform(0.0, 0.004),
+                self._up,
+                link,
+                pipe.source,
+                self.boxes[pipe.source].life,
+            )
+
+    def _up(self, link: Link, node: str, life: int) -> None:
+        box, other = self.boxes[node], link.pipes[node].target
+        if link.ended or box.life != life or box.core is None:
+            return
+        link.pipes[node].up = True
+
+        def told() -> None:
+            if old := box.linked.get(other):
+                self._told_down(box, other, old)
+            if box.device is not None:
+                box.linked[other] = link
+                box.device.found(other)
+                self.give(box, LinkUp(other))
+
+        self._soon(box, told)
+
+    def _hear_down(self, box: Box, other: str, link: Link, life: int) -> None:
+        if box.life == life and box.core is not None:
+            self._soon(box, partial(self._told_down, box, other, link))
+
+    def _told_down(self, box: Box, other: str, link: Link) -> None:
+        if box.linked.get(other) is not link:
+            return
+        del box.linked[other]
+        assert box.device is not None
+        box.device.lost(other)
+        self.give(box, LinkDown(other, "closed"))
+
+    def _soon(self, box: Box, do: Callable[[], None]) -> None:
+        """As soon as it gets to it."""
+        if self.now < box.stalled_until:
+            box.waiting.append(do)
+        else:
+            do()
+
+    def disconnect(self, box: Box, node: str) -> None:
+        """A box gives up its link."""
+        if (link := self.network.link(box.node, node)) is not None:
+            self._end(link, node, box.node, flushed=False)
+
+    def _end(self, link: Link, *told: str, flushed: bool) -> None:
+        tell: dict[str, Callable[[], None]] = {}
+        for node in told:
+            box, other = self.boxes[node], link.pipes[node].target
+            tell[node] = partial(self._hear_down, box, other, link, box.life)
+        self.network.end(link, tell, flushed=flushed)
+
+    def carry(self, box: Box, node: str, channel: int, kind: str, *what: Any) -> bool:
+        """A frame on a data channel; whether there is a connection."""
+        target = self.boxes[node]
+        if node not in box.linked:
+            return False
+
+        def take() -> None:
+            if target.device is not None:
+                getattr(target.device, kind)(*what)
+
+        def arrive() -> None:
+            if target.core is not None:
+                self._soon(target, take)
+
+        return self.network.send(box.node, node, channel, arrive)
+
+    # What tests ask
+
+    def deploy(
+        self, node: str, name: str = "net", options: DeployOptions | None = None, *, model_bytes: int = 1000
+    ) -> None:
+        box = self.boxes[node]
+        box.disk.models.add(MODEL)
+        self.give(box, ModelsStored(tuple(box.disk.models)))
+        self.give(box, DeployRequested(name, MODEL, model_bytes, options or DeployOptions()))
+
+    def want(self, node: str, shapes: Shapes, seconds: float = 1e9, *, name: str = "net") -> str:
+        """A gateway holds requests of these shapes for so long, and says so each second. The variant's name now."""
+        box = self.boxes[node]
+        order = self.core(node).follower.active(name)
+        version = order.version if order else self.core(node).deployments.versions()[0][1]
+        end, life = self.now + seconds, box.life
+
+        def repeat() -> None:
+            if self.now < end and box.life == life and box.core is not None:
+                served = box.core.follower.active(name)
+                self.give(box, BindingWanted(name, served.version if served else version, shapes))
+                self.at(self.now + 1.0, repeat)
+
+        repeat()
+        return variant_name(name, version, shapes)
+
+    def variants(self, node: str, name: str = "net") -> set[str]:
+        """Those with a plan that serves there."""
+        return {found for found in self.boxes[node].active if found.startswith(f"{name}@")}
+
+    def core(self, node: str) -> Core:
+        core = self.boxes[node].core
+        assert core is not None
+        return core
+
+    @property
+    def running(self) -> list[str]:
+        return [node for node, box in self.boxes.items() if box.core is not None]
+
+    def groups(self) -> list[set[str]]:
+        """The sets of running boxes that can reach each other."""
+        if self.network.whole:
+            return [set(self.running)] if self.running else []
+        groups: list[set[str]] = []
+        for node in self.running:
+            for group in groups:
+                if all(self.network.reach_each_other(node, other) for other in group):
+                    group.add(node)
+                    break
+            else:
+                groups.append({node})
+        return groups
+
+    def devices(self, box: Box, name: str) -> set[str]:
+        """Nodes that compute in the plan that is active there."""
+        order = box.plans.get((name, box.active.get(name, Epoch(0, 0))))
+        return {node for _, node in order.names} if order else set()
+
+    def serves(self, name: str = "net") -> bool:
+        """Each running box has an active plan, whose devices are in its group."""
+        return not [fault for fault in self.settled_faults() if f" {name} " in fault]
+
+    def settled_faults(self) -> list[str]:
+        """What is wrong if by now everything should be calm."""
+        return self.invariants.settled_faults(self)
+
+    def note(self, box: Box, text: str) -> None:
+        self.trace.note(self.now, f"{short(box.node)} {text}")
+
+    def describe(self) -> str:
+        return f"t={self.now:.2f} faults={self.settled_faults()} standings={list(self.standings.values())}"

@@ -1,0 +1,131 @@
+"""What must hold at every moment (checked as it happens), and what must hold once a cluster is calm (asked)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from edgepart.agent.bindings import is_variant
+from edgepart.agent.control import Deployment, Standing
+from edgepart.agent.events import LoadPlan
+from edgepart.agent.messages import NO_EPOCH, Epoch
+from tests.simulation.disk import MODEL
+from tests.simulation.trace import Broken, short
+
+if TYPE_CHECKING:
+    from tests.simulation.box import Box
+    from tests.simulation.cluster import SimNet
+
+GHOST_S = 12.0
+"""Nobody who was undisturbed lists a dead process for longer: the longest silence, own lateness, and the time to ask."""
+
+
+class Invariants:
+    """Those of one cluster."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[str, Deployment] = {}
+        """By name, the last entry that a user was told is safe."""
+        self._plans: dict[tuple[str, Epoch], LoadPlan] = {}
+        self._terms: dict[int, tuple[str, int]] = {}
+
+    # At every moment
+
+    def persists_term(self, box: Box, term: int) -> None:
+        if term <= box.disk.term:
+            raise Broken(f"{short(box.node)}: term {box.disk.term} -> {term}")
+
+    def leads(self, box: Box, term: int) -> None:
+        """No term is led twice, not even by two lives of one box."""
+        me = (box.node, box.life)
+        if self._terms.setdefault(term, me) != me:
+            raise Broken(f"term {term} of {self._terms[term]} is led by {me} too")
+        if box.disk.term < term:
+            raise Broken(f"{short(box.node)} leads term {term}, which is not on its disk")
+
+    def loads(self, box: Box, order: LoadPlan) -> None:
+        known = self._plans.setdefault((order.deployment, order.epoch), order)
+        if (known.plan, known.names, known.version) != (order.plan, order.names, order.version):
+            raise Broken(f"two plans of {order.deployment} have epoch {order.epoch}")
+
+    def switches(self, box: Box, name: str, epoch: Epoch) -> None:
+        """A variant that was given up may be taken up again; nothing else serves twice."""
+        before = box.latest.get(name, NO_EPOCH)
+        grows = epoch > before or (epoch == before and is_variant(name) and name not in box.active)
+        if not grows or (name, epoch) not in box.plans:
+            raise Broken(f"{short(box.node)}: {name} {before} -> {epoch}")
+
+    def acknowledges(self, net: SimNet, box: Box, standing: Standing) -> None:
+        """A deployment is only acknowledged where two disks have it, or that of the only member."""
+        entry = next((d for d in box.disk.deployments if d.version == standing.version), None)
+        if entry is None or entry.name != standing.deployment or entry.deleted:
+            return
+        known = self.acknowledged.get(entry.name)
+        if known is not None and known.version >= entry.version:
+            return
+        self.acknowledged[entry.name] = entry
+        copies = sum(other.disk.knows(entry) for other in net.boxes.values())
+        leads = box.core is not None and box.core.leader == box.node
+        if leads and copies < min(2, len(box.members)):
+            raise Broken(f"{entry.name} is acknowledged with {copies} copies, of {len(box.members)} members")
+
+    def gone(self, net: SimNet, nodes: Collection[str]) -> None:
+        """Disks are lost, or boxes for good: what only they had is no promise any more (its box was alone when it
+        acknowledged, or as many were lost as have copies)."""
+        for name, entry in list(self.acknowledged.items()):
+            holders = {node for node, box in net.boxes.items() if box.disk.knows(entry)}
+            if holders <= set(nodes):
+                del self.acknowledged[name]
+
+    def ghosts(self, net: SimNet, node: str, boot: str, since: float) -> None:
+        """A process that ended at `since` is nobody's member now."""
+        for box in net.boxes.values():
+            if box.core is None or net.lossy or box.disturbed_at >= since - GHOST_S:
+                continue
+            if any(member.boot == boot for member in box.core.membership.members()):
+                raise Broken(f"{short(box.node)} still lists {short(node)}, gone since {since:.3f}")
+
+    # Where it is calm
+
+    def settled_faults(self, net: SimNet) -> list[str]:
+        """What is wrong if by now everything should be calm."""
+        return [fault for group in net.groups() for fault in self._group_faults(net, group)]
+
+    def _group_faults(self, net: SimNet, group: set[str]) -> Iterable[str]:
+        leaders = {net.core(node).leader for node in group}
+        if len(leaders) != 1 or not leaders <= group:
+            yield f"group {names(group)} is led by {names(leaders)}"
+        boots = {net.boxes[node].boot for node in group}
+        for node in sorted(group):
+            members = net.core(node).membership.members()
+            if {member.boot for member in members} != boots:
+                yield f"{short(node)} sees {names(member.node for member in members)}"
+        yield from self._unserved(net, group)
+
+    def _unserved(self, net: SimNet, group: set[str]) -> Iterable[str]:
+        maps = {net.core(node).deployments.versions() for node in group}
+        if len(maps) > 1:
+            yield f"group {names(group)} has {len(maps)} maps of deployments"
+        stored = any(MODEL in net.boxes[node].disk.models for node in group)
+        for entry in net.core(min(group)).deployments.living() if stored else ():
+            plans = {net.boxes[node].active.get(entry.name) for node in group}
+            devices = net.devices(net.boxes[min(group)], entry.name)
+            if len(plans) != 1 or not devices or not devices <= group:
+                epochs = sorted(map(str, plans))
+                yield f"group {names(group)} serves {entry.name} with {epochs} on {names(devices)}"
+
+    def lost_deployments(self, net: SimNet) -> list[str]:
+        """Acknowledged ones that a running box does not know, in memory or on its disk."""
+        faults = []
+        for entry in self.acknowledged.values():
+            for node in net.running:
+                versions = dict(net.core(node).deployments.versions())
+                if entry.name not in versions or versions[entry.name] < entry.version:
+                    faults.append(f"{short(node)} does not know {entry.name}, which was acknowledged")
+                elif not net.boxes[node].disk.knows(entry):
+                    faults.append(f"{short(node)} has not kept {entry.name}, which was acknowledged")
+        return faults
+
+
+def names(nodes: Iterable[str]) -> str:
+    return " ".join(sorted(map(short, nodes))) or "nobody"

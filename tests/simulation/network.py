@@ -1,0 +1,185 @@
+"""The network between simulated boxes: virtual time, seeded delays, links that break as ours do.
+
+A link is up at both ends or over. Frames of one of its channels arrive in order, and nothing is lost while it lasts; while
+a cable is out, or one direction of it, they wait. A killed process closes its links; a box without power does not, and
+whoever goes on sending learns of it when the box is up again. With `lossy`, control messages vanish, come twice or overtake
+each other, which no connection of ours does, and which the rules survive all the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+CONTROL, DATA = 0, 1
+
+Deliver = Callable[[str, str, Any], None]
+"""(to, from, what)"""
+
+
+class Pipe:
+    """One direction of a link."""
+
+    __slots__ = ("arrives_at", "held", "link", "source", "target", "up")
+
+    def __init__(self, link: Link, source: str, target: str) -> None:
+        self.link, self.source, self.target = link, source, target
+        self.arrives_at = [0.0, 0.0]
+        """Of the last frame of each channel."""
+        self.held: list[tuple[int, Any]] = []
+        """Sent while the cable was out."""
+        self.up = False
+        """Whether the source was told that it can send."""
+
+
+class Link:
+    __slots__ = ("deaf", "ended", "ends", "over", "pipes")
+
+    def __init__(self, a: str, b: str) -> None:
+        self.ends = (a, b)
+        self.pipes = {a: Pipe(self, a, b), b: Pipe(self, b, a)}
+        self.ended = self.over = False
+        """Over: not even what is under way arrives."""
+        self.deaf = ""
+        """The end that lost its power."""
+
+
+class Network:
+    """Time, and who can say what to whom."""
+
+    def __init__(self, seed: int, *, lossy: float = 0.0) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.lossy = lossy
+        self.messages = 0
+        """That were sent, of both channels."""
+        self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self._links: dict[str, dict[str, Link]] = {}
+        self._cut: set[tuple[str, str]] = set()
+        self._partings: list[Callable[[], None]] = []
+        """News of ends that wait for a cable."""
+
+    # Time
+
+    def at(self, time: float, do: Callable[..., None], *arguments: Any) -> None:
+        self._count += 1
+        heapq.heappush(self.queue, (time, self._count, do, arguments))
+
+    def step(self) -> None:
+        """Let the next thing happen."""
+        self.now, _, do, arguments = heapq.heappop(self.queue)
+        do(*arguments)
+
+    def run_until(self, end: float) -> None:
+        queue = self.queue
+        while queue and queue[0][0] <= end:
+            self.now, _, do, arguments = heapq.heappop(queue)
+            do(*arguments)
+        self.now = max(end, self.now)
+
+    # Cables
+
+    def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Nothing gets from the first to the second of these any more."""
+        self._cut.update(pairs)
+
+    def heal(self) -> None:
+        """All cables are in again, and what waited for them arrives."""
+        self._cut.clear()
+        partings, self._partings = self._partings, []
+        for links in list(self._links.values()):
+            for link in list(links.values()):
+                for pipe in link.pipes.values():
+                    held, pipe.held = pipe.held, []
+                    for channel, arrive in held:
+                        self._carry(pipe, channel, arrive)
+        for tell in partings:
+            self.at(self.now + self.random.uniform(0.001, 0.3), tell)
+
+    def passes(self, a: str, b: str) -> bool:
+        return (a, b) not in self._cut
+
+    def reach_each_other(self, a: str, b: str) -> bool:
+        return (a, b) not in self._cut and (b, a) not in self._cut
+
+    @property
+    def whole(self) -> bool:
+        return not self._cut
+
+    # Links
+
+    def link(self, a: str, b: str) -> Link | None:
+        return self._links.get(a, {}).get(b)
+
+    def links(self, a: str) -> list[Link]:
+        return list(self._links.get(a, {}).values())
+
+    def make(self, a: str, b: str) -> Link:
+        link = Link(a, b)
+        self._links.setdefault(a, {})[b] = link
+        self._links.setdefault(b, {})[a] = link
+        return link
+
+    def end(self, link: Link, tell: dict[str, Callable[[], None]], *, flushed: bool = True) -> None:
+        """It is over; its ends are told, one behind a cable that is out when that is in again. `flushed`: what is under way
+        arrives before."""
+        if link.ended:
+            return
+        a, b = link.ends
+        link.ended, link.over = True, not flushed
+        for node, other in ((a, b), (b, a)):
+            if self._links.get(node, {}).get(other) is link:
+                del self._links[node][other]
+        for node, told in tell.items():
+            source = b if node == a else a
+            pipe = link.pipes[source]
+            if not self.passes(source, node):
+                self._partings.append(told)
+                continue
+            after = max(self.now, *pipe.arrives_at) if flushed else self.now
+            self.at(after + self.random.uniform(0.0002, 0.005), told)
+        for pipe in link.pipes.values():
+            pipe.held = []
+
+    def send(self, a: str, b: str, channel: int, arrive: Callable[..., None], *arguments: Any) -> bool:
+        """Whether there is a link to send on."""
+        link = self._links.get(a, {}).get(b)
+        if link is None:
+            return False
+        pipe = link.pipes[a]
+        if not pipe.up or link.deaf:
+            return pipe.up
+        self.messages += 1
+        parcel = (arrive, arguments)
+        if self.lossy and channel == CONTROL:
+            if self.random.random() < self.lossy:
+                return True
+            if self.random.random() < self.lossy:
+                self._send(pipe, channel, parcel)
+        self._send(pipe, channel, parcel)
+        return True
+
+    def _send(self, pipe: Pipe, channel: int, parcel: Any) -> None:
+        if self._cut and (pipe.source, pipe.target) in self._cut:
+            pipe.held.append((channel, parcel))
+        else:
+            self._carry(pipe, channel, parcel)
+
+    def _carry(self, pipe: Pipe, channel: int, parcel: Any) -> None:
+        at = self.now + 0.0002 + 0.0048 * self.random.random()
+        if self.lossy and channel == CONTROL:
+            if self.random.random() < self.lossy:
+                at += 0.5  # and so comes after later ones
+        elif at < pipe.arrives_at[channel]:
+            at = pipe.arrives_at[channel]
+        pipe.arrives_at[channel] = at
+        self._count += 1
+        heapq.heappush(self.queue, (at, self._count, self._arrive, (pipe.link, parcel)))
+
+    @staticmethod
+    def _arrive(link: Link, parcel: tuple[Callable[..., None], tuple[Any, ...]]) -> None:
+        if not link.over:
+            parcel[0](*parcel[1])

@@ -1,0 +1,184 @@
+"""One seed, from the start of a cluster until it is calm again: `play`. Raises Broken where anything does not hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgepart.agent.control import Deployment
+from edgepart.agent.events import UndeployRequested
+from tests.simulation.cluster import SimNet, node_id
+from tests.simulation.schedule import Fault, Schedule, schedule
+from tests.simulation.trace import Broken, Trace
+
+SETTLE_S = 45.0
+"""After the last fault, all is calm within this at the latest; most of it is what a device that was lost for long is not
+dialled for, and quarantines."""
+FINAL_S = 5.0
+"""Requests of a calm cluster are answered within this."""
+LOOK_S = 0.25
+ASKING = 8
+"""Gateways that ask for each deployment at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of one seed."""
+
+    seed: int
+    settled_s: float
+    """Virtual seconds from the last fault until all was calm."""
+    virtual_s: float
+    messages: int
+    answered: int
+    failed: int
+    refused: int
+    orphaned: int
+    replays: int
+
+
+def play(seed: int, agents: int, trace: Trace | None = None) -> Outcome:
+    plan = schedule(seed, agents)
+    net = SimNet(agents, seed, lossy=plan.lossy, trace=trace, skewed=True)
+    try:
+        return _play(net, plan)
+    except AssertionError as error:
+        raise Broken(f"seed {seed}, {agents} agents, at {net.now:.3f} s: {error}") from error
+
+
+def _play(net: SimNet, plan: Schedule) -> Outcome:
+    net.start()
+    net.run(plan.first_s)
+    net.deploy(node_id(plan.seed % plan.agents + 1))
+    for fault in plan.faults:
+        net.run(fault.after_s)
+        strike(net, fault)
+    _repair(net, plan)
+    settled_s = _settle(net)
+    _all_is_well(net)
+    tally = net.ledger
+    return Outcome(
+        plan.seed,
+        settled_s,
+        net.now,
+        net.network.messages,
+        len(tally.answered),
+        len(tally.failed),
+        tally.refused,
+        tally.orphaned,
+        tally.replays,
+    )
+
+
+def strike(net: SimNet, fault: Fault) -> None:
+    """Let it happen, where it can."""
+    nodes = [node_id(number) for number in fault.boxes]
+    if fault.kind == "split":
+        net.partition(nodes, [node for node in net.boxes if node not in nodes])
+    elif fault.kind in ("cut", "cut one way"):
+        net.cut(nodes[0], nodes[1], one_way=fault.kind != "cut")
+    elif fault.kind == "heal":
+        net.heal()
+    elif fault.kind == "start":
+        for node in nodes:
+            if net.boxes[node].core is None:
+                net.start(node)
+    else:
+        for node in nodes:
+            if net.boxes[node].core is not None:
+                _hit(net, node, fault)
+
+
+def _hit(net: SimNet, node: str, fault: Fault) -> None:
+    box = net.boxes[node]
+    awake = box.stalled_until <= net.now
+    match fault.kind:
+        case "kill":
+            net.crash(node)
+        case "tear":
+            box.fuse = int(fault.amount * 6)
+        case "power":
+            net.crash(node, power=True)
+        case "wipe":
+            net.crash(node, wipe=True)
+        case "freeze":
+            net.stall(node, 0.2 + 6 * fault.amount**2)
+        case "slow":
+            net.slow(node, 0.05 + 0.4 * fault.amount)
+        case "jump":
+            net.jump(node, 30 * fault.amount**2)
+        case "leave" if awake:
+            net.leave(node)
+        case "deploy" if awake:
+            net.deploy(node, "other" if fault.amount < 0.5 else "net")
+        case "undeploy" if awake and net.core(node).deployments.get("other"):
+            net.give(box, UndeployRequested("other"))
+        case "want" if awake and net.core(node).follower.active("net"):
+            net.want(node, {"x": (1 + int(fault.amount * 3),)}, 3.0)
+        case "ask" if awake:
+            _ask(net, node, 0.5 + 25 * fault.amount**2)
+
+
+def _ask(net: SimNet, node: str, deadline_s: float) -> None:
+    device = net.boxes[node].device
+    assert device is not None
+    for entry in net.core(node).deployments.living():
+        for _ in range(3):
+            device.ask(entry.name, deadline_s)
+
+
+def _repair(net: SimNet, plan: Schedule) -> None:
+    """Cables in, boxes on (but for those that are gone for good), nobody slow."""
+    gone = {node_id(number) for number in plan.gone}
+    for node, box in net.boxes.items():
+        if box.lag_s:
+            net.slow(node, 0.0)
+        box.fuse = -1
+        if node in gone and box.core is not None:
+            net.crash(node, power=node_id(plan.seed % plan.agents + 1) == node)
+    net.invariants.gone(net, gone)
+    net.heal()
+    net.network.run_until(max(net.now, *(box.stalled_until for box in net.boxes.values())))
+    off = [node for node, box in net.boxes.items() if box.core is None and node not in gone]
+    if off:
+        net.start(*off)
+
+
+def _settle(net: SimNet) -> float:
+    start = net.now
+    while faults := net.settled_faults():
+        if net.now > start + SETTLE_S:
+            raise Broken("not calm: " + "; ".join(faults))
+        net.run(LOOK_S)
+    return net.now - start
+
+
+def _all_is_well(net: SimNet) -> None:
+    if lost := net.invariants.lost_deployments(net):
+        raise Broken("; ".join(lost))
+    stored = [entry for entry in net.core(net.running[0]).deployments.living() if _served(net, entry)]
+    asked = [number for number, deadline in net.ledger.accepted.items() if deadline > net.now + 2 * FINAL_S]
+    asked += [_last(net, node, entry) for entry in stored for node in net.running[:ASKING]]
+    end = net.now + FINAL_S + 0.5
+    while net.now < end and not net.ledger.answered.issuperset(asked):
+        net.run(LOOK_S)
+    removed = {number for number, why in net.ledger.failed.items() if why.startswith("removed")}
+    if unanswered := [number for number in asked if number not in net.ledger.answered | removed]:
+        why = [net.ledger.failed.get(number, "nothing") for number in unanswered]
+        raise Broken(f"requests {unanswered} of a calm cluster: {why[:3]}")
+    net.run(1.0)
+    late = [number for number, deadline in net.ledger.accepted.items() if deadline < net.now - 1.0]
+    if late:
+        raise Broken(f"requests {late} were neither answered nor failed by their deadline")
+    if faults := net.settled_faults():
+        net.until(lambda: not net.settled_faults(), 8.0)  # a move may have been under way
+        net.note(net.boxes[net.running[0]], f"was restless: {faults}")
+
+
+def _served(net: SimNet, entry: Deployment) -> bool:
+    return entry.name in net.boxes[net.running[0]].active
+
+
+def _last(net: SimNet, node: str, entry: Deployment) -> int:
+    device = net.boxes[node].device
+    assert device is not None
+    return device.ask(entry.name, FINAL_S)

@@ -1,0 +1,253 @@
+"""A simulated box's shell: obeys its core in order, as agent/shell.py does. Plans are made by formula; loading, copying and
+planning take virtual time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from edgepart.agent.control import REFUSED, Report, Standing
+from edgepart.agent.events import (
+    ComputePlan,
+    Connect,
+    DeploymentsKept,
+    Discharged,
+    Disconnect,
+    DropPlan,
+    Effect,
+    LeaderChanged,
+    LoadPlan,
+    MembersChanged,
+    ModelsStored,
+    PersistDeployments,
+    PersistDrains,
+    PersistIncarnation,
+    PersistProfiles,
+    PersistTerm,
+    PlanComputed,
+    PlanFailed,
+    PlanLoaded,
+    Received,
+    Send,
+    StandingChanged,
+    StoreModel,
+    SwitchOff,
+    SwitchTo,
+)
+from edgepart.agent.requests import Suspended
+from tests.simulation.network import CONTROL
+from tests.simulation.trace import Broken, short
+
+if TYPE_CHECKING:
+    from tests.simulation.box import Box
+    from tests.simulation.cluster import SimNet
+
+MOST_DEVICES = 4
+"""Of a plan."""
+
+
+def obey(net: SimNet, box: Box, effects: list[Effect]) -> None:
+    """All of them, or as many as it lives for."""
+    life, here, send, boxes = box.life, box.node, net.network.send, net.boxes
+    if box.disk.full and any(type(effect) is PersistDeployments for effect in effects):
+        _obey_without_room(net, box, effects)
+        return
+    event: Received | None = None
+    for effect in effects:
+        if box.fuse >= 0:
+            box.fuse -= 1
+            if box.fuse < 0:
+                net.crash(here)
+                return
+        if type(effect) is Send:
+            node, message = effect.node, effect.message
+            if net.trace.show is not None:
+                net.trace.message(net.now, here, node, message)
+            if event is None or event.message is not message:
+                event = Received(here, message)
+            send(here, node, CONTROL, net.arrive, boxes[node], boxes[node].life, event)
+        else:
+            _obey(net, box, effect)
+            if box.life != life or box.core is None:
+                return
+    plan_wake(net, box)
+
+
+def _obey_without_room(net: SimNet, box: Box, effects: list[Effect]) -> None:
+    """What could not be written is not reported, and said once all else is done."""
+    possible = [e for e in effects if type(e) is not PersistDeployments]
+    obey(net, box, [e for e in possible if not (type(e) is Send and isinstance(e.message, Report))])
+    net.give(box, DeploymentsKept(False))
+
+
+def plan_wake(net: SimNet, box: Box) -> None:
+    if box.core is None:
+        return
+    at = box.when(box.core.wake_at())
+    if at <= net.now:
+        at = net.now
+        box.spins += 1
+        if box.spins > 50:
+            raise Broken(f"{box.node} wants to be woken again and again at {at}")
+    else:
+        box.spins = 0
+    if at != box.woken_at and at != float("inf"):
+        box.woken_at = at
+        net.network.at(at + box.lag_s, _wake, net, box, box.life, at)
+
+
+def _wake(net: SimNet, box: Box, life: int, at: float) -> None:
+    if box.life != life or box.core is None or at != box.woken_at or net.now < box.stalled_until:
+        return
+    box.woken_at = -1.0
+    due, now = box.core.wake_at(), box.clock(net.now)
+    if now >= due - 1e-6:  # clocks are compared in floating point
+        obey(net, box, box.core.wake(max(now, due)))
+    else:
+        plan_wake(net, box)
+
+
+def _obey(net: SimNet, box: Box, effect: Effect) -> None:
+    match effect:
+        case Connect(node):
+            net.connect(box, node)
+            return
+        case Disconnect(node):
+            net.disconnect(box, node)
+            return
+        case PersistTerm(term):
+            net.invariants.persists_term(box, term)
+            box.disk.term = term
+        case PersistIncarnation(incarnation):
+            box.disk.incarnation = incarnation
+        case PersistDeployments(entries):
+            before = {entry.name for entry in box.disk.deployments if not entry.deleted}
+            box.disk.deployments = entries
+            assert box.device is not None
+            for gone in (entry.name for entry in entries if entry.deleted and entry.name in before):
+                box.device.undeployed(gone)
+        case PersistDrains(entries):
+            box.disk.drains = entries
+        case PersistProfiles():
+            pass
+        case MembersChanged(members):
+            now = frozenset(member.node for member in members)
+            assert box.device is not None
+            for node in box.members - now - {box.node}:
+                box.device.lost(node)
+            if now != box.members:
+                net.note(box, "sees " + " ".join(sorted(map(short, now))))
+            box.members = now
+        case LeaderChanged(leader, term):
+            if leader == box.node:
+                net.invariants.leads(box, term)
+            net.note(box, f"follows {short(leader) or 'nobody'}, term {term}")
+        case StandingChanged(standing):
+            _stand(net, box, standing)
+        case _:
+            _work(net, box, effect)
+    net.changes += 1
+
+
+def _work(net: SimNet, box: Box, effect: Effect) -> None:
+    assert box.device is not None
+    match effect:
+        case LoadPlan():
+            _load(net, box, effect)
+        case SwitchTo(name, epoch):
+            net.invariants.switches(box, name, epoch)
+            box.active[name] = box.latest[name] = epoch
+            net.note(box, f"switches {name} to {epoch.number} of {epoch.term} on {devices(net, box, name)}")
+            box.device.switched(box.plans[name, epoch])
+        case SwitchOff(name):
+            del box.active[name]
+            box.device.handle(Suspended(name))
+        case DropPlan(name, epoch):
+            box.plans.pop((name, epoch), None)
+            box.loaded.discard((name, epoch))
+            if box.active.get(name) == epoch:
+                del box.active[name]
+            box.device.left(name, epoch)
+        case StoreModel(model, _, sources):
+            _copy(net, box, model, sources)
+        case ComputePlan():
+            _compute(net, box, effect)
+        case Discharged():
+            net.discharge(box)
+        case _:
+            raise Broken(f"unknown effect {effect}")
+
+
+def _load(net: SimNet, box: Box, order: LoadPlan) -> None:
+    key = (order.deployment, order.epoch)
+    net.invariants.loads(box, order)
+    box.plans[key] = order
+    mine = box.node in dict(order.names).values()
+    error = net.load_error(box.node) if mine else ""
+
+    def done() -> None:
+        if box.plans.get(key) is order and box.device is not None and not error:
+            box.loaded.add(key)
+            box.device.loaded(*key)
+        net.give(box, PlanLoaded(*key, error))
+
+    later(net, box, net.random.uniform(0.01, 0.4), done)
+
+
+def _copy(net: SimNet, box: Box, model: str, sources: tuple[str, ...]) -> None:
+    def done() -> None:
+        reachable = [s for s in sources if (b := net.boxes[s]).core is not None and model in b.disk.models]
+        if any(net.network.reach_each_other(box.node, s) for s in reachable):
+            box.disk.models.add(model)
+        net.changes += 1
+        net.give(box, ModelsStored(tuple(box.disk.models)))
+
+    later(net, box, net.random.uniform(0.05, 0.5), done)
+
+
+def _compute(net: SimNet, box: Box, order: ComputePlan) -> None:
+    """The more devices the faster, up to some; a plan is the list of its devices."""
+    net.computed += 1
+    error, final = net.plan_error(order)
+    if error:
+        failed = PlanFailed(order.key, error, "Infeasible", final)
+        later(net, box, 0.1, lambda: net.give(box, failed))
+        return
+    names = tuple(name for _, name, _ in order.key.devices)
+    best = names
+    if len(names) > MOST_DEVICES:
+        best = tuple(sorted(sorted(names, key=lambda name: crc32(name.encode()))[:MOST_DEVICES]))
+    before = json.loads(order.current) if order.current else []
+    current_s = 1 / len(before) if before and set(before) <= set(names) else float("inf")
+    result = PlanComputed(order.key, json.dumps(best).encode(), best, 1 / len(best), current_s)
+    later(net, box, net.random.uniform(0.05, 0.5), lambda: net.give(box, result))
+
+
+def _stand(net: SimNet, box: Box, standing: Standing) -> None:
+    if standing.state == REFUSED:
+        net.refused.append((box.node, standing))
+        return
+    net.standings[standing.deployment] = standing
+    if standing.acknowledged:
+        net.invariants.acknowledges(net, box, standing)
+
+
+def later(net: SimNet, box: Box, seconds: float, do: Callable[[], None]) -> None:
+    """If it still lives then; while it is stalled nothing gets done."""
+    life = box.life
+
+    def due() -> None:
+        if box.life != life or box.core is None:
+            return
+        if net.now < box.stalled_until:
+            box.waiting.append(do)
+        else:
+            do()
+
+    net.network.at(net.now + seconds, due)
+
+
+def devices(net: SimNet, box: Box, name: str) -> str:
+    return " ".join(sorted(map(short, net.devices(box, name)))) or "gateways alone"

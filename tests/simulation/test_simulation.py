@@ -1,0 +1,139 @@
+"""Many seeds, and that they would notice: rules of the product are broken on purpose, and the simulation says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgepart.agent import election, membership, requests
+from edgepart.agent.control import ALIVE, SUSPECT
+from edgepart.agent.deployments import DeploymentMap
+from edgepart.agent.follower import Follower
+from edgepart.agent.messages import NO_EPOCH
+from tests.simulation.__main__ import attempt
+from tests.simulation.cluster import SimNet, node_id
+from tests.simulation.play import play
+from tests.simulation.third import lose_a_third
+from tests.simulation.trace import Broken, Trace
+
+A, B, C = map(node_id, range(1, 4))
+
+
+def play_all(seeds: range, agents: int) -> None:
+    failures = [found for found in attempt(seeds, agents) if isinstance(found, str)]
+    assert not failures, "\n\n".join(failures[:3])
+
+
+@pytest.mark.parametrize("agents", [2, 3, 4, 5, 6, 8])
+def test_small_clusters_survive_anything(agents: int) -> None:
+    play_all(range(SEEDS[agents]), agents)
+
+
+SEEDS = {2: 300, 3: 300, 4: 250, 5: 200, 6: 150, 8: 100}
+"""By agents, how many are played here; `make simulate` plays more."""
+
+
+def test_larger_clusters_survive_anything() -> None:
+    play_all(range(4), 50)
+
+
+def test_a_seed_is_the_same_every_time() -> None:
+    traces = [Trace(), Trace()]
+    first, again = (play(7, 5, trace) for trace in traces)
+    assert first == again
+    assert traces[0].lines == traces[1].lines
+    assert play(8, 5) != first
+
+
+def test_a_trace_shows_messages_only_to_those_who_ask() -> None:
+    shown: list[str] = []
+    quiet = Trace()
+    play(3, 3, Trace(shown.append))
+    play(3, 3, quiet)
+    assert any("Heartbeat" in line for line in shown)
+    assert [line for line in shown if " -> " not in line or "cut" in line] == quiet.lines
+
+
+def noticed(what: str, seeds: int = 40, agents: int = 4) -> None:
+    """Some seed fails, and says that."""
+    said = []
+    for seed in range(seeds):
+        try:
+            play(seed, agents)
+        except Broken as error:
+            if what in str(error):
+                return
+            said.append(str(error))
+    pytest.fail(f"{seeds} seeds, and none says {what!r} but {said[:3]}")
+
+
+def test_two_leaders_of_one_term_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(election, "next_term", lambda seen, node: seen + 1)
+    noticed("is led by")
+
+
+def test_a_device_that_never_goes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(membership, "verdict", lambda told, *, out_of_patience: SUSPECT)
+    noticed("still lists", seeds=80)
+
+
+def test_a_lost_deployment_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    merge = DeploymentMap.merge
+    monkeypatch.setattr(
+        DeploymentMap,
+        "merge",
+        lambda self, entries: merge(self, [e for e in entries if e.version.counter < 2]),
+    )
+    noticed("maps of deployments")
+
+
+def test_an_epoch_that_shrinks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(self: Follower, name: str, epoch: object, now: float) -> object:
+        self._active.pop(name, NO_EPOCH)
+        return activate(self, name, epoch, now)  # type: ignore[arg-type]
+
+    activate = Follower._activate
+    monkeypatch.setattr(Follower, "_activate", forgetful)
+    noticed("->", seeds=80)
+
+
+def test_a_request_that_nobody_replays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests.Requests, "_replay_broken", lambda self, node, now: iter(()))
+    monkeypatch.setattr(requests.Requests, "_put_off", lambda self, request, now: iter(()))
+    noticed("of a calm cluster", seeds=200)
+
+
+def test_a_request_that_outlives_its_deadline_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests.Requests, "_expire", lambda self, now: iter(()))
+    noticed("again and again", seeds=200)
+
+
+def test_a_member_that_hears_nobody_evicts_nobody() -> None:
+    """What others say reaches it no more, what it says still reaches them: it is alone in its own eyes only."""
+    for seed in range(5):
+        net = SimNet(4, seed)
+        net.start()
+        net.until(lambda net=net: not net.settled_faults(), 10)  # type: ignore[misc]
+        for other in list(net.boxes)[1:]:
+            net.cut(other, A, one_way=True)
+        before = len(net.log)
+        net.run(20)
+        rest = {node for node in net.boxes if node != A}
+        for node in rest:
+            others = {m.node for m in net.core(node).membership.members() if m.status == ALIVE}
+            assert others >= rest
+        assert not [
+            line
+            for line in net.log[before:]
+            for n in rest
+            if "follows nobody" in line and line.split()[1] == n
+        ]
+        net.heal()
+        net.until(lambda net=net: not net.settled_faults(), 20)  # type: ignore[misc]
+
+
+def test_a_third_at_once_is_noticed_by_all_in_little_time_and_few_messages() -> None:
+    found = lose_a_third(60, 1)
+    assert found["settled_after_the_loss_s"] < 2
+    assert found["messages_each"] < 2_000
+    found = lose_a_third(30, 1, power=True)
+    assert found["settled_after_the_loss_s"] < 4
