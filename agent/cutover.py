@@ -7,7 +7,7 @@ that are missing are given; so lost orders, restarts and new leaders need no cas
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -101,8 +101,8 @@ class Cutover:
         key = self.planning.key(world.cluster, self.deployment, now)
         world = world.doing_without([node for node, _, _ in key.devices])
         effects: list[Effect] = list(self._abandon(world, now))
-        self._step_in(world)
-        effects += self._promote(world)
+        self._step_in(world, new_epoch)
+        effects += self._promote(world, new_epoch)
         effects += self._store(world, now)
         effects += self._plan(world, new_epoch, now)
         self._make_room(world)
@@ -152,7 +152,7 @@ class Cutover:
             self.next = None
             yield from (Send(node, order) for node in world.nodes)
 
-    def _step_in(self, world: World) -> None:
+    def _step_in(self, world: World, new_epoch: Iterator[Epoch]) -> None:
         """A spare plan takes over from one that lost a device, or has one that leaves."""
         lost = self.active is None and self._lost
         if not lost and (self.next is not None or self.active is None or not self.active.loses(world)):
@@ -161,19 +161,35 @@ class Cutover:
         if spare is None or spare.order.version != self.deployment.version:
             return
         if spare.is_ready(world):
-            self._serve(spare)
+            self._serve(spare, world, new_epoch)
         elif self.next is None:
             self.next = spare  # what is missing of it is less than all of another one
 
-    def _serve(self, placement: Placement) -> None:
-        """New requests are to start on it."""
+    def _serve(self, placement: Placement, world: World, new_epoch: Iterator[Epoch]) -> None:
+        """New requests are to start on it. What is loaded beside it may do for the next loss: under a later epoch, as
+        members leave earlier ones behind."""
+        before = [one for one in (self.active, *self.spares) if one is not None and one is not placement]
         self.active, self._trouble, self._lost = placement, "", False
         self.note = placement.note
         if self.next is not None and self.next.epoch <= placement.epoch:
             self.next = None
-        self.spares.clear()
+        version = placement.order.version
+        usable = [
+            one
+            for one in before
+            if one.order.version == version and one.can_run(world) and not one.loses(world)
+        ]
+        if is_variant(self.deployment.name):
+            usable = []
+        self.spares.serves(
+            placement,
+            [
+                replace(one, order=replace(one.order, term=world.term, epoch=next(new_epoch)), sent_at={})
+                for one in usable
+            ],
+        )
 
-    def _promote(self, world: World) -> Iterator[Effect]:
+    def _promote(self, world: World, new_epoch: Iterator[Epoch]) -> Iterator[Effect]:
         if self.next is None or not self.next.is_ready(world):
             return
         if (
@@ -187,7 +203,7 @@ class Cutover:
             self.next = None
             yield from (Send(node, order) for node in world.nodes)
             return
-        self._serve(self.next)
+        self._serve(self.next, world, new_epoch)
 
     def _falls_short(self, placement: Placement, world: World) -> bool:
         """Whether what its segments took says that the move is not worth it."""
@@ -236,7 +252,9 @@ class Cutover:
             return
         current = self.active
         if current is None or current.order.version != self.deployment.version or current.loses(world):
-            if (found := planning.needed(now)) is not None and self._has_room(found, world):
+            if (found := planning.needed(now, waiting=self._lost)) is not None and self._has_room(
+                found, world
+            ):
                 self._begin(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
                 known, taken = world.profiles.profiles(), self._taken(world)
@@ -255,26 +273,38 @@ class Cutover:
             order = replace(current.order, term=world.term, epoch=next(new_epoch))
             self.next = replace(current, order=order, sent_at={}, instead_of_s=math.inf)
             return
-        plan = current.order.plan
+        plan, variant = current.order.plan, is_variant(self.deployment.name)
         if (found := planning.better(plan, now)) is not None and self._has_room(found, world):
             self._begin(found, world, new_epoch)
+        elif not variant and self._is_safer(
+            asked := [*self._contingency(current, world, new_epoch, now)], world
+        ):
+            yield from asked  # what is safe comes before what is faster
         elif not planning.settled(plan):
-            if planning.ask(key, now, plan, urgent=False):
-                known, took_s = world.profiles.profiles(), self.judge.seconds(current.epoch)
-                yield compute(
-                    key,
-                    self.deployment,
-                    cluster,
-                    plan,
-                    urgent=False,
-                    profiles=known,
-                    measured_s=took_s,
-                    taken=self._taken(world),
-                    chosen=current.chosen,
-                    refines=nothing_new(current.made_for, key),
-                )
-        else:
+            yield from self._compare(current, key, world, now)
+        elif variant:
             yield from self._contingency(current, world, new_epoch, now)
+
+    def _is_safer(self, asked: Sequence[ComputePlan], world: World) -> bool:
+        """Whether a plan for a loss is on its way."""
+        return bool(asked) or self.spares.pending(world)
+
+    def _compare(self, current: Placement, key: PlanKey, world: World, now: float) -> Iterator[ComputePlan]:
+        """The plan that serves with what could."""
+        plan = current.order.plan
+        if self.planning.ask(key, now, plan, urgent=False):
+            yield compute(
+                key,
+                self.deployment,
+                world.cluster,
+                plan,
+                urgent=False,
+                profiles=world.profiles.profiles(),
+                measured_s=self.judge.seconds(current.epoch),
+                taken=self._taken(world),
+                chosen=current.chosen,
+                refines=nothing_new(current.made_for, key),
+            )
 
     def _refine(self, key: PlanKey, world: World, now: float) -> None:
         """What was measured counts from the next plan on."""
@@ -335,19 +365,25 @@ class Cutover:
     def _contingency(
         self, current: Placement, world: World, new_epoch: Iterator[Epoch], now: float
     ) -> Iterator[ComputePlan]:
-        """Nothing else is to be done: plan for the loss of one device, and have that plan ready."""
+        """Plan for the loss of one device, and have that plan ready."""
+        variant = is_variant(self.deployment.name)
         for node in sorted(current.nodes, key=lambda node: (node == world.node, node)):
-            if len([*self.spares]) >= self._most_spares:
-                return
-            if node in self.spares:
+            borrowed = self.spares.borrowed(node)
+            if node in self.spares and borrowed is None:
                 continue
+            if len([*self.spares]) >= self._most_spares and borrowed is None:
+                return
             key = self.planning.key(world.cluster, self.deployment, now, without=node)
             key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
             found = self.planning.found(key)
-            if found is not None and not is_variant(self.deployment.name):
-                if not self.spares.pending(world):
+            if found is not None and not variant:
+                if borrowed is not None and not self.planning.is_gain(
+                    found.latency_s, borrowed.order.latency_s
+                ):
+                    self.spares.suffices(node)
+                elif not self.spares.pending(world):
                     self.spares.add(node, self._placement(found, world, new_epoch))
-            elif self.planning.ask(key, now, b"", urgent=False):
+            elif self.planning.ask(key, now, b"", urgent=False, held=variant):
                 taken = room.taken(self._others(world))  # Its own plan does not serve any more then.
                 yield compute(key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken)
                 return

@@ -8,7 +8,7 @@ be done.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -142,9 +142,10 @@ class Planning:
         self._retry_at = -math.inf
         self._key, self._key_at, self.error = key, now, None
 
-    def needed(self, now: float) -> PlanComputed | None:
+    def needed(self, now: float, *, waiting: bool = False) -> PlanComputed | None:
         """A plan for a deployment that has none that runs, if there is one: for what is wanted now, else for some of its
-        devices. Requests wait, and what is better may follow."""
+        devices. Requests wait, and what is better may follow. `waiting`: they did not before, and what was found out of
+        these devices since matters less than that."""
         assert self._key is not None
         result = self._results.get(self._key)
         if isinstance(result, PlanFailed):
@@ -152,17 +153,19 @@ class Planning:
             if not result.final and now >= self._retry_at:
                 del self._results[self._key]
             return None
-        return result or self._for_some(self._key)
+        return result or self._for_some(self._key, waiting)
 
-    def _for_some(self, key: PlanKey) -> PlanComputed | None:
-        """The quickest of the plans that were made for devices which are all here, and as they are now."""
+    def _for_some(self, key: PlanKey, waiting: bool) -> PlanComputed | None:
+        """The quickest of the plans that were made for devices which are all here, and, but for who waits, as they are
+        now."""
         here = set(key.devices)
+        nodes = {node for node, _, _ in here}
         found = [
             result
             for made_for, result in self._results.items()
             if isinstance(result, PlanComputed)
             and made_for.version == key.version
-            and here.issuperset(made_for.devices)
+            and (here.issuperset(made_for.devices) or (waiting and nodes.issuperset(_nodes(made_for))))
         ]
         return min(found, key=lambda one: one.latency_s, default=None)
 
@@ -181,11 +184,15 @@ class Planning:
         if (
             isinstance(result, PlanComputed)
             and result.plan != current
-            and result.latency_s < self._timing.gain * result.current_latency_s
+            and self.is_gain(result.latency_s, result.current_latency_s)
         ):
             return result
         self._settled = (self._key, current)
         return None
+
+    def is_gain(self, latency_s: float, over_s: float) -> bool:
+        """Whether that is worth a move."""
+        return latency_s < self._timing.gain * over_s
 
     def settled(self, current: bytes) -> bool:
         """Whether `current` was compared with what this cluster could do."""
@@ -202,9 +209,10 @@ class Planning:
             self._results.pop(self._key, None)
             self._compared.pop(self._key, None)
 
-    def ask(self, key: PlanKey, now: float, current: bytes, *, urgent: bool) -> bool:
-        """Whether to compute that now; if so, it is noted as under way."""
-        if not key.devices or now < self.ask_at(current, urgent=urgent):
+    def ask(self, key: PlanKey, now: float, current: bytes, *, urgent: bool, held: bool = True) -> bool:
+        """Whether to compute that now; if so, it is noted as under way. Not `held`: though the cluster has only just
+        changed."""
+        if not key.devices or (held and now < self.ask_at(current, urgent=urgent)):
             return False
         if self.computing == key and self._compared.get(key) == current:
             return False
@@ -239,6 +247,10 @@ class Planning:
         """When something may become due only because time passes."""
         times = [self._retry_at, self._key_at + self._hold_s, *(until for until, _ in self._avoided.values())]
         return min((time for time in times if time > now), default=math.inf)
+
+
+def _nodes(key: PlanKey) -> Iterator[str]:
+    return (node for node, _, _ in key.devices)
 
 
 def nothing_new(before: PlanKey | None, now: PlanKey) -> bool:

@@ -1,8 +1,9 @@
 """Spare plans: for each device whose loss would end the plan that serves, one without it, kept ready by the others, so that
 a loss takes one message. Rules, without I/O.
 
-They give way to whatever serves: where memory is short, there are fewer. They are worth as much as the plan that serves
-lasts: with the next one they are made anew, and what they have in common with it stays loaded.
+They give way to whatever serves: where memory is short, there are fewer. When another plan serves they are made anew, and
+what they have in common with it stays loaded. Until then those that are there, and the plan that served before, are
+borrowed: they may be slower than what would be made for a loss, but they are loaded.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Spares:
         self._kept: dict[str, Placement] = {}
         self._vain: set[str] = set()
         """Devices for which there is none, as it could not be loaded or there was no room."""
+        self._borrowed: set[str] = set()
+        """Devices for whose loss there is one that was not made for it."""
         nodes = {node for _, node in serving.names} if serving else set()
         for order in held:
             without = nodes - {node for _, node in order.names}
@@ -36,6 +39,27 @@ class Spares:
 
     def add(self, lost: str, placement: Placement) -> None:
         self._kept[lost] = placement
+        self._borrowed.discard(lost)
+
+    def borrowed(self, lost: str) -> Placement | None:
+        """What was not made for the loss of that device, but would do."""
+        return self._kept.get(lost) if lost in self._borrowed else None
+
+    def suffices(self, lost: str) -> None:
+        """What is borrowed for it is about as good as what would be made."""
+        self._borrowed.discard(lost)
+
+    def serves(self, serving: Placement, others: Iterable[Placement]) -> None:
+        """Another plan serves from now on. `others`, which the members have loaded, are kept where they would do for a
+        loss: those that a device was missing in, until one is made for just that."""
+        self.clear()
+        for placement in sorted(others, key=lambda other: (other.order.latency_s, other.epoch)):
+            lost = [
+                node for node in sorted(serving.nodes) if node not in placement.nodes and node not in self
+            ]
+            if lost:
+                self._kept[lost[0]] = placement
+                self._borrowed.add(lost[0])
 
     def pending(self, world: World) -> bool:
         """Whether any is still on its way: they are prepared one after the other, as requests are served meanwhile."""
@@ -51,11 +75,12 @@ class Spares:
         """Do without one, or without the newest, until another plan serves."""
         lost = lost or next(reversed(self._kept))
         del self._kept[lost]
+        self._borrowed.discard(lost)
         self._vain.add(lost)
 
     def clear(self) -> None:
-        """Another plan serves."""
-        self._kept, self._vain = {}, set()
+        """There are none."""
+        self._kept, self._vain, self._borrowed = {}, set(), set()
 
     def best(self, world: World) -> Placement | None:
         """What could serve now, or soon."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from edgepart.agent.control import ALIVE, SUSPECT, Card, Deployment, Version
@@ -59,6 +61,18 @@ def test_without_a_plan_any_is_asked_for_at_once_and_taken() -> None:
     result = computed(key, b"plan", 9.0, float("inf"))
     planning.answered(result, 0.5)
     assert planning.needed(0.5) == result
+
+
+def test_who_waits_takes_what_was_planned_for_devices_that_were_measured_again_since() -> None:
+    planning = Planning(TIMING)
+    key = looking(planning, "a", "b", now=0.0)
+    planning.ask(key, 0.0, b"", urgent=True)
+    again = replace(key, devices=tuple((node, name, "again") for node, name, _ in key.devices))
+    planning.look(again, 0.2)
+    result = computed(key, b"plan", 9.0, float("inf"))
+    planning.answered(result, 0.5)
+    assert planning.needed(0.5) is None
+    assert planning.needed(0.5, waiting=True) == result
 
 
 @pytest.mark.parametrize(("latency_s", "moves"), [(0.94, True), (0.96, False), (1.5, False)])

@@ -10,7 +10,7 @@ import pytest
 from edgepart.agent.options import AgentOptions
 from edgepart.planner.errors import UsageError
 from tests.agent.simnet import SimNet, node_id
-from tests.agent.test_cluster_stories import uses
+from tests.agent.test_cluster_stories import urgent_of, uses
 
 A, B, C, D = map(node_id, range(1, 5))
 
@@ -41,6 +41,32 @@ def test_without_any_a_loss_is_planned_for_when_it_has_come() -> None:
     net.crash(C)
     net.until(lambda: uses(net, A, B), 10)
     assert net.computed > before
+
+
+def test_the_plan_that_served_before_does_for_the_loss_of_who_has_just_come() -> None:
+    for seed in range(5):
+        net = kept(3, None)
+        net.crash(C)
+        net.until(lambda net=net: uses(net, A, B), 10)  # type: ignore[misc]
+        net.run(90)  # calm for so long that it does not count as one that comes and goes
+        net.start(C)
+        net.until(lambda net=net: uses(net, A, B, C), 120)  # type: ignore[misc]
+        urgent = urgent_of(net)
+        net.run(1.0 + 0.1 * seed)
+        net.crash(C)
+        assert net.until(lambda net=net: uses(net, A, B), 10) < 1.0  # type: ignore[misc]
+        assert not urgent
+
+
+def test_after_a_loss_the_next_one_is_seen_to_before_a_better_plan() -> None:
+    net = kept(4, None)
+    urgent = urgent_of(net)
+    net.crash(D)
+    net.until(lambda: uses(net, A, B, C), 10)
+    net.run(4)
+    net.crash(C)
+    assert net.until(lambda: uses(net, A, B), 10) < 1.0
+    assert not urgent
 
 
 def test_a_number_below_none_is_refused(tmp_path: Path) -> None:
