@@ -1,6 +1,6 @@
 """Chaos: four emulated hosts that serve a model while agents are killed, frozen and cut off, disks fill, the power fails.
 
-    python -m benchmarks.chaos [--seconds 300] [--seed 1] [--model resnet50] [--kinds kill,cut] [--markdown] [--json FILE]
+    python -m benchmarks.chaos [--seconds 300] [--seed 1] [--model resnet50] [--kinds kill,cut] [--calm 0] [--markdown] [--json FILE]
 
 A client on a host of its own, which is no member, asks without pause, four requests at a time, and compares every
 answer with one session's. A request counts once with all of its tries, by its gateway and by the client on other
@@ -65,6 +65,7 @@ class Settings:
     rate: str = "1gbit"
     disk: str = "1G"
     concurrency: int = 4
+    calm_s: float = 0.0
     options: tuple[str, ...] = ("--compiled", "256M")
     """Of every agent."""
 
@@ -74,7 +75,7 @@ class Settings:
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
-        return schedule(self.seed, self.seconds, self.boxes, self.kinds)
+        return schedule(self.seed, self.seconds, self.boxes, self.kinds, self.calm_s)
 
     def command(self) -> list[str]:
         """That runs it again."""
@@ -88,6 +89,7 @@ class Settings:
             "--rate": self.rate,
             "--disk": self.disk,
             "--concurrency": str(self.concurrency),
+            "--calm": f"{self.calm_s:g}",
             "--agent-options": " ".join(self.options),
         }
         return ["python", "-m", "benchmarks.chaos", *(f"{key}={value}" for key, value in given.items())]
@@ -241,6 +243,7 @@ def settings_of(given: Any) -> Settings:
         rate=given.rate,
         disk=given.disk,
         concurrency=given.concurrency,
+        calm_s=given.calm,
         options=tuple(given.agent_options.split()),
     )
 
@@ -257,6 +260,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rate", default=usual.rate)
     made.add_argument("--disk", default=usual.disk, help="the size of each host's state folder")
     made.add_argument("--concurrency", type=int, default=usual.concurrency)
+    made.add_argument(
+        "--calm", type=float, default=usual.calm_s, help="seconds of peace before each incident"
+    )
     made.add_argument("--agent-options", default=" ".join(usual.options), help="such as '--log-level debug'")
     made.add_argument(
         "--reports", type=Path, default=Path("results/chaos"), help="where a failing run leaves a report"

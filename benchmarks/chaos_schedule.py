@@ -156,18 +156,22 @@ ONCE = ("join", "power")
 
 
 def schedule(
-    seed: int, seconds: float, boxes: Sequence[str], kinds: Sequence[str] = tuple(KINDS)
+    seed: int,
+    seconds: float,
+    boxes: Sequence[str],
+    kinds: Sequence[str] = tuple(KINDS),
+    calm_s: float = 0.0,
 ) -> tuple[Incident, ...]:
     """As many incidents as fit into that time: each kind once in an order drawn from the seed, then any but those that
-    come once; up to the first that does not fit."""
-    rng, here, at_s = Random(seed), list(boxes), FIRST_S
+    come once; up to the first that does not fit. `calm_s`: before each, in which the cluster can get ready for it."""
+    rng, here, at_s = Random(seed), list(boxes), FIRST_S + calm_s
     found: list[Incident] = []
     for kind in _order(rng, kinds):
         incident = replace(KINDS[kind](rng, here), at_s=at_s)
         if at_s + incident.lasts_s > seconds:
             break
         found.append(incident)
-        at_s += incident.lasts_s
+        at_s += incident.lasts_s + calm_s
         here += [act.box for act in incident.acts if act.verb == JOIN]
     return tuple(found)
 

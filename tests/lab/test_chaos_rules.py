@@ -4,6 +4,7 @@ happened."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from benchmarks import chaos_schedule as schedule
@@ -46,6 +47,12 @@ def test_a_schedule_follows_from_its_seed_and_can_be_survived(
     assert made == schedule.schedule(seed, seconds, BOXES, some)
     assert not list(broken_rules(made, BOXES, CLIENT))
     assert all(one.at_s + one.lasts_s <= seconds for one in made)
+
+
+def test_calm_comes_before_each_incident() -> None:
+    made = schedule.schedule(1, 300, BOXES, calm_s=30)
+    assert made[0].at_s == schedule.FIRST_S + 30
+    assert [b.at_s - a.at_s - a.lasts_s for a, b in pairwise(made)] == pytest.approx([30] * (len(made) - 1))
 
 
 def test_five_minutes_have_every_kind_and_seeds_differ() -> None:
