@@ -18,6 +18,7 @@ from edgepart.agent.control import (
     LEAVING,
     REFUSED,
     Activate,
+    AskAbout,
     Card,
     Deployment,
     Deployments,
@@ -94,6 +95,9 @@ class CoreTiming:
     """A member reports to its leader at least this often."""
     sync_s: float = 5.0
     """Deployments, cards and standings are told again this often, should anything have been lost."""
+    look_each_s: float = 0.0005
+    """For each member, time that a leader lets pass after it looked at all reports, before the next report makes it look
+    again: many come at once, and each look takes the longer the more members there are."""
     linger_s: float = 30.0
     """A plan that was replaced is kept so long for the requests that still run on it."""
 
@@ -146,6 +150,7 @@ class Core:
         self._expel_at: dict[str, float] = {}
         self._stopped = False
         self._lead_at = self._wake_at = now
+        self._looked_at = -math.inf
 
     @property
     def leader(self) -> str:
@@ -166,8 +171,10 @@ class Core:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Take one event; what the shell has to do, in this order. UsageError where a user's request cannot be
         met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed then."""
-        if isinstance(event, Received) and now < self._wake_at and self._says_nothing_new(event, now):
-            return []
+        if isinstance(event, Received) and now < self._wake_at:
+            effects = self._at_once(event, now)
+            if effects is not None:
+                return effects
         if isinstance(event, LeaveRequested):
             effects = self.membership.handle(event, now)
             self._stopped, self._wake_at = True, math.inf
@@ -226,31 +233,64 @@ class Core:
 
     # Events
 
-    def _says_nothing_new(self, event: Received, now: float) -> bool:
-        """Most of what comes: that its sender is there, and all else is as it was. Then nothing follows."""
+    def _at_once(self, event: Received, now: float) -> list[Effect] | None:
+        """Most of what comes: that its sender is there, and all else is as it was, or no more than a question. None where
+        more may follow; nothing was done then."""
         node, message = event.node, event.message
         known: object
         match message:
             case Heartbeat():
                 known = self.election.claim(node)
+                if message is not known and message != known:
+                    if message.boot != self._boots.get(node) or not self.membership.beats(node, message, now):
+                        return None
+                    decided = self.election.heard(node, message, now)
+                    return self._run(self._led(decided, now), now) if decided else []
+            case View():
+                if not self.membership.sees(node, message, now):
+                    return None
+                self._wake_at = min(self._wake_at, self.membership.wake_at())
+                if self.controller is not None and self.membership.seen_otherwise():
+                    self._look_soon(now)
+                    return self.wake(now)
+                return []
+            case AskAbout():
+                opinion = self.membership.opines(node, message.node, now)
+                return None if opinion is None else [Send(node, opinion)]
             case Report() if not self._stale:
                 known = self._reports.get(node)
             case Card():
                 known = self.cards.get(node)
+                if known != message and message.node == node and self.controller is None:
+                    if not self.membership.hears(node, now):
+                        return None
+                    self._card(message)
+                    return []
             case Standing():
                 known = self.standings.get(message.deployment)
             case Deployments(entries):
                 known = message if self.deployments.has(entries) else None
             case _:
-                return False
-        return (message is known or message == known) and self.membership.hears(node, now)
+                return None
+        same = message is known or message == known
+        return [] if same and self.membership.hears(node, now) else None
+
+    def _has_greeted(self, event: Received) -> bool:
+        """Whether this is a member's answer to our Hello, and it had said Hello by itself before: then it has all that
+        a newcomer is told."""
+        node, hello = event.node, event.message
+        same = isinstance(hello, Hello) and hello.reply and self._boots.get(node) == hello.boot
+        return same and node in self.membership.alive()
 
     def _take(self, event: Event, now: float) -> Iterator[Effect]:
         if isinstance(event, DeployRequested | UndeployRequested | DrainRequested):
             yield from self._asked(
                 event, now
             )  # first: it may be refused, and then no other effect may get lost
+        greeted = isinstance(event, Received) and self._has_greeted(event)
         yield from self._watch(self.membership.handle(event, now), now)
+        if greeted:
+            return
         match event:
             case Received(node, message) if node in self._boots:
                 yield from self._message(node, message, now)
@@ -364,7 +404,8 @@ class Core:
             case Heartbeat(boot) if boot == self._boots.get(node):
                 yield from self._led(self.election.heard(node, message, now), now)
             case View():
-                self._stale |= self.membership.seen_otherwise()  # links may be broken, or whole again
+                if self.membership.seen_otherwise():  # links may be broken, or whole again
+                    self._look_soon(now)
             case Card() if message.node == node:
                 self._card(message)
             case Deployments(entries):
@@ -374,8 +415,9 @@ class Core:
             case DrainStanding() if message.term >= self.election.seen_term:
                 self.draining.standings[message.node] = message
             case Report(boot) if node == self.node or boot == self._boots.get(node):
-                self._stale |= self._reports.get(node) != message
-                self._reports[node] = message
+                if self._reports.get(node) != message:
+                    self._reports[node] = message
+                    self._look_soon(now)
             case Timed(timings):
                 if self.profiles.learn(timings):
                     yield from self._learnt()
@@ -486,10 +528,16 @@ class Core:
         """Of the deployments that are on this device's disk: none while the file could not be written."""
         return self.deployments.versions() if self._kept else ()
 
+    def _look_soon(self, now: float) -> None:
+        """As leader: at once where the last look is long enough ago."""
+        at = self._looked_at + self.timing.look_each_s * len(self._boots)
+        self._stale |= now >= at
+        self._lead_at = min(self._lead_at, at)
+
     def _lead(self, now: float) -> list[Effect]:
         if self.controller is None or not (self._stale or now >= self._lead_at):
             return []
-        self._stale = False
+        self._stale, self._looked_at = False, now
         present = self.membership.members()
         members = self.draining.seen(present)
         inside = (ALIVE, LEAVING, FLAPPING)

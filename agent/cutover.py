@@ -416,13 +416,16 @@ class Cutover:
     def _order(self, placement: Placement, world: World, now: float) -> Iterator[Effect]:
         """Whoever lacks the plan prepares it; once it is active, whoever is ready switches."""
         name, epoch = self.deployment.name, placement.epoch
+        holders: tuple[str, ...] | None = None
         for node in world.nodes:
             if node not in world.reports:
                 continue
             holding = world.holding(node, name, epoch)
             order: Prepare | Activate
             if holding is None:
-                sources = tuple(world.holders(self.deployment.model)) or placement.order.sources
+                if holders is None:
+                    holders = tuple(world.holders(self.deployment.model))
+                sources = holders or placement.order.sources
                 order = replace(placement.order, term=world.term, sources=sources)
             elif placement is self.active and holding.state == READY and not holding.active:
                 order = Activate(world.term, name, epoch)

@@ -50,10 +50,13 @@ class Timing:
     """Others are asked again about a suspect this often."""
     view_s: float = 5.0
     """Views are sent this often even when nothing changed, in large clusters seldomer."""
-    view_each_s: float = 0.1
+    view_each_s: float = 0.4
     """For each member, time between two such views at least: what they take of the network grows no further then."""
     view_gap_s: float = 0.1
     """Between two views whatever changed: many devices that come or go together make one view, not one each."""
+    view_gap_each_s: float = 0.01
+    """For each member, time between two views at least, whatever changed: each change makes as many views as the square of
+    the members. Only the first of many changes is told at once."""
     late_s: float = 0.2
     """Woken later than this, a device doubts itself: time that it slept through is no silence of others."""
     most_slack_s: float = 2.0

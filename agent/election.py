@@ -83,7 +83,12 @@ class Election:
         self.term = 0
         self._timing = timing or ElectionTiming()
         self._alive: frozenset[str] = frozenset()
+        self._first = True
+        """Whether no other member has a smaller node id."""
         self._claims: dict[str, Heartbeat] = {}
+        """All their terms are known to `seen_term` once it was decided."""
+        self._best: tuple[int, str] | None = (0, "")
+        """Term and node of the one with the largest term that claims to lead; None: to be looked up."""
         self._not_before = now + self._timing.start_s
         self._decided_at = now
         self._undecided = True
@@ -101,7 +106,10 @@ class Election:
         """`alive`: the other members, suspects included."""
         before = self._alive
         self._alive = frozenset(alive)
-        self._claims = {node: claim for node, claim in self._claims.items() if node in self._alive}
+        self._first = not self._alive or self.node < min(self._alive)
+        if not before <= self._alive:
+            self._claims = {node: claim for node, claim in self._claims.items() if node in self._alive}
+            self._best = None
         if self._alive - before:
             self._not_before = now + self._timing.hold_s
         return list(self._decide(now))
@@ -110,10 +118,13 @@ class Election:
         """A member's heartbeat says whom it follows."""
         if node not in self._alive or not 0 <= max(beat.term, beat.seen_term) < MAX_TERM:
             return []
-        if self._claims.get(node) == beat:
+        known = self._claims.get(node)
+        if known == beat:
             return []
         self._claims[node] = beat
-        return list(self._decide(now))
+        if beat.leader == node or (known is not None and known.leader == node):
+            self._best = None
+        return list(self._decide(now, max(beat.term, beat.seen_term)))
 
     def claim(self, node: str) -> Heartbeat | None:
         """The last heartbeat of a member."""
@@ -122,15 +133,21 @@ class Election:
     def restarted(self, node: str) -> None:
         """That member is another process now: what the old one claimed is void."""
         self._claims.pop(node, None)
-        self._undecided = True
+        self._undecided, self._best = True, None
 
     def wake(self, now: float) -> list[Effect]:
         return list(self._decide(now)) if self._undecided or now >= self.wake_at() else []
 
-    def _decide(self, now: float) -> Iterator[Effect]:
+    def _claimed(self) -> tuple[int, str]:
+        if self._best is None:
+            claims = self._claims.items()
+            self._best = max(((c.term, node) for node, c in claims if c.leader == node), default=(0, ""))
+        return self._best
+
+    def _decide(self, now: float, told_term: int = 0) -> Iterator[Effect]:
+        """`told_term`: the largest that the newest heartbeat knows."""
         self._decided_at, self._undecided = now, False
-        seen = max([self.seen_term, *(max(c.term, c.seen_term) for c in self._claims.values())])
-        best = max(((c.term, node) for node, c in self._claims.items() if c.leader == node), default=(0, ""))
+        seen, best = max(self.seen_term, told_term), self._claimed()
         if self.leading and best < (self.term, self.node):
             if seen > self.term:  # a term that we did not know was used before: ours must be larger
                 yield from self._lead(seen)
@@ -147,10 +164,9 @@ class Election:
 
     def _may_lead(self, now: float) -> bool:
         """It is our turn if we are first, unless a member still hears a leader whom we do not hear."""
-        waited = now >= self._not_before
-        first = all(self.node < node for node in self._alive)
-        followed = {claim.leader for claim in self._claims.values()} - {"", self.node}
-        return waited and first and not followed
+        if now < self._not_before or not self._first:
+            return False
+        return all(claim.leader in ("", self.node) for claim in self._claims.values())
 
     def _lead(self, seen: int) -> Iterator[Effect]:
         self.seen_term = next_term(seen, self._who)

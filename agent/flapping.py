@@ -39,6 +39,8 @@ class Flapping:
     def __init__(self, timing: FlapTiming | None = None) -> None:
         self._timing = timing or FlapTiming()
         self._records: dict[str, Record] = {}
+        self._ends: list[float] = []
+        """Of quarantines, sorted."""
 
     def __bool__(self) -> bool:
         """Whether any was lost lately."""
@@ -54,6 +56,7 @@ class Flapping:
         self._records[node] = Record(losses, now + span_s, span_s)
         if len(self._records) > timing.keep:
             del self._records[next(iter(self._records))]
+        self._ends = sorted(record.until for record in self._records.values() if record.span_s)
 
     def why(self, node: str, now: float) -> str:
         """Why plans do without it now; "" where they need not."""
@@ -64,4 +67,7 @@ class Flapping:
 
     def wake_at(self, now: float) -> float:
         """When the next quarantine ends; inf where there is none."""
-        return min((r.until for r in self._records.values() if r.until > now), default=math.inf)
+        ends = self._ends
+        while ends and ends[0] <= now:
+            ends.pop(0)
+        return ends[0] if ends else math.inf

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import attrgetter
 
 from edgepart.agent.control import (
     ALIVE,
@@ -82,6 +83,9 @@ class Membership:
         self._members: tuple[Member, ...] | None = None
         self._alive: list[str] | None = None
         self._alive_set: frozenset[str] | None = None
+        self._last_beat: tuple[tuple[int, tuple[str, int, int]], Heartbeat] | None = None
+        self._last_beats: list[Send] | None = None
+        """One to each linked member."""
         self._suspects: dict[str, Peer] = {}
         self._silent_at = math.inf
         """Nobody was silent for too long before this."""
@@ -102,13 +106,14 @@ class Membership:
         names = unique_names([(me.node, me.name), *((peer.node, peer.hello.name) for peer in inside)])
         mine = LEAVING if self._leaving else ALIVE
         rows = [Member(me.node, names[me.node], me.boot, mine, me.listen, me.http, me.version)]
+        flapping = self._flapping if self._flapping else None
         for peer in inside:
-            node, hello, status, note = peer.node, peer.hello, peer.standing, ""
-            if status == ALIVE and self._flapping and (note := self._flapping.why(node, self._settled_at)):
+            status, note = peer.standing, ""
+            if flapping and status == ALIVE and (note := flapping.why(peer.node, self._settled_at)):
                 status = FLAPPING
-            row = Member(node, names[node], hello.boot, status, hello.listen, hello.http, hello.version, note)
-            rows.append(row)
-        return tuple(sorted(rows, key=lambda member: member.node))
+            rows.append(peer.row(names[peer.node], status, note))
+        rows.sort(key=attrgetter("node"))
+        return tuple(rows)
 
     def alive(self) -> list[str]:
         """The other members that were heard and can be sent to, sorted; not to be changed."""
@@ -124,7 +129,7 @@ class Membership:
     def _changed(self) -> None:
         """Of some device, or this one, anything that others or members() show."""
         self._dirty = True
-        self._members = self._alive = self._alive_set = None
+        self._members = self._alive = self._alive_set = self._last_beats = None
         self._views.outdated()
 
     def _turn(self, peer: Peer, status: str, now: float) -> None:
@@ -218,8 +223,41 @@ class Membership:
         peer.heard_at = now
         return True
 
+    def beats(self, node: str, beat: Heartbeat, now: float) -> bool:
+        """The same for a heartbeat of which only its claim may be new."""
+        peer = self.peers.get(node)
+        same = (
+            peer is not None and peer.hello.boot == beat.boot and peer.hello.incarnation >= beat.incarnation
+        )
+        return same and self.hears(node, now)
+
+    def sees(self, node: str, view: View, now: float) -> bool:
+        """The same for a view: False where it is about this device, a suspect, or one that may be back."""
+        alive, me = self._heard_now(), self.facts
+        unknown = []
+        for s in view.sightings:
+            if s.status == ALIVE:
+                if s.node not in alive:
+                    if s.node in self.peers or (s.node == me.node and s.incarnation > me.incarnation):
+                        return False
+                    unknown.append(s)
+            elif s.node == me.node or s.node in self._suspects:
+                return False
+        if not self.hears(node, now):
+            return False
+        self._views.take(node, view)
+        for s in unknown:
+            self._dialing.hint(s.node, s.listen, now)
+        self._due_at = min(self._due_at, self._dialing.wake_at())
+        return True
+
+    def opines(self, node: str, about: str, now: float) -> Opinion | None:
+        """The same for a question."""
+        return Opinion(about, self._opinion(about, now)) if self.hears(node, now) else None
+
     def _link_up(self, node: str, via: str, now: float) -> Iterator[Effect]:
         self._dialing.linked(node, via)
+        self._last_beats = None
         if node == self.facts.node:
             yield Disconnect(node, "this is our own address")
             return
@@ -242,7 +280,7 @@ class Membership:
         peer = self.peers.get(node)
         if peer is None:
             return
-        peer.linked = False
+        peer.linked, self._last_beats = False, None
         if peer.status == "":
             del self.peers[node]
         elif peer.status == ALIVE:
@@ -314,6 +352,7 @@ class Membership:
         if peer is None:
             peer = self.peers[node] = self._new(hello, now)
         news = peer.hello.boot != hello.boot or peer.status != ALIVE
+        greeted = hello.reply and not news
         peer.leaving &= peer.hello.boot == hello.boot
         if peer.hello.boot not in ("", hello.boot) and not peer.counted:
             self._flapping.lost(node, now)
@@ -338,6 +377,8 @@ class Membership:
             self._turn(peer, ALIVE, now)
             peer.since, peer.gaps = now, Gaps(self.timing.silence)
             self._views.forget(node)
+        if greeted:  # it has all that, since it said Hello by itself
+            return
         yield Send(node, self._beat())
         yield Send(node, View(self._sightings()))
         if self._leaving and understands_leaving(hello.version):
@@ -416,10 +457,7 @@ class Membership:
             effects += self._verdicts(now)
         effects += self._dialing.wake(now)
         if now >= self._beat_at:
-            beat = self._beat()
-            effects += [
-                Send(n, beat) for n, p in self.peers.items() if p.linked and p.status in (ALIVE, SUSPECT)
-            ]
+            effects += self._beats()
             self._beat_at = now + self.timing.heartbeat_s
             self._slack_s *= 0.97  # a stall is forgotten in about a minute
         if self._flapping and self._flapping.wake_at(self._settled_at) <= now:
@@ -487,7 +525,8 @@ class Membership:
         sightings = self._sightings()
         if due or shown(sightings) != shown(self._shown):
             timing = self.timing
-            self._shown, self._view_after = sightings, now + timing.view_gap_s
+            self._shown = sightings
+            self._view_after = now + max(timing.view_gap_s, timing.view_gap_each_s * len(members))
             self._view_at = now + max(timing.view_s, timing.view_each_s * len(members))
             view = View(sightings)
             for node in self.alive():
@@ -515,14 +554,21 @@ class Membership:
         return Hello(me.node, me.name, me.boot, me.incarnation, me.listen, me.http, me.version, reply)
 
     def _beat(self) -> Heartbeat:
-        leader, term, seen = self._claim
-        return Heartbeat(self.facts.boot, self.facts.incarnation, seen, leader, term)
+        """The same object while it says the same."""
+        saying = (self.facts.incarnation, self._claim)
+        if self._last_beat is None or self._last_beat[0] != saying:
+            leader, term, seen = self._claim
+            self._last_beat = saying, Heartbeat(self.facts.boot, self.facts.incarnation, seen, leader, term)
+        return self._last_beat[1]
+
+    def _beats(self) -> list[Send]:
+        beat = self._beat()
+        if self._last_beats is None or (self._last_beats and self._last_beats[0].message is not beat):
+            told = (ALIVE, SUSPECT)
+            self._last_beats = [Send(n, beat) for n, p in self.peers.items() if p.linked and p.status in told]
+        return self._last_beats
 
     def _sightings(self) -> tuple[Sighting, ...]:
         me = self.facts
-        rows = [Sighting(me.node, me.incarnation, ALIVE, me.name, me.listen)]
-        for node, peer in sorted(self.peers.items()):
-            if peer.status:
-                hello = peer.hello
-                rows.append(Sighting(node, hello.incarnation, peer.status, hello.name, hello.listen))
-        return tuple(rows)
+        others = [peer.sighting() for _, peer in sorted(self.peers.items()) if peer.status]
+        return (Sighting(me.node, me.incarnation, ALIVE, me.name, me.listen), *others)

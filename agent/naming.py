@@ -13,10 +13,13 @@ def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
     >>> unique_names([("3fa2aaaaaaaaaaaa", "pi"), ("77b1bbbbbbbbbbbb", "pi"), ("c0cccccccccccccc", "nas")])
     {'3fa2aaaaaaaaaaaa': 'pi-3fa2', '77b1bbbbbbbbbbbb': 'pi-77b1', 'c0cccccccccccccc': 'nas'}
     """
-    pairs = sorted((node, name or node) for node, name in named)
-    for digits in (0, 4, 8, 16):
+    plain = {node: name or node for node, name in named}
+    if len(set(plain.values())) == len(plain):
+        return plain
+    pairs = sorted(plain.items())
+    for digits in (4, 8, 16):
         shared = Counter(name for _, name in pairs)
-        names = {n: name if shared[name] == 1 or not digits else f"{name}-{n[:digits]}" for n, name in pairs}
+        names = {n: name if shared[name] == 1 else f"{name}-{n[:digits]}" for n, name in pairs}
         if len(set(names.values())) == len(names):
             return names
     return {node: f"{name}-{node}" for node, name in pairs}

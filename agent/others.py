@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from edgepart.agent.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello
+from edgepart.agent.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello, Sighting
 from edgepart.agent.detection import Gaps
+from edgepart.agent.events import Member
 
 ASKED = 8
 """Members that are asked about a suspect at most: more confirm no better, and many suspects in a large cluster would make
@@ -51,10 +52,43 @@ class Peer:
     counted: bool = False
     """Whether its last loss is known to flapping.py, or was none, as it left on purpose."""
 
+    _sighting: Sighting | None = None
+    _row: Member | None = None
+
     @property
     def standing(self) -> str:
         """As a member."""
         return LEAVING if self.leaving and self.status == ALIVE else self.status
+
+    def sighting(self) -> Sighting:
+        """As views show it; the same object while it is the same."""
+        known, hello = self._sighting, self.hello
+        if (
+            known is None
+            or known.status != self.status
+            or known.incarnation != hello.incarnation
+            or known.listen is not hello.listen
+            or known.name is not hello.name
+        ):
+            known = Sighting(self.node, hello.incarnation, self.status, hello.name, hello.listen)
+            self._sighting = known
+        return known
+
+    def row(self, name: str, status: str, note: str) -> Member:
+        """As a member with that unique name; the same object while it is the same."""
+        known, hello = self._row, self.hello
+        if (
+            known is None
+            or known.status != status
+            or known.note != note
+            or known.name != name
+            or known.boot is not hello.boot
+            or known.listen is not hello.listen
+            or known.http is not hello.http
+        ):
+            known = Member(self.node, name, hello.boot, status, hello.listen, hello.http, hello.version, note)
+            self._row = known
+        return known
 
 
 def to_ask(me: str, about: str, alive: list[str]) -> list[str]:

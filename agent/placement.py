@@ -7,11 +7,12 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from edgepart.agent.control import DRAINED, FAILED, FLAPPING, LEAVING, READY, Holding, Prepare, Report
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.events import PlanKey
-from edgepart.agent.messages import Epoch
+from edgepart.agent.messages import NO_EPOCH, Epoch
 from edgepart.agent.planning import Cluster
 from edgepart.agent.profiles import ProfileBook
 
@@ -19,7 +20,7 @@ RESEND_S = 3.0
 """An order whose effect no report shows is given again after this."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class World:
     """What the leader sees."""
 
@@ -41,16 +42,26 @@ class World:
     unsteady: frozenset[str] = frozenset()
     """Those that come and go, and are to be left."""
 
-    @property
+    @cached_property
     def nodes(self) -> list[str]:
         return [member.node for member in self.cluster.members]
 
-    @property
+    @cached_property
+    def served(self) -> Mapping[str, Epoch]:
+        """By deployment, the latest epoch that any member serves."""
+        latest: dict[str, Epoch] = {}
+        for report in self.reports.values():
+            for holding in report.holdings:
+                if holding.active and holding.epoch > latest.get(holding.deployment, NO_EPOCH):
+                    latest[holding.deployment] = holding.epoch
+        return latest
+
+    @cached_property
     def leaving(self) -> frozenset[str]:
         """Those that serve until they are not needed any more."""
         return self.unsteady | {m.node for m in self.cluster.members if m.status in (LEAVING, DRAINED)}
 
-    @property
+    @cached_property
     def staying(self) -> list[str]:
         """Those that what must not get lost is kept on."""
         return [member.node for member in self.cluster.members if member.status != DRAINED]
@@ -68,7 +79,8 @@ class World:
 
     def safe_holders(self, model: str) -> list[str]:
         """Those of them that stay."""
-        return [node for node in self.staying if node in self.holders(model)]
+        holders = set(self.holders(model))
+        return [node for node in self.staying if node in holders]
 
     def holders(self, model: str) -> list[str]:
         return [node for node in self.nodes if node in self.reports and model in self.reports[node].models]
@@ -110,19 +122,17 @@ class Placement:
     def can_run(self, world: World) -> bool:
         """Whether all of its devices are in, and none has failed to load it."""
 
+        here = world.nodes
+
         def fine(node: str) -> bool:
             holding = world.holding(node, self.order.deployment, self.epoch)
-            return node in world.nodes and (holding is None or holding.state != FAILED)
+            return node in here and (holding is None or holding.state != FAILED)
 
         return all(map(fine, self.nodes))
 
     def is_overtaken(self, world: World) -> bool:
         """Whether a member serves a later epoch, and so will never take this one."""
-        return any(
-            holding.deployment == self.order.deployment and holding.active and holding.epoch > self.epoch
-            for report in world.reports.values()
-            for holding in report.holdings
-        )
+        return world.served.get(self.order.deployment, NO_EPOCH) > self.epoch
 
     def loses(self, world: World) -> bool:
         """Whether one of its devices leaves, or two of them do not reach each other any more."""

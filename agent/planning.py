@@ -8,8 +8,10 @@ be done.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 
 from edgepart.agent.control import ALIVE, FLAPPING, Card, Deployment, Profile
@@ -70,15 +72,24 @@ def _usable(cluster: Cluster, deployment: Deployment, avoided: Collection[str], 
         and member.node not in avoided
         and (not chosen or member.name in chosen)
     ]
-    while pairs := _broken_among(rows, cluster.broken_links):
-        worst = max((sum(m.node in pair for pair in pairs), m.node) for m in rows)[1]
-        rows = [member for member in rows if member.node != worst]
-    return rows
+    left_out = worst_linked({member.node for member in rows}, cluster.broken_links)
+    return [member for member in rows if member.node not in left_out] if left_out else rows
 
 
-def _broken_among(members: list[Member], broken: frozenset[tuple[str, str]]) -> list[tuple[str, str]]:
-    nodes = {member.node for member in members}
-    return [pair for pair in broken if set(pair) <= nodes]
+def worst_linked(nodes: Collection[str], broken: Collection[tuple[str, str]]) -> set[str]:
+    """Those of `nodes` to do without so that the others all reach each other: one after the other the one with most
+    broken links, of those the last by id.
+
+    >>> sorted(worst_linked({"a", "b", "c", "d"}, [("a", "b"), ("b", "c"), ("d", "e")]))
+    ['b']
+    """
+    pairs = [pair for pair in broken if pair[0] in nodes and pair[1] in nodes]
+    left_out: set[str] = set()
+    while pairs:
+        worst = max((count, node) for node, count in Counter(chain.from_iterable(pairs)).items())[1]
+        left_out.add(worst)
+        pairs = [pair for pair in pairs if worst not in pair]
+    return left_out
 
 
 class Planning:

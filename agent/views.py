@@ -17,23 +17,23 @@ class Views:
 
     def __init__(self, me: str) -> None:
         self._me = me
-        self._views: dict[str, View] = {}
+        self._shown: dict[str, list[tuple[str, str]]] = {}
         self._reached: dict[str, frozenset[str]] = {}
         """By member, those that it hears, itself and this device included."""
         self._news = False
         self._broken: frozenset[tuple[str, str]] | None = None
 
     def take(self, sender: str, view: View) -> None:
-        known = self._views.get(sender)
-        self._views[sender] = view
-        if known is None or (known != view and shown(known.sightings) != shown(view.sightings)):
-            reached = {s.node for s in view.sightings if s.status == ALIVE}
+        told = shown(view.sightings)
+        if self._shown.get(sender) != told:
+            self._shown[sender] = told
+            reached = {node for node, status in told if status == ALIVE}
             self._reached[sender] = frozenset(reached | {sender, self._me})
             self._news, self._broken = True, None
 
     def forget(self, node: str) -> None:
         """What it said is void."""
-        self._views.pop(node, None)
+        self._shown.pop(node, None)
         self._reached.pop(node, None)
         self._broken = None
 

@@ -1,6 +1,6 @@
 """Chaos: four emulated hosts that serve a model while agents are killed, frozen and cut off, disks fill, the power fails.
 
-    python -m benchmarks.chaos [--seconds 300] [--seed 1] [--model resnet50] [--kinds kill,cut] [--calm 0] [--markdown] [--json FILE]
+    python -m benchmarks.chaos [--seconds 300] [--seed 1] [--model resnet50] [--kinds kill,cut] [--calm 0] [--json FILE]
 
 A client on a host of its own, which is no member, asks without pause, four requests at a time, and compares every
 answer with one session's. A request counts once with all of its tries, by its gateway and by the client on other

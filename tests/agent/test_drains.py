@@ -299,6 +299,7 @@ def test_a_box_that_left_by_itself_is_no_removed_one() -> None:
     net = calm(3, 14)
     net.depart(C)
     net.until(lambda: net.boxes[C].core is None, 30)
+    net.run(0.1)
     assert net.core(A).membership.peers[C].status == LEFT
     net.start(C)
     net.until(lambda: net.boxes[A].members == {A, B, C}, 10)

@@ -45,6 +45,9 @@ class Box:
     offset_s: float = 0.0
     rate: float = 1.0
     woken_at: float = -1.0
+    """When it will be, in the network's time; -1: not planned."""
+    planned_at: float = -1.0
+    """The same as its core said it, by its own clock."""
     spins: int = 0
 
     def clock(self, now: float) -> float:

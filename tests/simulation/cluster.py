@@ -24,7 +24,6 @@ from edgepart.agent.events import (
     LinkDown,
     LinkUp,
     ModelsStored,
-    Received,
     Seen,
 )
 from edgepart.agent.membership import Facts
@@ -34,7 +33,7 @@ from tests.simulation.box import Box
 from tests.simulation.clients import Device, Ledger
 from tests.simulation.disk import MODEL, Disk
 from tests.simulation.invariants import GHOST_S, Invariants
-from tests.simulation.network import Link, Network
+from tests.simulation.network import Arrival, Link, Network
 from tests.simulation.trace import Broken, Trace, short
 
 VERSION = f"0.1.0+traces.{LEAVES}.{DRAINS}"
@@ -263,7 +262,7 @@ class SimNet:
             box.waiting.append(lambda: self.give(box, event))
             return
         effects = box.core.handle(event, box.clock(self.now))
-        if effects or type(event) is not Received:
+        if effects or box.core.wake_at() != box.planned_at:
             shell.obey(self, box, effects)
 
     def obey(self, box: Box, effects: list[Effect]) -> None:
@@ -278,6 +277,20 @@ class SimNet:
             self.at(box.busy_until, self._at_last, box, life, event)
         else:
             self.give(box, event)
+
+    def arrive_all(self, arrivals: list[Arrival], event: Event) -> None:
+        """The same frame, at each of these."""
+        now = self.now
+        for link, box, life in arrivals:
+            core = box.core
+            if link.over or core is None or box.life != life:
+                continue
+            if box.lag_s or now < box.stalled_until:
+                self.arrive(box, life, event)
+                continue
+            effects = core.handle(event, box.offset_s + box.rate * now)
+            if effects or core.wake_at() != box.planned_at:
+                shell.obey(self, box, effects)
 
     def _at_last(self, box: Box, life: int, event: Event) -> None:
         if box.life == life:
@@ -457,8 +470,8 @@ class SimNet:
         """What is wrong if by now everything should be calm."""
         return self.invariants.settled_faults(self)
 
-    def note(self, box: Box, text: str) -> None:
-        self.trace.note(self.now, f"{short(box.node)} {text}")
+    def note(self, box: Box, text: str | Callable[[], str]) -> None:
+        self.trace.note(self.now, text, box.node)
 
     def describe(self) -> str:
         return f"t={self.now:.2f} faults={self.settled_faults()} standings={list(self.standings.values())}"

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 CONTROL, DATA = 0, 1
 
@@ -44,6 +44,18 @@ class Link:
         """Over: not even what is under way arrives."""
         self.deaf = ""
         """The end that lost its power."""
+
+
+class Target(Protocol):
+    """Where a message goes."""
+
+    node: str
+    life: int
+
+
+Arrival = tuple[Link, Any, int]
+"""Over that link, at that target, as it is in that life."""
+TOGETHER = 16
 
 
 class Network:
@@ -153,14 +165,42 @@ class Network:
         if not pipe.up or link.deaf:
             return pipe.up
         self.messages += 1
-        parcel = (arrive, arguments)
+        self._lose_or_send(pipe, channel, (arrive, arguments))
+        return True
+
+    def spread(
+        self, a: str, targets: Sequence[Target], arrive: Callable[[list[Arrival], Any], None], what: Any
+    ) -> None:
+        """The same to many: it arrives at TOGETHER of them at the same moment, where the order of frames allows it."""
+        links = self._links.get(a, {})
+        cut, lossy = self._cut, self.lossy
+        group: list[Arrival] = []
+        at = 0.0
+        for target in targets:
+            link = links.get(target.node)
+            if link is None or link.deaf or not (pipe := link.pipes[a]).up:
+                continue
+            self.messages += 1
+            if not group:
+                at = self.now + 0.0002 + 0.0048 * self.random.random()
+            if lossy or pipe.arrives_at[CONTROL] > at or (cut and (a, target.node) in cut):
+                self._lose_or_send(pipe, CONTROL, (arrive, ([(link, target, target.life)], what)))
+                continue
+            pipe.arrives_at[CONTROL] = at
+            group.append((link, target, target.life))
+            if len(group) == TOGETHER:
+                self.at(at, arrive, group, what)
+                group = []
+        if group:
+            self.at(at, arrive, group, what)
+
+    def _lose_or_send(self, pipe: Pipe, channel: int, parcel: Any) -> None:
         if self.lossy and channel == CONTROL:
             if self.random.random() < self.lossy:
-                return True
+                return
             if self.random.random() < self.lossy:
                 self._send(pipe, channel, parcel)
         self._send(pipe, channel, parcel)
-        return True
 
     def _send(self, pipe: Pipe, channel: int, parcel: Any) -> None:
         if self._cut and (pipe.source, pipe.target) in self._cut:

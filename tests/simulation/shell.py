@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from edgepart.agent.control import REFUSED, Report, Standing
+from edgepart.agent.control import REFUSED, ControlMessage, Report, Standing
 from edgepart.agent.events import (
     ComputePlan,
     Connect,
@@ -44,35 +44,59 @@ if TYPE_CHECKING:
     from tests.simulation.box import Box
     from tests.simulation.cluster import SimNet
 
+FEW = 8
+"""A message for more members than these reaches some of them at the same moment, which is the quicker to play."""
 MOST_DEVICES = 4
 """Of a plan."""
 
 
 def obey(net: SimNet, box: Box, effects: list[Effect]) -> None:
     """All of them, or as many as it lives for."""
-    life, here, send, boxes = box.life, box.node, net.network.send, net.boxes
+    life, here = box.life, box.node
     if box.disk.full and any(type(effect) is PersistDeployments for effect in effects):
         _obey_without_room(net, box, effects)
         return
-    event: Received | None = None
-    for effect in effects:
+    at, end = 0, len(effects)
+    while at < end:
+        effect = effects[at]
         if box.fuse >= 0:
             box.fuse -= 1
             if box.fuse < 0:
                 net.crash(here)
                 return
         if type(effect) is Send:
-            node, message = effect.node, effect.message
-            if net.trace.show is not None:
-                net.trace.message(net.now, here, node, message)
-            if event is None or event.message is not message:
-                event = Received(here, message)
-            send(here, node, CONTROL, net.arrive, boxes[node], boxes[node].life, event)
+            to = at + 1 if box.fuse >= 0 else _same(effects, at)
+            _send(net, box, [e.node for e in effects[at:to]], effect.message)  # type: ignore[union-attr]
+            at = to
         else:
+            at += 1
             _obey(net, box, effect)
             if box.life != life or box.core is None:
                 return
     plan_wake(net, box)
+
+
+def _same(effects: list[Effect], at: int) -> int:
+    """Where those end that send the same."""
+    effect, end = effects[at], len(effects)
+    assert type(effect) is Send
+    message = effect.message
+    while at < end and type(other := effects[at]) is Send and other.message is message:
+        at += 1
+    return at
+
+
+def _send(net: SimNet, box: Box, nodes: list[str], message: ControlMessage) -> None:
+    if net.trace.show is not None:
+        for node in nodes:
+            net.trace.message(net.now, box.node, node, message)
+    event = Received(box.node, message)
+    if len(nodes) > FEW:
+        net.network.spread(box.node, [net.boxes[node] for node in nodes], net.arrive_all, event)
+        return
+    for node in nodes:
+        other = net.boxes[node]
+        net.network.send(box.node, node, CONTROL, net.arrive, other, other.life, event)
 
 
 def _obey_without_room(net: SimNet, box: Box, effects: list[Effect]) -> None:
@@ -85,7 +109,8 @@ def _obey_without_room(net: SimNet, box: Box, effects: list[Effect]) -> None:
 def plan_wake(net: SimNet, box: Box) -> None:
     if box.core is None:
         return
-    at = box.when(box.core.wake_at())
+    box.planned_at = box.core.wake_at()
+    at = box.when(box.planned_at)
     if at <= net.now:
         at = net.now
         box.spins += 1
@@ -138,7 +163,7 @@ def _obey(net: SimNet, box: Box, effect: Effect) -> None:
             for node in box.members - now - {box.node}:
                 box.device.lost(node)
             if now != box.members:
-                net.note(box, "sees " + " ".join(sorted(map(short, now))))
+                net.note(box, lambda: "sees " + " ".join(sorted(map(short, now))))
             box.members = now
         case LeaderChanged(leader, term):
             if leader == box.node:
