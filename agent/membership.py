@@ -138,7 +138,9 @@ class Membership:
         self._suspects.pop(peer.node, None)
         if status == SUSPECT:
             self._suspects[peer.node] = peer
-        self._silent_at = min(self._silent_at, now)  # to be looked at again
+        if status == "" or status == ALIVE:  # which starts with a frame, or a link
+            soonest_s = min(self.timing.silence.least_s, self.timing.hello_s)
+            self._silent_at = min(self._silent_at, now + soonest_s)
         self._view_changed = True
         self._changed()
 

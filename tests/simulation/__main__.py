@@ -11,10 +11,13 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 
-from tests.simulation.play import Outcome, play
+from tests.simulation.branch import branch
+from tests.simulation.cluster import SimNet
+from tests.simulation.play import SHARED, Outcome, begun, go_on, play
+from tests.simulation.schedule import LARGE
 from tests.simulation.third import lose_a_third
 from tests.simulation.trace import Broken, Trace
 
@@ -25,14 +28,22 @@ CHUNK = 10
 def attempt(seeds: Iterable[int], agents: int) -> list[Outcome | str]:
     """What each seed gave, or why it failed."""
     found: list[Outcome | str] = []
-    for seed in seeds:
-        trace = Trace()
-        try:
-            found.append(play(seed, agents, trace))
-        except Broken as error:
-            again = f"python -m tests.simulation --seed {seed} --agents {agents} --trace"
-            found.append("\n".join([*trace.lines[-25:], str(error), f"again: {again}"]))
+    for _, alike in groupby(seeds, lambda seed: seed // SHARED if agents >= LARGE else seed):
+        same = list(alike)
+        net = begun(same[0], agents)
+        if len(same) == 1:
+            found.append(_attempt(net, same[0]))
+        else:
+            found += [branch(partial(_attempt, net, seed)) for seed in same]
     return found
+
+
+def _attempt(net: SimNet, seed: int) -> Outcome | str:
+    try:
+        return go_on(net, seed)
+    except Broken as error:
+        again = f"python -m tests.simulation --seed {seed} --agents {len(net.boxes)} --trace"
+        return "\n".join([*net.trace.lines[-25:], str(error), f"again: {again}"])
 
 
 def many(seeds: range, agents: int, processes: int) -> Iterator[Outcome | str]:

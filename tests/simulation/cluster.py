@@ -9,7 +9,7 @@ from itertools import permutations, product
 from typing import Any
 
 from edgepart.agent.bindings import Shapes, variant_name
-from edgepart.agent.control import DRAINS, LEAVES, Deployment, Standing
+from edgepart.agent.control import DRAINS, LEAVES, REMOVED, REMOVING, Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.events import (
     BindingWanted,
@@ -28,6 +28,7 @@ from edgepart.agent.events import (
 )
 from edgepart.agent.membership import Facts
 from edgepart.agent.messages import DeployOptions, Epoch
+from edgepart.agent.withdrawal import MOST_S
 from tests.simulation import shell
 from tests.simulation.box import Box
 from tests.simulation.clients import Device, Ledger
@@ -122,6 +123,9 @@ class SimNet:
     def _start(self, box: Box) -> None:
         if box.core is not None:
             self.crash(box.node)
+        if any(drain.node == box.node and drain.state == REMOVED for drain in box.disk.drains):
+            self.note(box, "says that it was removed, and ends")
+            return
         box.life += 1
         box.disk.incarnation += 1
         box.plans, box.loaded, box.active, box.latest, box.linked = {}, set(), {}, {}, {}
@@ -190,13 +194,13 @@ class SimNet:
     def depart(self, node: str) -> None:
         """It announces that it goes, and is gone when it is not needed."""
         self.give(self.boxes[node], LeaveAnnounced())
-        self._leave_unneeded(self.boxes[node])
+        self._leave_unneeded(self.boxes[node], self.now + MOST_S)
 
-    def _leave_unneeded(self, box: Box) -> None:
-        if box.core is not None and not box.core.needed:
+    def _leave_unneeded(self, box: Box, end: float) -> None:
+        if box.core is not None and (self.now >= end or not box.core.needed):
             self.leave(box.node)
         elif box.core is not None:
-            shell.later(self, box, 0.05, partial(self._leave_unneeded, box))
+            shell.later(self, box, 0.05, partial(self._leave_unneeded, box, end))
 
     def stall(self, node: str, seconds: float) -> None:
         box = self.boxes[node]
@@ -393,13 +397,18 @@ class SimNet:
         target = self.boxes[node]
         if node not in box.linked:
             return False
+        link = self.network.link(box.node, node)
 
         def take() -> None:
             if target.device is not None:
                 getattr(target.device, kind)(*what)
 
         def arrive() -> None:
-            if target.core is not None:
+            if target.core is None:
+                return
+            if link is not None and not link.ended and target.linked.get(box.node) is not link:
+                self.at(self.now + 0.001, arrive)  # it reads when it knows whom from, and could answer
+            else:
                 self._soon(target, take)
 
         return self.network.send(box.node, node, channel, arrive)
@@ -442,6 +451,11 @@ class SimNet:
     @property
     def running(self) -> list[str]:
         return [node for node, box in self.boxes.items() if box.core is not None]
+
+    def removed(self) -> set[str]:
+        """Nodes that were removed, or are to be, as far as any disk knows."""
+        out = (REMOVED, REMOVING)
+        return {drain.node for box in self.boxes.values() for drain in box.disk.drains if drain.state in out}
 
     def groups(self) -> list[set[str]]:
         """The sets of running boxes that can reach each other."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from edgepart.agent.bindings import is_variant
-from edgepart.agent.control import Deployment, Standing
+from edgepart.agent.control import IN, Deployment, Standing
 from edgepart.agent.events import LoadPlan
 from edgepart.agent.messages import NO_EPOCH, Epoch
 from tests.simulation.disk import MODEL
@@ -106,6 +106,8 @@ class Invariants:
         maps = {net.core(node).deployments.versions() for node in group}
         if len(maps) > 1:
             yield f"group {names(group)} has {len(maps)} maps of deployments"
+        drains = net.core(min(group)).draining.map
+        drained = {node for node in group if drains.state(node) != IN}
         stored = any(MODEL in net.boxes[node].disk.models for node in group)
         for entry in net.core(min(group)).deployments.living() if stored else ():
             plans = {net.boxes[node].active.get(entry.name) for node in group}
@@ -113,6 +115,8 @@ class Invariants:
             if len(plans) != 1 or not devices or not devices <= group:
                 epochs = sorted(map(str, plans))
                 yield f"group {names(group)} serves {entry.name} with {epochs} on {names(devices)}"
+            elif drained < group and drained & devices:
+                yield f"group {names(group)} serves {entry.name} on {names(drained & devices)}, which is drained"
 
     def lost_deployments(self, net: SimNet) -> list[str]:
         """Acknowledged ones that a running box does not know, in memory or on its disk."""

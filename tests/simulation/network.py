@@ -74,6 +74,11 @@ class Network:
         self._partings: list[Callable[[], None]] = []
         """News of ends that wait for a cable."""
 
+    def takes(self, seed: int, lossy: float) -> None:
+        """From now on chance is that seed's."""
+        self.random.seed(seed)
+        self.lossy = lossy
+
     # Time
 
     def at(self, time: float, do: Callable[..., None], *arguments: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
-from edgepart.agent.control import Deployment
-from edgepart.agent.events import UndeployRequested
+from edgepart.agent.control import DRAINED, IN, REMOVING, Deployment
+from edgepart.agent.events import DrainRequested, UndeployRequested
+from edgepart.planner.errors import UsageError
 from tests.simulation.cluster import SimNet, node_id
-from tests.simulation.schedule import Fault, Schedule, schedule
+from tests.simulation.schedule import LARGE, Fault, Schedule, schedule
 from tests.simulation.trace import Broken, Trace
 
 SETTLE_S = 45.0
@@ -16,6 +18,10 @@ dialled for, and quarantines."""
 FINAL_S = 5.0
 """Requests of a calm cluster are answered within this."""
 LOOK_S = 0.25
+SHARED = 10
+"""Seeds in a row that begin alike where the cluster is large: finding each other is half of the work there."""
+FOUND_S = 0.9
+"""After which those are let go their own ways."""
 ASKING = 8
 """Gateways that ask for each deployment at the end."""
 
@@ -37,18 +43,35 @@ class Outcome:
 
 
 def play(seed: int, agents: int, trace: Trace | None = None) -> Outcome:
-    plan = schedule(seed, agents)
-    net = SimNet(agents, seed, lossy=plan.lossy, trace=trace, skewed=True)
+    return go_on(begun(seed, agents, trace), seed)
+
+
+def begun(seed: int, agents: int, trace: Trace | None = None) -> SimNet:
+    """The cluster of that seed, just started; a large one has found each other, the same way for SHARED seeds in a row."""
+    if agents < LARGE:
+        net = SimNet(agents, seed, trace=trace, skewed=True)
+    else:
+        net = SimNet(agents, seed // SHARED, trace=trace, skewed=True)
+    late = schedule(seed, agents).late
+    net.start(*[node for node in net.boxes if int(node, 16) not in late])
+    if agents >= LARGE:
+        net.run(FOUND_S)
+    return net
+
+
+def go_on(net: SimNet, seed: int) -> Outcome:
+    """From there on, all is that seed's."""
+    plan = schedule(seed, len(net.boxes))
+    net.network.takes(seed, plan.lossy)
     try:
         return _play(net, plan)
-    except AssertionError as error:
-        raise Broken(f"seed {seed}, {agents} agents, at {net.now:.3f} s: {error}") from error
+    except (AssertionError, UsageError) as error:
+        raise Broken(f"seed {seed}, {plan.agents} agents, at {net.now:.3f} s: {error}") from error
 
 
 def _play(net: SimNet, plan: Schedule) -> Outcome:
-    net.start()
     net.run(plan.first_s)
-    net.deploy(node_id(plan.seed % plan.agents + 1))
+    net.deploy(net.running[plan.seed % len(net.running)])
     for fault in plan.faults:
         net.run(fault.after_s)
         strike(net, fault)
@@ -112,10 +135,23 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
             net.deploy(node, "other" if fault.amount < 0.5 else "net")
         case "undeploy" if awake and net.core(node).deployments.get("other"):
             net.give(box, UndeployRequested("other"))
+        case "drain" if awake:
+            _wish(net, node, fault, DRAINED)
+        case "undrain" if awake:
+            _wish(net, node, fault, IN)
+        case "remove" if awake:
+            _wish(net, node, fault, REMOVING)
         case "want" if awake and net.core(node).follower.active("net"):
             net.want(node, {"x": (1 + int(fault.amount * 3),)}, 3.0)
         case "ask" if awake:
             _ask(net, node, 0.5 + 25 * fault.amount**2)
+
+
+def _wish(net: SimNet, node: str, fault: Fault, state: str) -> None:
+    """A user says there what is to become of some box, which may be off."""
+    about = fault.boxes[-1] if state == REMOVING else int(fault.amount * len(net.boxes)) + 1
+    with suppress(UsageError):  # nobody would be left
+        net.give(net.boxes[node], DrainRequested(node_id(about), f"box{about}", state))
 
 
 def _ask(net: SimNet, node: str, deadline_s: float) -> None:
@@ -129,16 +165,17 @@ def _ask(net: SimNet, node: str, deadline_s: float) -> None:
 def _repair(net: SimNet, plan: Schedule) -> None:
     """Cables in, boxes on (but for those that are gone for good), nobody slow."""
     gone = {node_id(number) for number in plan.gone}
+    removed = net.removed()
     for node, box in net.boxes.items():
         if box.lag_s:
             net.slow(node, 0.0)
         box.fuse = -1
         if node in gone and box.core is not None:
             net.crash(node, power=node_id(plan.seed % plan.agents + 1) == node)
-    net.invariants.gone(net, gone)
+    net.invariants.gone(net, gone | removed)
     net.heal()
     net.network.run_until(max(net.now, *(box.stalled_until for box in net.boxes.values())))
-    off = [node for node, box in net.boxes.items() if box.core is None and node not in gone]
+    off = [node for node, box in net.boxes.items() if box.core is None and node not in gone | removed]
     if off:
         net.start(*off)
 
