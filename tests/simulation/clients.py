@@ -39,7 +39,7 @@ class Ledger:
     failed: dict[int, str] = field(default_factory=dict)
     """Request: kind of its error."""
     refused: int = 0
-    orphaned: int = 0
+    orphaned: set[int] = field(default_factory=set)
     """Whose gateway died: the client's own box."""
     replays: int = 0
     next_number: int = 0
@@ -100,8 +100,13 @@ class Device:
         ledger = self.net.ledger
         for number in self._mine:
             del ledger.accepted[number]
-        ledger.orphaned += len(self._mine)
+        ledger.orphaned.update(self._mine)
         self._mine.clear()
+
+    @property
+    def busy(self) -> bool:
+        """Whether its clients wait for anything."""
+        return bool(self._mine)
 
     def _plan_wake(self) -> None:
         at = self.box.when(self.requests.wake_at())

@@ -197,9 +197,11 @@ class SimNet:
         self._leave_unneeded(self.boxes[node], self.now + MOST_S)
 
     def _leave_unneeded(self, box: Box, end: float) -> None:
-        if box.core is not None and (self.now >= end or not box.core.needed):
+        if box.core is None or box.device is None:
+            return
+        if self.now >= end or not (box.core.needed or box.device.busy):
             self.leave(box.node)
-        elif box.core is not None:
+        else:
             shell.later(self, box, 0.05, partial(self._leave_unneeded, box, end))
 
     def stall(self, node: str, seconds: float) -> None:

@@ -87,7 +87,7 @@ def _play(net: SimNet, plan: Schedule) -> Outcome:
         len(tally.answered),
         len(tally.failed),
         tally.refused,
-        tally.orphaned,
+        len(tally.orphaned),
         tally.replays,
     )
 
@@ -199,7 +199,8 @@ def _all_is_well(net: SimNet) -> None:
     while net.now < end and not net.ledger.answered.issuperset(asked):
         net.run(LOOK_S)
     removed = {number for number, why in net.ledger.failed.items() if why.startswith("removed")}
-    if unanswered := [number for number in asked if number not in net.ledger.answered | removed]:
+    accounted = net.ledger.answered | net.ledger.orphaned | removed
+    if unanswered := [number for number in asked if number not in accounted]:
         why = [net.ledger.failed.get(number, "nothing") for number in unanswered]
         raise Broken(f"requests {unanswered} of a calm cluster: {why[:3]}")
     net.run(1.0)
