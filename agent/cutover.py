@@ -43,7 +43,7 @@ from edgepart.agent.refining import Refining
 from edgepart.agent.spares import Spares
 from edgepart.planner.plan import from_bytes
 
-EVERYWHERE_BYTES = 100_000_000
+EVERYWHERE_BYTES = 256_000_000
 """Models up to this are stored by every member: whoever leads next, or is cut off, need not fetch it first."""
 
 

@@ -3,6 +3,7 @@ clock."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -145,12 +146,24 @@ def fill(folder: Path) -> None:
     """Takes all the room that there is on its disk."""
     descriptor = os.open(folder / FILLER, os.O_WRONLY | os.O_CREAT, 0o600)
     try:
-        size = 0
-        while (free := os.fstatvfs(descriptor).f_bavail * os.fstatvfs(descriptor).f_frsize) >= LEAST_FILL:
-            os.posix_fallocate(descriptor, size, free)
-            size += free
+        size, more = 0, _free_bytes(descriptor)
+        while more >= LEAST_FILL:
+            try:
+                os.posix_fallocate(descriptor, size, more)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                more //= 2  # the agent writes, too, and the file system keeps accounts
+                continue
+            size += more
+            more = _free_bytes(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _free_bytes(descriptor: int) -> int:
+    disk = os.fstatvfs(descriptor)
+    return disk.f_bavail * disk.f_frsize
 
 
 def _sleep_until(at: float) -> None:
