@@ -18,6 +18,8 @@ from edgepart.planner.rounding import checked
 MAX_ENTRIES = 10_000
 MAX_COUNTER = 2**53
 """No honest counter gets there; a larger one would stop all later changes."""
+TOO_LARGE = 2**63
+"""What messages can hold is less."""
 FORMAT = 1
 
 
@@ -176,4 +178,6 @@ def _options(entry: Mapping[str, Any], where: str) -> DeployOptions:
 def _expect(value: Any, kind: type, where: str) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise UsageError(f"{where}: expected {kind.__name__}, found {type(value).__name__}; restore the file")
+    if isinstance(value, int) and abs(value) >= TOO_LARGE:
+        raise UsageError(f"{where}: {str(value)[:40]} is too large; restore the file")
     return value

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from edgepart.agent.control import DRAIN_STATES, IN, REMOVED, Drain, Version
-from edgepart.agent.deployments import MAX_COUNTER, MAX_ENTRIES, checked_format
+from edgepart.agent.deployments import MAX_COUNTER, MAX_ENTRIES, TOO_LARGE, checked_format
 from edgepart.planner.errors import UsageError
 
 FORMAT = 1
@@ -89,6 +89,8 @@ def _entry(entry: Any) -> Drain:
     texts = (read.node, read.name, version.node)
     if not all(isinstance(text, str) for text in texts) or type(version.counter) is not int:
         raise TypeError(f"an entry {str(entry)[:80]}")
+    if abs(version.counter) >= TOO_LARGE:
+        raise ValueError(f"a version {str(version.counter)[:40]}")
     if read.state not in DRAIN_STATES:
         raise ValueError(f"a state {str(read.state)[:20]!r}")
     return read

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from edgepart.agent.durable import read_json
 from edgepart.agent.private import locked, write_private
@@ -36,9 +37,17 @@ def read(directory: Path) -> tuple[Entry, ...]:
     path = directory / "issued.json"
     document = read_json(path)
     try:
-        return () if document is None else tuple(Entry(**entry) for entry in document["issued"])
+        return () if document is None else tuple(_entry(entry) for entry in document["issued"])
     except (TypeError, KeyError) as error:
         raise UsageError(f"{path} is damaged ({error}): move it away; it is for people only") from error
+
+
+def _entry(document: Any) -> Entry:
+    entry = Entry(**document)
+    texts = all(isinstance(text, str) for text in (entry.node, entry.name, entry.token))
+    if not texts or type(entry.at_s) not in (int, float):
+        raise TypeError(f"an entry {str(document)[:80]}")
+    return entry
 
 
 def add(directory: Path, entry: Entry) -> None:

@@ -108,7 +108,7 @@ def read(document: Mapping[str, Any]) -> Trace:
     """ClusterError where it is not what agents of this version hand over."""
     try:
         return _read(document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ClusterError(
             f"the trace that the agent hands over cannot be read ({error!r}): is it of another version?"
         ) from error

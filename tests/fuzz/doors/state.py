@@ -9,13 +9,16 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from edgepart.agent import deployments, identity, profiles, tokens
+from edgepart.agent import charter, deployments, drains, identity, ledger, profiles, tokens
+from edgepart.agent.charter import Charter, Credential, Revocation
 from edgepart.agent.compiled import Compiled, Entry
-from edgepart.agent.control import Deployment, Deployments, Profile, Timed, Version
+from edgepart.agent.control import Deployment, Deployments, Drain, Drains, Profile, Timed, Version
 from edgepart.agent.deployments import DeploymentMap
+from edgepart.agent.election import MAX_TERM
 from edgepart.agent.frames import encode
 from edgepart.agent.messages import DeployOptions
 from edgepart.agent.profiles import ProfileBook
@@ -61,7 +64,7 @@ def _term(state: Path) -> None:
     files = StateFiles(state)
     for count in (files.term, files.incarnation):
         expect(type(count) is int and 0 <= count < LARGEST, f"{count} is no count that can be told")
-    files.keep(term=files.term + 1)
+    files.keep(term=min(files.term + 1, MAX_TERM - 1))
     expect(StateFiles(state).incarnation == files.incarnation, "a count is another after a round trip")
 
 
@@ -79,6 +82,9 @@ ENTRIES = (
 )
 
 
+CHARTER = Charter((Revocation("0" * 16, 5, b"s" * 64),), Credential(2, "s" * 43, ("0" * 16,), b"t" * 64))
+
+
 def _deployments(state: Path) -> None:
     files = StateFiles(state)
     entries = DeploymentMap(files.deployments())
@@ -88,6 +94,31 @@ def _deployments(state: Path) -> None:
     expect(
         repr(tuple(files.deployments())) == repr(tuple(entries)), "deployments are others after a round trip"
     )
+
+
+def _drains(state: Path) -> None:
+    files = StateFiles(state)
+    entries = files.drains()
+    encode(message_to_frame(Drains(entries)))
+    files.keep_drains(entries)
+    expect(repr(files.drains()) == repr(entries), "drains are others after a round trip")
+
+
+def _charter(state: Path) -> None:
+    found = identity.read_charter(state / "identity")
+    encode(message_to_frame(found))
+    again = charter.from_json(json.loads(json.dumps(charter.to_json(found))))
+    expect(again == found, "a charter is another after a round trip")
+
+
+def _issued(state: Path) -> None:
+    entries = ledger.read(state / "identity")
+    for entry in entries:
+        expect(isinstance(entry.node, str) and isinstance(entry.name, str), "a device that has no name")
+        expect(
+            ledger.find(entries, {entry.node: entry.name}, entry.node) == entry.node,
+            "a device that is not found",
+        )
 
 
 def _profiles(state: Path) -> None:
@@ -238,6 +269,30 @@ TARGETS = (
         "deployments.json",
         lambda: _json(_deployed()),
         _file("deployments.json", _deployments),
+        (UsageError,),
+        Json(),
+        0.3,
+    ),
+    Target(
+        "drains.json",
+        lambda: _json(drains.to_json([Drain("0" * 16, "a", "drained", Version(1, "n"))])),
+        _file("drains.json", _drains),
+        (UsageError,),
+        Json(),
+        0.3,
+    ),
+    Target(
+        "identity/charter.json",
+        lambda: _json(charter.to_json(CHARTER)),
+        _file("identity/charter.json", _charter),
+        (UsageError,),
+        Json(),
+        0.3,
+    ),
+    Target(
+        "identity/issued.json",
+        lambda: _json({"issued": [asdict(ledger.Entry("0" * 16, "a", "t", 1.5))]}),
+        _file("identity/issued.json", _issued),
         (UsageError,),
         Json(),
         0.3,
