@@ -270,6 +270,8 @@ class Core:
                 known = self.standings.get(message.deployment)
             case Deployments(entries):
                 known = message if self.deployments.has(entries) else None
+            case Drains(drains) if not any(map(self.draining.is_removed, self._boots)):
+                known = message if self.draining.map.has(drains) else None
             case _:
                 return None
         same = message is known or message == known

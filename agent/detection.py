@@ -57,6 +57,8 @@ class Timing:
     view_gap_each_s: float = 0.01
     """For each member, time between two views at least, whatever changed: each change makes as many views as the square of
     the members. Only the first of many changes is told at once."""
+    view_wait_each_s: float = 0.002
+    """For each other device, time from a change to the view that shows it: what changes with it is in the same view."""
     late_s: float = 0.2
     """Woken later than this, a device doubts itself: time that it slept through is no silence of others."""
     most_slack_s: float = 2.0

@@ -40,6 +40,10 @@ class DrainMap:
         entry = self._entries.get(node)
         return entry.state if entry else IN
 
+    def has(self, entries: Iterable[Drain]) -> bool:
+        """Whether these are all in it just so."""
+        return all(self._entries.get(entry.node) == entry for entry in entries)
+
     def merge(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
         """Take in what is newer; what was taken in."""
         changed = []

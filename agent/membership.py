@@ -53,7 +53,7 @@ from edgepart.agent.flapping import Flapping
 from edgepart.agent.naming import unique_names
 from edgepart.agent.others import Facts, Peer, to_ask, verdict
 from edgepart.agent.refusals import AGAIN_S, Refusals
-from edgepart.agent.views import Views, shown
+from edgepart.agent.views import Views, reached, shown
 
 __all__ = ["Facts", "Membership", "Peer", "Timing", "unique_names", "verdict"]
 
@@ -141,7 +141,10 @@ class Membership:
         if status == "" or status == ALIVE:  # which starts with a frame, or a link
             soonest_s = min(self.timing.silence.least_s, self.timing.hello_s)
             self._silent_at = min(self._silent_at, now + soonest_s)
-        self._view_changed = True
+        if not self._view_changed:
+            self._view_changed = True
+            wait_s = self.timing.view_wait_each_s * len(self.peers)
+            self._view_after = max(self._view_after, now + wait_s)
         self._changed()
 
     def broken_links(self) -> frozenset[tuple[str, str]]:
@@ -157,7 +160,7 @@ class Membership:
         """What heartbeats say of the leader from now on; news is sent at once."""
         if self._claim != (leader, term, seen_term):
             self._claim = (leader, term, seen_term)
-            self._beat_at = now
+            self._beat_at, self._dirty = now, True
 
     def wake_at(self) -> float:
         """When `wake` wants to be called; inf when never again."""
@@ -235,21 +238,24 @@ class Membership:
 
     def sees(self, node: str, view: View, now: float) -> bool:
         """The same for a view: False where it is about this device, a suspect, or one that may be back."""
-        alive, me = self._heard_now(), self.facts
-        unknown = []
+        mine, suspects, seen = self.facts.node, self._suspects, set()
         for s in view.sightings:
-            if s.status == ALIVE:
-                if s.node not in alive:
-                    if s.node in self.peers or (s.node == me.node and s.incarnation > me.incarnation):
-                        return False
-                    unknown.append(s)
-            elif s.node == me.node or s.node in self._suspects:
+            if s.node == mine:
+                if s.status != ALIVE or s.incarnation > self.facts.incarnation:
+                    return False
+            elif s.status == ALIVE:
+                seen.add(s.node)
+            elif s.node in suspects:
                 return False
+        unknown = seen - self._heard_now()
+        if not unknown.isdisjoint(self.peers) or not all(map(self._dialing.knows, unknown)):
+            return False
         if not self.hears(node, now):
             return False
-        self._views.take(node, view)
-        for s in unknown:
-            self._dialing.hint(s.node, s.listen, now)
+        self._views.take(node, seen)
+        for s in view.sightings if unknown else ():
+            if s.node in unknown:
+                self._dialing.hint(s.node, s.listen, now)
         self._due_at = min(self._due_at, self._dialing.wake_at())
         return True
 
@@ -408,7 +414,7 @@ class Membership:
         return [Disconnect(node, "it was removed from the cluster"), *self._settle(now)]
 
     def _viewed(self, sender: str, view: View, now: float) -> Iterator[Effect]:
-        self._views.take(sender, view)
+        self._views.take(sender, reached(view.sightings))
         alive = self._heard_now()
         news = [s for s in view.sightings if s.node not in alive or s.status != ALIVE]
         for s in news:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from edgepart.agent.control import ALIVE, Sighting, View
+from edgepart.agent.control import ALIVE, Sighting
 
 
 def shown(sightings: Iterable[Sighting]) -> list[tuple[str, str]]:
@@ -12,28 +12,30 @@ def shown(sightings: Iterable[Sighting]) -> list[tuple[str, str]]:
     return [(sighting.node, sighting.status) for sighting in sightings]
 
 
+def reached(sightings: Iterable[Sighting]) -> list[str]:
+    """Whom they show as alive."""
+    return [sighting.node for sighting in sightings if sighting.status == ALIVE]
+
+
 class Views:
     """The newest one of each member."""
 
     def __init__(self, me: str) -> None:
         self._me = me
-        self._shown: dict[str, list[tuple[str, str]]] = {}
         self._reached: dict[str, frozenset[str]] = {}
         """By member, those that it hears, itself and this device included."""
         self._news = False
         self._broken: frozenset[tuple[str, str]] | None = None
 
-    def take(self, sender: str, view: View) -> None:
-        told = shown(view.sightings)
-        if self._shown.get(sender) != told:
-            self._shown[sender] = told
-            reached = {node for node, status in told if status == ALIVE}
-            self._reached[sender] = frozenset(reached | {sender, self._me})
+    def take(self, sender: str, reached: Collection[str]) -> None:
+        """`reached`: whom its view shows as alive."""
+        told = frozenset((*reached, sender, self._me))
+        if self._reached.get(sender) != told:
+            self._reached[sender] = told
             self._news, self._broken = True, None
 
     def forget(self, node: str) -> None:
         """What it said is void."""
-        self._shown.pop(node, None)
         self._reached.pop(node, None)
         self._broken = None
 

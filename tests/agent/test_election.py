@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,3 +145,69 @@ def test_whatever_they_knew_before_one_leads_and_no_term_is_led_twice(seed: int,
         note(other, nodes[other].heard(node, beat(sender.leader, sender.term, sender.seen_term), 11.0 + n))
     assert len({(election.leader, election.term) for election in nodes.values()}) == 1
     assert nodes[nodes[ids[0]].leader].leading
+
+
+class Plain(Election):
+    """The same, but it looks at all that every member claims each time."""
+
+    def _decide(self, now: float, told_term: int = 0) -> Iterator[Effect]:
+        self._decided_at, self._undecided = now, False
+        claims = self._claims.items()
+        seen = max([self.seen_term, *(max(claim.term, claim.seen_term) for _, claim in claims)])
+        best = max(((c.term, node) for node, c in claims if c.leader == node), default=(0, ""))
+        if self.leading and best < (self.term, self.node):
+            if seen > self.term:
+                yield from self._lead(seen)
+            return
+        if seen > self.seen_term:
+            self.seen_term = seen
+            yield PersistTerm(seen)
+        followed = {claim.leader for claim in self._claims.values()} - {"", self.node}
+        first = all(self.node < node for node in self._alive)
+        if best[1]:
+            yield from self._follow(best[1], best[0])
+        elif now >= self._not_before and first and not followed:
+            yield from self._lead(seen)
+        else:
+            yield from self._follow("", 0)
+
+
+NODES = [A, B, C, "000000000000000d"]
+HAPPENS = st.one_of(
+    st.tuples(st.just("members"), st.sets(st.sampled_from(NODES))),
+    st.tuples(
+        st.just("beat"),
+        st.tuples(
+            st.sampled_from(NODES), st.sampled_from([*NODES, ""]), st.integers(0, 9), st.integers(0, 9)
+        ),
+    ),
+    st.tuples(st.just("restart"), st.sampled_from(NODES)),
+    st.tuples(st.just("wait"), st.floats(0, 1)),
+)
+
+
+@given(st.sampled_from(NODES), st.lists(HAPPENS, max_size=30))
+@settings(max_examples=200, deadline=None)
+def test_what_is_remembered_of_claims_decides_as_a_look_at_all_of_them(
+    me: str, happens: list[tuple[str, Any]]
+) -> None:
+    quick, plain = Election(me, 3, 0.0), Plain(me, 3, 0.0)
+    now = 0.0
+    for kind, what in happens:
+        told: list[list[Effect]] = []
+        for one in (quick, plain):
+            if kind == "members":
+                told.append(one.members_changed(what - {me}, now))
+            elif kind == "beat":
+                node, leader, term, seen = what
+                said = Heartbeat("boot", 1, seen << NODE_BITS, leader, term << NODE_BITS)
+                told.append([] if node == me else one.heard(node, said, now))
+            elif kind == "restart":
+                one.restarted(what)
+                told.append(one.wake(now))
+            else:
+                told.append(one.wake(now + what))
+        now += what if kind == "wait" else 0.0
+        assert told[0] == told[1]
+        assert (quick.leader, quick.term, quick.seen_term) == (plain.leader, plain.term, plain.seen_term)
+        assert quick.wake_at() == plain.wake_at()

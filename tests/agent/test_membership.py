@@ -61,6 +61,7 @@ def core() -> Membership:
     meet(core, B, 0.0)
     meet(core, C, 0.0)
     assert core.alive() == [B, C]
+    core.wake(0.01)
     return core
 
 
@@ -264,3 +265,35 @@ def test_the_newest_addresses_are_dialled_first() -> None:
     core.handle(Seen(B, ("old:1",)), 0.35)  # it went back
     dialled = [e.addresses for e in quiet(core, 0.35, 3.0) if isinstance(e, Connect)]
     assert dialled and dialled[0] == ("old:1", "new:1")
+
+
+def test_news_of_the_leader_is_told_at_once(core: Membership) -> None:
+    core.wake(0.1)
+    core.announce(A, 7, 7, 0.11)
+    said = Heartbeat("boot", 1, 7, A, 7)
+    assert core.wake(0.11) == [Send(B, said), Send(C, said)]
+    assert core.wake(0.12) == []
+
+
+def test_what_is_known_is_heard_without_anything_else_and_what_is_not_is_left_to_be_handled(
+    core: Membership,
+) -> None:
+    core.wake(0.1)
+    view = View(
+        (
+            Sighting(B, 1, ALIVE, "box b", ("b:1",)),
+            Sighting(A, 1, ALIVE, "box a", ()),
+            Sighting(C, 1, ALIVE, "", ()),
+        )
+    )
+    assert core.sees(B, view, 0.2) and core.peers[B].heard_at == 0.2
+    assert core.opines(C, B, 0.2) == Opinion(B, ALIVE)
+    for news in (
+        Sighting(A, 2, ALIVE, "box a", ()),
+        Sighting(A, 1, DEAD, "box a", ()),
+        Sighting("000000000000000d", 1, ALIVE, "box d", ("d:1",)),
+    ):
+        assert not core.sees(B, View((*view.sightings[:1], news)), 0.3)
+    core.handle(LinkDown(C), 0.3)
+    assert not core.sees(B, View((*view.sightings[:1], Sighting(C, 1, DEAD, "", ()))), 0.3)
+    assert core.peers[B].heard_at == 0.2

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgepart.agent.control import ALIVE, SUSPECT, Card, Deployment, Version
 from edgepart.agent.events import Member, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.messages import DeployOptions
-from edgepart.agent.planning import Cluster, Planning, PlanningTiming, usable
+from edgepart.agent.planning import Cluster, Planning, PlanningTiming, usable, worst_linked
 
 TIMING = PlanningTiming()
 
@@ -157,3 +159,14 @@ def test_results_are_bounded() -> None:
         key = PlanKey("net", Version(n, "a"), (("a", "box", "d"),))
         planning.answered(computed(key, b"plan", 1.0, 1.0), float(n))
     assert len(planning._results) <= 64
+
+
+@given(st.sets(st.sampled_from("abcdefgh")), st.sets(st.tuples(*2 * [st.sampled_from("abcdefghi")])))
+def test_whom_broken_links_leave_out_is_found_one_after_the_other(
+    nodes: set[str], links: set[tuple[str, str]]
+) -> None:
+    broken = {pair for pair in links if pair[0] != pair[1]}
+    rest = set(nodes)
+    while pairs := [pair for pair in broken if set(pair) <= rest]:
+        rest.remove(max((sum(node in pair for pair in pairs), node) for node in rest)[1])
+    assert worst_linked(nodes, broken) == nodes - rest

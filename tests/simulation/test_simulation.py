@@ -6,12 +6,16 @@ import pytest
 
 from edgepart.agent import election, membership, requests
 from edgepart.agent.control import ALIVE, SUSPECT
+from edgepart.agent.core import Core
 from edgepart.agent.deployments import DeploymentMap
 from edgepart.agent.follower import Follower
 from edgepart.agent.messages import NO_EPOCH
 from tests.simulation.__main__ import attempt
+from tests.simulation.branch import branch
 from tests.simulation.cluster import SimNet, node_id
+from tests.simulation.invariants import GHOST_S
 from tests.simulation.play import play
+from tests.simulation.schedule import LARGE
 from tests.simulation.third import lose_a_third
 from tests.simulation.trace import Broken, Trace
 
@@ -44,6 +48,28 @@ def test_a_seed_is_the_same_every_time() -> None:
     assert play(8, 5) != first
 
 
+def test_what_is_taken_at_once_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that bring little are taken without a look at all else: the twin looks at all else each time."""
+    quick, plain = Trace(), Trace()
+    outcomes = [play(seed, 4, quick) for seed in range(30)]
+    monkeypatch.setattr(Core, "_at_once", lambda self, event, now: None)
+    assert [play(seed, 4, plain) for seed in range(30)] == outcomes
+    assert quick.lines == plain.lines
+
+
+def test_a_copy_of_the_process_gives_its_result_and_leaves_nothing_behind() -> None:
+    changed = [1]
+    assert branch(lambda: changed.append(2) or list(changed)) == [1, 2]  # type: ignore[func-returns-value]
+    assert changed == [1]
+    with pytest.raises(ChildProcessError):
+        branch(lambda: 1 / 0)
+
+
+def test_seeds_that_begin_alike_are_each_as_if_played_alone() -> None:
+    together = attempt(range(21, 23), LARGE)
+    assert together == [play(seed, LARGE) for seed in range(21, 23)]
+
+
 def test_a_trace_shows_messages_only_to_those_who_ask() -> None:
     shown: list[str] = []
     quiet = Trace()
@@ -73,7 +99,13 @@ def test_two_leaders_of_one_term_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_device_that_never_goes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "verdict", lambda told, *, out_of_patience: SUSPECT)
-    noticed("still lists", seeds=80)
+    noticed("not calm", seeds=5)
+    net = SimNet(3)
+    net.start()
+    net.run(2 * GHOST_S)
+    net.crash(C, power=True)
+    with pytest.raises(Broken, match="still lists 3"):
+        net.run(2 * GHOST_S)
 
 
 def test_a_lost_deployment_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
