@@ -1,0 +1,56 @@
+"""Schedule: when what runs where, and what a placer found. Facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """A tensor on its way."""
+
+    tensor: int
+    """Index in the workload."""
+    source: int
+    target: int
+    """Indices of machines."""
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One sample through the machines."""
+
+    placement: tuple[int, ...]
+    """By task, the index of its machine."""
+    start_s: tuple[float, ...]
+    """By task."""
+    transfers: tuple[Transfer, ...]
+    makespan_s: float
+    """When the last task ends."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a placer answers."""
+
+    placement: tuple[int, ...]
+    value_s: float
+    """For latency the makespan; for throughput the largest load."""
+    schedule: Schedule | None = None
+    """None for throughput."""
+    bound_s: float | None = None
+    """No placement has a smaller value; None where nothing was proved."""
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """By task, the machines that take turns at it, the one of `placement` first; () where each task is on one machine.
+    Only for throughput."""
+    why: str = ""
+    """In a sentence: what decided it, and what was left out of the search."""
+
+    @property
+    def gap(self) -> float | None:
+        """By how much of it the value may be too large; 0 for what is proved to be best."""
+        if self.bound_s is None:
+            return None
+        return max(0.0, 1 - self.bound_s / self.value_s) if self.value_s else 0.0
