@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from edgepart.planner.errors import EdgepartError, InternalError, Removed, StillGoing, UsageError
+from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, Removed, StillGoing, UsageError
 
 DONE, FAILED, WRONG_USAGE, GOES_ON = 0, 1, 2, 3
 
@@ -19,10 +19,11 @@ def exit_status(error: EdgepartError) -> int:
 
 
 def report(error: EdgepartError, as_json: bool) -> None:
-    """What was wrong, to stderr for people; with `--json`, {"error", "kind"} to stdout for programs as
-    well."""
+    """What was wrong, to stderr for people; with `--json`, {"error", "kind"} to stdout for programs as well, and of what
+    does not fit by device the bytes that it lacks."""
     if as_json:
-        print(json.dumps({"error": str(error), "kind": type(error).__name__}))
+        short = {"short_bytes": error.short_bytes} if isinstance(error, Infeasible) else {}
+        print(json.dumps({"error": str(error), "kind": type(error).__name__, **short}))
     print(f"error: {error}", file=sys.stderr)
     if isinstance(error, InternalError):
         print("This is a fault of edgepart itself; please report it.", file=sys.stderr)

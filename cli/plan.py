@@ -17,6 +17,7 @@ import typer
 
 from edgepart.agent.garbage import collect_seldom
 from edgepart.cli.options import Agent, State, TransferDtype, target_of
+from edgepart.cli.placing import is_workload, place
 from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
 from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import UsageError
@@ -33,7 +34,9 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def plan(
-    model: Annotated[Path, typer.Argument(help="An ONNX model.")],
+    model: Annotated[
+        Path, typer.Argument(help="An ONNX model, or a workload: JSON with a graph of costs to place.")
+    ],
     cluster: Annotated[
         Path | None,
         typer.Option(help="cluster.json, as `edgepart devices --json` prints it; default: this machine."),
@@ -93,6 +96,13 @@ def plan(
     """Predict how a model would be split over devices, how fast it would be, and why."""
     if budget <= 0:
         raise UsageError(f"--search-budget {budget}: give a positive number of seconds")
+    if is_workload(model):
+        given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
+                 "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays,
+                 "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify, "--html": html}  # fmt: skip
+        _refuse([name for name, value in given.items() if value], model)
+        place(model, strategy, objective, budget, compare=compare, as_json=as_json)
+        return
     if compare and html:
         raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
     if verify and is_deployment(model):
@@ -124,6 +134,12 @@ def plan(
     _print_plan(offer.document)
     if verify:
         show(offer.document["verified"])
+
+
+def _refuse(options: Sequence[str], model: Path) -> None:
+    """What only a model has."""
+    if options:
+        raise UsageError(f"{', '.join(options)}: of no use for {model}, a workload, which says all there is")
 
 
 def _print_verified(document: dict[str, Any], as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.doors import http, identity, mqtt, plans, state, wire
+from tests.fuzz.doors import http, identity, mqtt, plans, state, wire, workloads
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
@@ -12,6 +12,7 @@ TARGETS: tuple[Target, ...] = (
     *http.TARGETS,
     *state.TARGETS,
     *plans.TARGETS,
+    *workloads.TARGETS,
 )
 
 

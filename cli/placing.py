@@ -1,0 +1,193 @@
+"""`edgepart plan WORKLOAD.json`: where the nodes of a costed graph are to run, without any model. Door: reads the file, has
+a clock, prints."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from edgepart.cli.output import nbytes, say, seconds, table
+from edgepart.planner.errors import Infeasible, ModelError, UsageError
+
+if TYPE_CHECKING:
+    from edgepart.planner.placing.workload import Workload
+
+HEAD_BYTES = 64
+"""Of a file, to see what it is."""
+
+FEW = 40
+"""Nodes of which each has a line."""
+
+
+def is_workload(path: Path) -> bool:
+    """Whether the file is to be read as a workload, and not as a model."""
+    from edgepart.planner.placing.reading import looks_like_workload
+
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            return looks_like_workload(file.read(HEAD_BYTES), path.name)
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def read(path: Path) -> Workload:
+    """ModelError for what is wrong with it."""
+    from edgepart.planner.placing.reading import MOST_BYTES, read_workload
+
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ModelError(f"{path}: over {MOST_BYTES:,} bytes, the most that is read of a workload")
+        return read_workload(path.read_bytes())
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def place(
+    path: Path, strategy: str, objective: str, budget_s: float, *, compare: bool, as_json: bool
+) -> None:
+    """Prints what a strategy finds, or all of them. ModelError, Infeasible, UsageError."""
+    workload = read(path)
+    if compare:
+        document = compared(workload, objective, budget_s)
+        print(json.dumps(document)) if as_json else _print_comparison(document)
+        return
+    document = placed(workload, strategy, objective, budget_s)
+    print(json.dumps(document)) if as_json else _print_answer(workload, document)
+
+
+def placed(workload: Workload, strategy: str, objective: str, budget_s: float) -> dict[str, Any]:
+    """What one strategy finds, checked."""
+    from edgepart.planner.placing.best import find
+    from edgepart.planner.placing.checking import check
+    from edgepart.planner.placing.placers import Asked
+    from edgepart.planner.placing.writing import answer_document
+
+    start = time.perf_counter()
+    found = find(workload, strategy, Asked(time.perf_counter, objective, budget_s))
+    took_s = time.perf_counter() - start
+    return answer_document(workload, check(workload, found, objective), strategy, objective, took_s)
+
+
+def compared(workload: Workload, objective: str, budget_s: float) -> dict[str, Any]:
+    """Every strategy, each with the whole budget."""
+    from edgepart.planner.placing.best import names
+
+    rows: dict[str, Any] = {}
+    for name in names():
+        try:
+            document = placed(workload, name, objective, budget_s)
+        except Infeasible as error:
+            rows[name] = {"feasible": False, "why": str(error), "short_bytes": error.short_bytes}
+        except UsageError as error:
+            if name == names()[0]:
+                raise  # What is wrong for the plainest is wrong for all.
+            rows[name] = {"feasible": False, "why": str(error)}
+        else:
+            kept = ("value_s", "bound_s", "gap", "search_s", "why")
+            rows[name] = {"feasible": True, **{key: document[key] for key in kept}}
+            rows[name]["devices"] = sorted(_used(document))
+    return {"workload": workload.name, "objective": objective, "strategies": rows}
+
+
+def _used(document: Mapping[str, Any]) -> set[str]:
+    """Devices that have any node."""
+    turns = document.get("replicas", {})
+    return {*document["placement"].values(), *(name for names in turns.values() for name in names)}
+
+
+def _said(objective: str, value_s: float) -> str:
+    """
+    >>> _said("latency", 0.0121), _said("throughput", 0.01)
+    ('12.1 ms', '100/s')
+    """
+    if objective == "latency":
+        return seconds(value_s)
+    return f"{1 / value_s:.4g}/s" if value_s else "any rate"
+
+
+def _print_comparison(document: Mapping[str, Any]) -> None:
+    objective = document["objective"]
+    title = "makespan" if objective == "latency" else "throughput"
+    columns = ("strategy", title, "bound", "gap", "devices", "search")
+    rows = []
+    for name, row in document["strategies"].items():
+        if not row["feasible"]:
+            rows.append((name, "-", "", "", "", ""))
+            continue
+        bound, gap = row["bound_s"], row["gap"]
+        rows.append(
+            (
+                name,
+                _said(objective, row["value_s"]),
+                "" if bound is None else _said(objective, bound),
+                "" if gap is None else f"{gap:.1%}",
+                str(len(row["devices"])),
+                seconds(row["search_s"]),
+            )
+        )
+    say(f"{document['workload']}")
+    _show(table(columns, rows, columns[1:]))
+    for name, row in document["strategies"].items():
+        say(f"{name}: {row['why']}", prose=True)
+
+
+def _print_answer(workload: Workload, document: Mapping[str, Any]) -> None:
+    objective = document["objective"]
+    bound = document["bound_s"]
+    proved = (
+        "" if bound is None else f"; nothing can be below {seconds(bound)} (a gap of {document['gap']:.1%})"
+    )
+    value = f"{seconds(document['value_s'])} {'for a sample' if objective == 'latency' else 'between two samples'}"
+    say(
+        f"{workload.name} · {document['strategy']}: {value}{proved}, found in {seconds(document['search_s'])}"
+    )
+    _show(_devices(workload, document))
+    if len(workload.tasks) <= FEW:
+        _show(_nodes(document))
+    say(document["why"], prose=True)
+
+
+def _show(made: Any) -> None:
+    from edgepart.cli.output import console
+
+    console().print(made)
+
+
+def _devices(workload: Workload, document: Mapping[str, Any]) -> Any:
+    rows = []
+    turns = document.get("replicas", {})
+    where = {name: turns.get(name, [device]) for name, device in document["placement"].items()}
+    sent = document.get("transfers", [])
+    for number, machine in enumerate(workload.machines):
+        here = [task for task in workload.tasks if machine.name in where[task.name]]
+        compute_s = sum(task.compute_s[number] / len(where[task.name]) for task in here)
+        moved = [
+            sum(t["end_s"] - t["start_s"] for t in sent if t[end] == machine.name) for end in ("from", "to")
+        ]
+        kept = nbytes(sum(task.memory_bytes for task in here))
+        rows.append((machine.name, str(len(here)), seconds(compute_s), *map(seconds, moved), kept))
+    columns = ("device", "nodes", "computes", "sends", "receives", "keeps")
+    if not sent and document["objective"] != "latency":
+        return table(
+            (*columns[:3], columns[5]), [(*row[:3], row[5]) for row in rows], (*columns[1:3], columns[5])
+        )
+    return table(columns, rows, columns[1:])
+
+
+def _nodes(document: Mapping[str, Any]) -> Any:
+    """In the order in which they begin, where that is known."""
+    starts, where = document.get("start_s"), document["placement"]
+    turns = document.get("replicas", {})
+    if starts is None:
+        return table(
+            ("node", "on"), [(name, ", ".join(turns.get(name, [device]))) for name, device in where.items()]
+        )
+    order = sorted(where, key=lambda name: starts[name])
+    return table(
+        ("node", "on", "from"), [(name, where[name], seconds(starts[name])) for name in order], ("from",)
+    )
