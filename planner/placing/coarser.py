@@ -8,6 +8,7 @@ here, and perhaps not the best one of its placement; a bound found there says no
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from edgepart.planner.errors import InternalError, UsageError
 from edgepart.planner.placing.schedule import Schedule, Transfer
@@ -25,8 +26,7 @@ def coarsened(workload: Workload, groups: Groups) -> Workload:
     of = group_of(workload, groups)
     names = _together(workload, groups)
     tasks = tuple(
-        _merged_task(workload, group, name) if len(group) > 1 else workload.tasks[group[0]]
-        for group, name in zip(groups, names, strict=True)
+        _merged_task(workload, group, name) for group, name in zip(groups, names, strict=True)
     )
     tensors = tuple(
         _merged_tensor(workload, source, readers, numbers)
@@ -102,6 +102,8 @@ def _crossing(workload: Workload, of: Sequence[int]) -> list[tuple[tuple[int, tu
 
 def _merged_task(workload: Workload, group: Sequence[int], name: str) -> Task:
     members = [workload.tasks[task] for task in group]
+    if len(members) == 1:
+        return replace(members[0], colocate=name)
     return Task(
         f"{members[0].name}+{len(members) - 1}",
         members[0].op,
