@@ -25,9 +25,7 @@ def coarsened(workload: Workload, groups: Groups) -> Workload:
     or where groups wait for each other."""
     of = group_of(workload, groups)
     names = _together(workload, groups)
-    tasks = tuple(
-        _merged_task(workload, group, name) for group, name in zip(groups, names, strict=True)
-    )
+    tasks = tuple(_merged_task(workload, group, name) for group, name in zip(groups, names, strict=True))
     tensors = tuple(
         _merged_tensor(workload, source, readers, numbers)
         for (source, readers), numbers in _crossing(workload, of)

@@ -41,9 +41,7 @@ class _Retiming:
                 self._compute(which)
             else:
                 self._move(which, target)
-        return Schedule(
-            self._schedule.placement, tuple(self._start_s), tuple(self._transfers), self._end_s
-        )
+        return Schedule(self._schedule.placement, tuple(self._start_s), tuple(self._transfers), self._end_s)
 
     def _offer(self, task: int) -> None:
         start_s = self._schedule.start_s[task]

@@ -1,8 +1,8 @@
 """Ticks: a workload's seconds as whole numbers, for solvers that know no others. Facts.
 
 Everything is rounded down. Round down the times of any schedule as well, and it is one of the workload in ticks, because
-floor(a) + floor(b) <= floor(a + b): what waited still waits, and nothing overlaps. So a bound in ticks, times the tick, is a
-bound in seconds. Times found in ticks are only about right; retiming.py makes a schedule of them.
+floor(a) + floor(b) <= floor(a + b): what waited still waits, and nothing overlaps. So a bound in ticks, times the tick, is
+a bound in seconds. Times found in ticks are only about right; retiming.py makes a schedule of them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def ticks(workload: Workload, horizon_s: float) -> Ticks:
         }
         for tensor in workload.tensors
     )
-    every = {s for row in (*compute_s, *move_s) for s in row.values()}
+    every = {s for row in compute_s for s in row.values()} | {s for row in move_s for s in row.values()}
     tick_s = _tick(every, _fraction(horizon_s))
     return Ticks(
         tick_s,
