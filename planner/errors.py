@@ -6,6 +6,7 @@ what has (not) changed; the facts are attributes as well.
         ModelError         the model file cannot be used; nothing was stored
         RequestError       an inference request does not fit the model; nothing was run
         UsageError         an option or argument is wrong; nothing was changed
+          NotInstalled       it needs an extra of the package that is not there
           Removed            this device was removed from its cluster; it may join anew
       ClusterError       the cluster, as it is now, cannot do it: give it devices, memory or time
         Infeasible         no plan fits
@@ -44,6 +45,10 @@ class UnknownDeployment(RequestError):
 
 class UsageError(UserError):
     """An option or argument is wrong. Nothing was changed."""
+
+
+class NotInstalled(UsageError):
+    """What was asked for needs an extra of the package that is not installed here."""
 
 
 class Removed(UsageError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -116,3 +116,8 @@ class Problem:
     relays: bool = False
     """Whether in the best plan of any strategy devices pass on what others need too, where that is faster; in `auto`'s they
     do anyway."""
+    fusion: bool = True
+    """Whether strategies that place whole operators keep together what the runtime computes as one (planner/fusing.py); else
+    they place layers, of which no plan cuts any."""
+    clock: Callable[[], float] | None = field(default=None, compare=False, repr=False)
+    """Seconds that pass, for searches that go on until their budget is spent. None counts how often they look."""

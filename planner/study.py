@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from edgepart.planner.bundles import Bundled, BundledCost
 from edgepart.planner.cluster import Cluster
@@ -25,6 +26,9 @@ from edgepart.planner.portion import Held, Portion
 from edgepart.planner.region import Region
 from edgepart.planner.rounding import least_share
 from edgepart.planner.simulate import Simulation, run_schedule, simulate, together
+
+if TYPE_CHECKING:
+    from edgepart.planner.placing.modelled import Modelled
 
 SECOND_AXES = ("head", "channel", "feature", "sequence")
 """What a layer that lacks the wanted axis is divided along instead, the first that it has."""
@@ -110,6 +114,15 @@ class Study:
     def bundled(self) -> Bundled:
         """Operators that always run together, as one."""
         return Bundled(self.coarse, self.ground)
+
+    @cached_property
+    def modelled(self) -> Modelled:
+        """The model as tasks to place."""
+        from edgepart.planner.fusing import fused  # These two ask studies.
+        from edgepart.planner.placing.modelled import modelled
+
+        groups = fused(self.graph) if self.problem.fusion else ()
+        return modelled(self, [[op.name for op in group] for group in groups])
 
     @cached_property
     def lowering(self) -> Lowering:

@@ -27,9 +27,19 @@ MODULES = (
     "tofu",
     "pipeline",
     "replicas",
+    "expert",
+    "heft",
+    "m-etf",
+    "m-sct",
+    "getf",
+    "metis",
+    "moirai",
     "auto",
 )
 """In the order of `edgepart plan --compare`. A new strategy is a new file, and its name here."""
+
+PLACERS = ("expert", "heft", "m-etf", "m-sct", "getf", "metis", "moirai")
+"""Those that place whole operators, all of one file."""
 
 _registered: dict[str, Candidates] = {}
 
@@ -46,8 +56,8 @@ def register(name: str) -> Callable[[Candidates], Candidates]:
 
 def strategies() -> Mapping[str, Candidates]:
     """All of them."""
-    for module in MODULES:
-        import_module(f"{__name__}.{module}")
+    for name in MODULES:
+        import_module(f"{__name__}.{'placed' if name in PLACERS else name}")
     return MappingProxyType({name: _registered[name] for name in MODULES})
 
 

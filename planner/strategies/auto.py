@@ -30,7 +30,7 @@ from edgepart.planner.openings import teams as teams
 from edgepart.planner.pairs import paired
 from edgepart.planner.passing import passed_on
 from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, cook_stretch, stretches
-from edgepart.planner.strategies import fitting, get, register, strategies, tofu
+from edgepart.planner.strategies import PLACERS, fitting, get, register, strategies, tofu
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
 from edgepart.planner.strategies.single import holds, singles
@@ -175,7 +175,7 @@ class _Search:
     def _rivals(self) -> Iterator[Strategy]:
         """All candidates of the other strategies. Replicas and stages come first where many requests count; they follow
         no axis."""
-        apart = ("auto", "single", "replicas", "pipeline")
+        apart = ("auto", "single", "replicas", "pipeline", *PLACERS)
         names = [name for name in PROMISING if name in strategies()]
         names += [name for name in strategies() if name not in (*names, *apart)]
         if self.study.problem.axis is None:

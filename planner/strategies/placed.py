@@ -1,0 +1,66 @@
+"""Placed: whole operators on devices, by whoever places workloads (planner/placing): Moirai's exact placement, the list
+schedulers that it is compared with, and others.
+
+They judge a placement by what they know of it (planner/placing/modelled.py); here it is simulated as any other plan, and where
+it does not fit into memory after all, the placer is asked again with so much less of it. What a device computes and
+others wait for is sent before the rest is computed, where that is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from edgepart.planner.early import hastened
+from edgepart.planner.errors import Infeasible
+from edgepart.planner.layout import Strategy
+from edgepart.planner.placing.placers import Asked, placer
+from edgepart.planner.strategies import PLACERS, register
+from edgepart.planner.study import Study
+
+ATTEMPTS = 4
+"""At a placement that fits, each with less memory to place in; the first has half of the budget, the next one half of the rest."""
+
+LOOK_S = 0.001
+"""Where nobody counts seconds: what a look at the clock counts for."""
+
+
+class Looks:
+    """A clock that goes on when it is looked at: the same search always ends at the same place."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def __call__(self) -> float:
+        self._looks += 1
+        return LOOK_S * self._looks
+
+
+def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
+    """What the placer `name` finds. Infeasible where the placer finds none. NotInstalled where it needs what is not here."""
+    problem, found = study.problem, study.modelled
+    for _ in range(ATTEMPTS):
+        budget_s /= 2
+        asked = Asked(problem.clock or Looks(), problem.objective, budget_s)
+        answer = placer(name)(found.workload, asked)
+        why = f"each operator is whole on one device: {answer.why}"
+        strategy = study.strategy(name, found.choices(answer.placement), why)
+        yield strategy
+        short = study.short_bytes(strategy)
+        if not short:
+            sooner = hastened(study, strategy)
+            if sooner is not None:
+                yield sooner
+            return
+        found = found.tightened(short)
+
+
+def _candidates(name: str, study: Study) -> Iterator[Strategy]:
+    """With all of the budget."""
+    try:
+        yield from placements(name, study, study.problem.search_budget_s)
+    except Infeasible as error:
+        raise study.infeasible(error.short_bytes) from error
+
+
+for _name in PLACERS:
+    register(_name)(partial(_candidates, _name))
