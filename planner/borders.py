@@ -2,7 +2,7 @@
 
 A stage is cut into **parts**, one for each border that it sends, and the **rest**. A part is a stage of its own, with
 operators computed for a smaller region; rows of intermediate tensors that both need are computed twice. The rest
-leaves out what a part gives. What is sent whole is cut off without anything computed twice (planner/turns.py).
+leaves out what a part gives.
 
 Nobody can come to wait for ever: on every device, sends come sooner or stay where they are among its sends and receives,
 and receives stay or come after a send. Rules only."""
@@ -18,7 +18,6 @@ from edgepart.planner.handing import Asked, asked, is_asked
 from edgepart.planner.plan import GATEWAY
 from edgepart.planner.region import Region
 from edgepart.planner.stages import At, Message, Schedule, Stage
-from edgepart.planner.turns import sends_whole, turns
 
 Computed = Mapping[str, Region]
 """By tensor, what is computed of it."""
@@ -84,9 +83,7 @@ def sent_to_devices(schedule: Schedule, device: str, stage: Stage) -> frozenset[
 
 
 def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> Cut | None:
-    """The stage in parts; None where what it sends is not computed in it, or is most of it and not all."""
-    if sends_whole(schedule, device, stage):
-        return _parted(schedule, device, stage, turns(schedule, device, stage))
+    """The stage in parts; None where what it sends is not computed in it, or is most of it."""
     draft, whole = schedule.draft, dict(one for share in stage.shares for one in share.written)
     borders = _borders(schedule, device, stage, whole)
     if not borders:
@@ -101,19 +98,11 @@ def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> Cut 
     rest = _computing(draft, stage, whole, left, [computed for _, computed in made])
     if not rest:
         return None
-    return _parted(schedule, device, stage, [*(shares for shares, _ in made), rest])
-
-
-def _parted(
-    schedule: Schedule, device: str, stage: Stage, parts: Sequence[tuple[Share, ...]]
-) -> Cut | None:
-    """One stage after another; None where there is one only."""
-    if len(parts) < 2:
-        return None
-    places = [At(stage.last.level, stage.last.late + 2 + n) for n in range(len(parts))]
-    stages = tuple(Stage(at, at, shares, is_part=True) for at, shares in zip(places, parts, strict=True))
+    at = [At(stage.last.level, stage.last.late + 2 + n) for n in range(len(made) + 1)]
+    stages = [Stage(one, one, shares, is_part=True) for one, (shares, _) in zip(at, made, strict=False)]
+    stages.append(Stage(at[-1], at[-1], rest, is_part=True))
     received = dict(_received(schedule, device, stage, stages))
-    return Cut(stages, received, dict(_sent(schedule, device, stage, stages)))
+    return Cut(tuple(stages), received, dict(_sent(schedule, device, stage, stages)))
 
 
 def _borders(schedule: Schedule, device: str, stage: Stage, whole: Computed) -> list[Computed]:

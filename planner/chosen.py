@@ -35,6 +35,8 @@ class Chosen:
     """As in the strategy."""
     relays: Mapping[str, Shape] = field(default_factory=dict)
     """As in the strategy."""
+    order: Mapping[int, float] = field(default_factory=dict)
+    """As in the strategy."""
 
     def fits(self, study: Study) -> bool:
         """Whether the study has these layers and devices."""
@@ -46,7 +48,7 @@ class Chosen:
         """With other `choices` of the same kind, and a reason for them."""
         reasons = self.why if not why or why in self.why else f"{self.why}; {why}"
         made = study.strategy(self.name, choices, reasons, self.sync, self.hub)
-        return replace(made, early=self.early, relays=self.relays)
+        return replace(made, early=self.early, relays=self.relays, order=self.order)
 
 
 def write(study: Study, strategy: Strategy) -> bytes:
@@ -64,6 +66,7 @@ def write(study: Study, strategy: Strategy) -> bytes:
                 "why": strategy.why,
                 "early": sorted(strategy.early),
                 "relays": {name: strategy.relays[name].value for name in sorted(strategy.relays)},
+                "order": sorted(strategy.order.items()),
                 "different": [_pack(choice) for choice in different],
                 "layers": [[number, different[choice]] for number, choice in choices.items()],
             }
@@ -79,7 +82,8 @@ def read(data: bytes) -> Chosen:
     early = frozenset(document.get("early", ()))
     relays = {name: Shape(shape) for name, shape in document.get("relays", {}).items()}
     sync = Sync(document["sync"])
-    return Chosen(document["name"], choices, sync, document["hub"], document["why"], early, relays)
+    order = dict(map(tuple, document.get("order", ())))
+    return Chosen(document["name"], choices, sync, document["hub"], document["why"], early, relays, order)
 
 
 def _pack(choice: Choice) -> list[Any]:

@@ -69,6 +69,8 @@ class Strategy:
     relays: Mapping[str, Shape] = field(default_factory=dict)
     """By tensor, in which way devices pass on what is sent to several of them (planner/relays.py); tensors that are not
     named go straight."""
+    order: Mapping[int, float] = field(default_factory=dict)
+    """By layer, what begins first, where a device's work is not to go by levels (planner/sequence.py). Only with Sync.NEEDED."""
     replicas: tuple[Strategy, ...] = ()
     """Where it is not empty, all other fields but `name` and `why` are, and requests are dealt out to these, which are on
     different devices."""

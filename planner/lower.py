@@ -28,6 +28,7 @@ from edgepart.planner.plan import GATEWAY, Plan
 from edgepart.planner.region import Region
 from edgepart.planner.relays import relayed
 from edgepart.planner.replicas import join_plans
+from edgepart.planner.sequence import sequenced
 from edgepart.planner.stages import Cost, NoCost, Schedule, Seconds, Timing
 
 
@@ -96,7 +97,10 @@ class Lowering:
         else:
             draft = self.lower(strategy)
             draft = optimise(draft) if broadcasts and optimised else draft
-        schedule = self._levels.stage(draft)
+        if strategy.order:
+            schedule = sequenced(draft, strategy.order, strategy.layers)
+        else:
+            schedule = self._levels.stage(draft)
         if strategy.parted:
             self.cost.know(draft.graph)
         seconds = self._timing.seconds_of(draft)

@@ -401,7 +401,8 @@ def _written(strategy: Strategy) -> Hashable:
         return tuple(map(_written, strategy.replicas))
     hub = strategy.hub if strategy.sync is Sync.HUB else None
     relays = frozenset(strategy.relays.items())
-    return id(strategy.layouts), id(strategy.parted), id(strategy.layers), hub, strategy.early, relays
+    order = frozenset(strategy.order.items())
+    return id(strategy.layouts), id(strategy.parted), id(strategy.layers), hub, strategy.early, relays, order
 
 
 def _cuts(study: Study) -> Iterator[Cut]:

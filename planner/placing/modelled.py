@@ -44,6 +44,12 @@ class Modelled:
             for layer in layers
         }
 
+    def order(self, starts: Sequence[float]) -> dict[int, float]:
+        """By layer, when it begins, by when its task does; tasks that begin at once in the workload's order."""
+        place = {task: n for n, task in enumerate(self.workload.order)}
+        tasks = sorted(range(len(starts)), key=lambda task: (starts[task], place[task]))
+        return {layer.number: float(n) for n, task in enumerate(tasks) for layer in self.layers[task]}
+
     def tightened(self, short_bytes: Mapping[str, int]) -> Modelled:
         """With so much less memory."""
         machines = tuple(
@@ -97,7 +103,9 @@ def _parts(
         found = list(nx.connected_components(joined))
         of = {number: n for n, part in enumerate(found) for number in part}
         between = nx.DiGraph((of[a], of[b]) for a, b in waits.edges if of[a] != of[b])
-        circles = {n for circle in nx.strongly_connected_components(between) if len(circle) > 1 for n in circle}
+        circles = {
+            n for circle in nx.strongly_connected_components(between) if len(circle) > 1 for n in circle
+        }
         if not circles:
             break
         wanted = [numbers for numbers in wanted if of[next(iter(numbers))] not in circles]
@@ -130,7 +138,8 @@ class _Making:
             for a, row in zip(self.names, links, strict=True)
         )
         machines = tuple(
-            Machine(device.name, device.kind, self.study.limit_bytes(device.name)) for device in cluster.devices
+            Machine(device.name, device.kind, self.study.limit_bytes(device.name))
+            for device in cluster.devices
         )
         tasks = (self._at_gateway(ENTRY), *self._tasks(), self._at_gateway(END))
         return Workload(self.study.graph.name, machines, tasks, tuple(self._tensors()), rates, latency_s)

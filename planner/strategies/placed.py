@@ -2,17 +2,18 @@
 schedulers that it is compared with, and others.
 
 They judge a placement by what they know of it (planner/placing/modelled.py); here it is simulated as any other plan, and where
-it does not fit into memory after all, the placer is asked again with so much less of it. What a device computes and
-others wait for is sent before the rest is computed, where that is faster."""
+it does not fit into memory after all, the placer is asked again with so much less of it. Devices take their operators in the
+order that was found (planner/sequence.py), or by levels, where that is faster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
-from edgepart.planner.early import hastened
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout import Strategy
+from edgepart.planner.placing.dispatch import dispatch
 from edgepart.planner.placing.placers import Asked, placer
 from edgepart.planner.strategies import PLACERS, register
 from edgepart.planner.study import Study
@@ -45,11 +46,11 @@ def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
         why = f"each operator is whole on one device: {answer.why}"
         strategy = study.strategy(name, found.choices(answer.placement), why)
         yield strategy
-        short = study.short_bytes(strategy)
+        schedule = answer.schedule or dispatch(found.workload, answer.placement)
+        ordered = replace(strategy, order=found.order(schedule.start_s))
+        yield ordered
+        short = study.short_bytes(ordered)
         if not short:
-            sooner = hastened(study, strategy)
-            if sooner is not None:
-                yield sooner
             return
         found = found.tightened(short)
 
