@@ -70,7 +70,8 @@ class Strategy:
     """By tensor, in which way devices pass on what is sent to several of them (planner/relays.py); tensors that are not
     named go straight."""
     order: Mapping[int, float] = field(default_factory=dict)
-    """By layer, what begins first, where a device's work is not to go by levels (planner/sequence.py). Only with Sync.NEEDED."""
+    """By layer, what begins first, where a device's work is not to go by levels (planner/sequence.py); only with
+    Sync.NEEDED."""
     replicas: tuple[Strategy, ...] = ()
     """Where it is not empty, all other fields but `name` and `why` are, and requests are dealt out to these, which are on
     different devices."""
@@ -119,7 +120,7 @@ class Problem:
     """Whether in the best plan of any strategy devices pass on what others need too, where that is faster; in `auto`'s they
     do anyway."""
     fusion: bool = True
-    """Whether strategies that place whole operators keep together what the runtime computes as one (planner/fusing.py); else
-    they place layers, of which no plan cuts any."""
+    """Whether strategies that place whole operators keep together what the runtime computes as one (planner/fusing.py);
+    else they place layers, of which no plan cuts any."""
     clock: Callable[[], float] | None = field(default=None, compare=False, repr=False)
     """Seconds that pass, for searches that go on until their budget is spent. None counts how often they look."""

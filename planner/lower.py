@@ -97,10 +97,8 @@ class Lowering:
         else:
             draft = self.lower(strategy)
             draft = optimise(draft) if broadcasts and optimised else draft
-        if strategy.order:
-            schedule = sequenced(draft, strategy.order, strategy.layers)
-        else:
-            schedule = self._levels.stage(draft)
+        order, layers = strategy.order, strategy.layers
+        schedule = sequenced(draft, order, layers) if order else self._levels.stage(draft)
         if strategy.parted:
             self.cost.know(draft.graph)
         seconds = self._timing.seconds_of(draft)

@@ -1,8 +1,8 @@
 """Modelled: a model on a cluster as a workload to place, and back again. Rules only.
 
-A task is what no plan cuts: a layer (planner/fusion.py), or all layers that have operators of one fused group. What the gateway
-has and wants are two tasks more, that stay there. What reading makes of it (views and copies between layers) is charged
-to the first that reads it. A message costs both its ends, and starts a segment where it arrives.
+A task is what no plan cuts: a layer (planner/fusion.py), or all layers that have operators of one fused group. What the
+gateway has and wants are two tasks more, that stay there. What reading makes of it (views and copies between layers) is
+charged to the first that reads it. A message costs both its ends, and starts a segment where it arrives.
 
 Not in here: media that links share, what sessions take besides weights, what is computed in several places. Who places
 on this asks the simulator what comes of it.
@@ -98,8 +98,8 @@ def _parts(
     while True:
         joined = nx.Graph()
         joined.add_nodes_from(layers)
-        for numbers in (*map(tuple, wanted), *circles_of_layers):
-            joined.add_edges_from((numbers[0], other) for other in numbers[1:])
+        for together in (*map(tuple, wanted), *circles_of_layers):
+            joined.add_edges_from((together[0], other) for other in together[1:])
         found = list(nx.connected_components(joined))
         of = {number: n for n, part in enumerate(found) for number in part}
         between = nx.DiGraph((of[a], of[b]) for a, b in waits.edges if of[a] != of[b])

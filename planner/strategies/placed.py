@@ -1,9 +1,9 @@
 """Placed: whole operators on devices, by whoever places workloads (planner/placing): Moirai's exact placement, the list
 schedulers that it is compared with, and others.
 
-They judge a placement by what they know of it (planner/placing/modelled.py); here it is simulated as any other plan, and where
-it does not fit into memory after all, the placer is asked again with so much less of it. Devices take their operators in the
-order that was found (planner/sequence.py), or by levels, where that is faster."""
+They judge a placement by what they know of it (planner/placing/modelled.py); here it is simulated as any other plan, and
+where it does not fit into memory after all, the placer is asked again with so much less of it. Devices take their
+operators in the order that was found (planner/sequence.py), or by levels, where that is faster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from edgepart.planner.strategies import PLACERS, register
 from edgepart.planner.study import Study
 
 ATTEMPTS = 4
-"""At a placement that fits, each with less memory to place in; the first has half of the budget, the next one half of the rest."""
+"""At a placement that fits, each with less memory to place in; the first has half of the budget, the next one half of
+the rest."""
 
 LOOK_S = 0.001
 """Where nobody counts seconds: what a look at the clock counts for."""
@@ -37,7 +38,7 @@ class Looks:
 
 
 def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
-    """What the placer `name` finds. Infeasible where the placer finds none. NotInstalled where it needs what is not here."""
+    """What the placer `name` finds. Infeasible where it finds nothing; NotInstalled where it needs what is not here."""
     problem, found = study.problem, study.modelled
     for _ in range(ATTEMPTS):
         budget_s /= 2
