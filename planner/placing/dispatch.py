@@ -18,7 +18,7 @@ def upward_ranks(workload: Workload, placement: Placement | None = None) -> list
     """By task, seconds from its start to the end of the sample if nothing had to wait: on the machines of `placement`, or
     on average over machines and pairs of them (HEFT's upward rank)."""
     if placement is None:
-        compute_s, transfer_s = _means(workload)
+        compute_s, transfer_s = mean_costs(workload)
     else:
         compute_s = [task.compute_s[m] for task, m in zip(workload.tasks, placement, strict=True)]
         transfer_s = []
@@ -37,8 +37,9 @@ def upward_ranks(workload: Workload, placement: Placement | None = None) -> list
     return ranks
 
 
-def _means(workload: Workload) -> tuple[list[float], list[float]]:
-    """By task what computing it takes, and by tensor what moving it takes, on average."""
+def mean_costs(workload: Workload) -> tuple[list[float], list[float]]:
+    """By task what computing it takes where it can run, and by tensor what moving it takes, on average over machines and
+    pairs of them."""
     finite = [[s for s in task.compute_s if s < float("inf")] for task in workload.tasks]
     compute_s = [sum(row) / len(row) if row else 0.0 for row in finite]
     machines = range(len(workload.machines))
