@@ -26,17 +26,18 @@ class Stages:
     """Who does what, in order."""
 
     busiest: float
-    """The largest load."""
+    """The largest load; their sum where that was asked for."""
     stages: tuple[tuple[int, int, int], ...]
     """(device, from, to); consecutive, from place 0 to the last."""
 
 
-def balance(loads: Sequence[Loads]) -> Iterator[Stages]:
-    """For 1, 2, 3 ... devices, the division with the least busiest device; those that cannot be are left out."""
+def balance(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[Stages]:
+    """For 1, 2, 3 ... devices, the division with the least busiest device; those that cannot be are left out. With
+    `whole` np.add it is the sum of the loads that is least: of a sample that goes through them one after the other."""
     few = [_stages_only(load) for load in loads[:MOST_DEVICES]]
-    yield from _in_any_order(few)
+    yield from _in_any_order(few, whole)
     if len(loads) > len(few):
-        yield from in_order([_stages_only(load) for load in loads])
+        yield from in_order([_stages_only(load) for load in loads], whole)
 
 
 def _stages_only(load: Loads) -> Loads:
@@ -44,7 +45,7 @@ def _stages_only(load: Loads) -> Loads:
     return np.where(np.triu(np.ones(load.shape, dtype=bool), 1), load, np.inf)
 
 
-def _in_any_order(loads: Sequence[Loads]) -> Iterator[Stages]:
+def _in_any_order(loads: Sequence[Loads], whole: np.ufunc) -> Iterator[Stages]:
     places, everybody = loads[0].shape[0], 1 << len(loads)
     least = np.full((everybody, places), np.inf)
     least[0, 0] = 0.0
@@ -53,7 +54,7 @@ def _in_any_order(loads: Sequence[Loads]) -> Iterator[Stages]:
         for device, load in enumerate(loads):
             if taken >> device & 1:
                 continue
-            reached = np.maximum(least[taken][:, None], load)
+            reached = whole(least[taken][:, None], load)
             found, then = reached.min(axis=0), taken | 1 << device
             better = found < least[then]
             least[then][better] = found[better]
@@ -76,14 +77,14 @@ def _back(came: np.ndarray[Any, np.dtype[np.int_]], taken: int) -> list[tuple[in
     return stages[::-1]
 
 
-def in_order(loads: Sequence[Loads]) -> Iterator[Stages]:
+def in_order(loads: Sequence[Loads], whole: np.ufunc = np.maximum) -> Iterator[Stages]:
     """The division with the least busiest device where devices come in the order given, some left out; none where there
     is none."""
     places = loads[0].shape[0]
     least = np.where(np.arange(places) == 0, 0.0, np.inf)
     begins = []  # By device and place, where its stage begins; the place itself where it has none.
     for load in loads:
-        reached = np.maximum(least[:, None], load)
+        reached = whole(least[:, None], load)
         better = reached.min(axis=0) < least
         begins.append(np.where(better, reached.argmin(axis=0), np.arange(places)))
         least = np.where(better, reached.min(axis=0), least)

@@ -62,7 +62,7 @@ class _Earliest:
     def _lateness_s(self, task: int, machine: int) -> float:
         compute_s = self.workload.tasks[task].compute_s
         tier = self.tiers(task)[min(self.tier[task], len(self.tiers(task)) - 1)]
-        return max(0.0, compute_s[machine] - min(compute_s[one] for one in tier))
+        return max(0.0, compute_s[machine] - min((compute_s[one] for one in tier), default=0.0))
 
     def _offer(self, task: int, tier: int) -> None:
         """To the machines of the first tier from `tier` on that have room; to one without where none has."""

@@ -51,6 +51,13 @@ class Room:
         need = self.bytes[group]
         return [machine for machine in self.choices[group] if need <= self.left_bytes[machine]]
 
+    def full(self, task: int, machine: int) -> bool:
+        """Whether the task could go there, were there more memory left."""
+        group = self.group[task]
+        if self.chosen[group] >= 0 or machine not in self.choices[group]:
+            return False
+        return self.bytes[group] > self.left_bytes[machine]
+
     def take(self, task: int, machine: int) -> None:
         """The task, and so its group, goes there."""
         group = self.group[task]
