@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -127,6 +128,7 @@ class Computing:
             options.axis,
             search_budget_s=budget_s,
             transfer_dtype=options.transfer_dtype,
+            clock=time.perf_counter,
         )
 
     def _loaded(self, deployment: Deployment) -> tuple[Graph, Digests]:

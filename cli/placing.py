@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgepart.cli.output import nbytes, say, seconds, table
-from edgepart.planner.errors import Infeasible, ModelError, UsageError
+from edgepart.planner.errors import Infeasible, ModelError, NotInstalled
 
 if TYPE_CHECKING:
     from edgepart.planner.placing.workload import Workload
@@ -83,10 +83,8 @@ def compared(workload: Workload, objective: str, budget_s: float) -> dict[str, A
             document = placed(workload, name, objective, budget_s)
         except Infeasible as error:
             rows[name] = {"feasible": False, "why": str(error), "short_bytes": error.short_bytes}
-        except UsageError as error:
-            if name == names()[0]:
-                raise  # What is wrong for the plainest is wrong for all.
-            rows[name] = {"feasible": False, "why": str(error)}
+        except NotInstalled as error:
+            rows[name] = {"feasible": False, "why": str(error), "installed": False}
         else:
             kept = ("value_s", "bound_s", "gap", "search_s", "why")
             rows[name] = {"feasible": True, **{key: document[key] for key in kept}}
@@ -117,7 +115,8 @@ def _print_comparison(document: Mapping[str, Any]) -> None:
     rows = []
     for name, row in document["strategies"].items():
         if not row["feasible"]:
-            rows.append((name, "-", "", "", "", ""))
+            said = "does not fit" if row.get("installed", True) else "not installed"
+            rows.append((name, said, "", "", "", ""))
             continue
         bound, gap = row["bound_s"], row["gap"]
         rows.append(

@@ -20,7 +20,7 @@ from edgepart.cli.options import Agent, State, TransferDtype, target_of
 from edgepart.cli.placing import is_workload, place
 from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
 from edgepart.planner.documents import parse_json
-from edgepart.planner.errors import UsageError
+from edgepart.planner.errors import NotInstalled, UsageError
 from edgepart.planner.rounding import EXACT, checked
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def plan(
     strategy: Annotated[
         str,
         typer.Option(
-            help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn, tofu, pipeline or "
-            "replicas."
+            help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn, tofu, pipeline or replicas; to "
+            "place whole operators expert, heft, m-etf, m-sct, getf, metis or moirai."
         ),
     ] = "auto",
     compare: Annotated[bool, typer.Option("--compare", help="Every strategy, side by side.")] = False,
@@ -81,6 +81,13 @@ def plan(
             help="Whatever the strategy, devices pass on what others need too where that is faster; auto does.",
         ),
     ] = False,
+    fusion: Annotated[
+        bool,
+        typer.Option(
+            " /--no-fusion",
+            help="Strategies that place whole operators may part what the runtime computes as one.",
+        ),
+    ] = True,
     verify: Annotated[
         bool,
         typer.Option(
@@ -99,6 +106,7 @@ def plan(
     if is_workload(model):
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
                  "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays,
+                 "--no-fusion": not fusion,
                  "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify, "--html": html}  # fmt: skip
         _refuse([name for name, value in given.items() if value], model)
         place(model, strategy, objective, budget, compare=compare, as_json=as_json)
@@ -114,6 +122,7 @@ def plan(
     )
     rounding = checked(transfer_dtype, "--transfer-dtype")
     problem = replace(problem, borders_first=borders_first, relays=relays, transfer_dtype=rounding)
+    problem = replace(problem, fusion=fusion, clock=time.perf_counter)
     for note in problem.graph.notes:
         print(f"note: {note}", file=sys.stderr)
     if compare:
@@ -265,7 +274,9 @@ def _compare(problem: Problem) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for result in compare(problem, study):
         if result.strategy is None or result.simulation is None:
+            missing = isinstance(result.infeasible, NotInstalled)
             found[result.name] = {"feasible": False, "why": str(result.infeasible)}
+            found[result.name] |= {"installed": False} if missing else {}
             continue
         simulation = result.simulation
         found[result.name] = {
@@ -299,7 +310,8 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
     best = _best(document)
     for name, row in rows.items():
         if not row["feasible"]:
-            table.add_row(name, "does not fit", "", "", "", "", style="red")
+            said = "does not fit" if row.get("installed", True) else "not installed"
+            table.add_row(name, said, "", "", "", "", style="red")
             continue
         table.add_row(
             name,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from edgepart.planner import strategies
 from edgepart.planner.cost import Profiles
-from edgepart.planner.errors import Infeasible
+from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.explain import explain
 from edgepart.planner.layout import Problem, Strategy
 from edgepart.planner.plan import Plan
@@ -31,8 +31,8 @@ class Result:
     simulation: Simulation | None
     throughput_per_s: float | None = None
     """With many requests in flight."""
-    infeasible: Infeasible | None = None
-    """Set, and the rest None, where it needs more memory than there is."""
+    infeasible: Infeasible | NotInstalled | None = None
+    """Set, and the rest None, where it needs more memory than there is, or an extra that is not here."""
 
 
 def choose(
@@ -91,7 +91,7 @@ def compare(problem: Problem, study: Study | None = None) -> list[Result]:
     for name in strategies.strategies():
         try:
             strategy = strategies.plan(problem, name, study)
-        except Infeasible as error:
+        except (Infeasible, NotInstalled) as error:
             found.append(Result(name, None, None, infeasible=error))
         else:
             rate = study.stream(strategy).throughput_per_s

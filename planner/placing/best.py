@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
-from edgepart.planner.errors import Infeasible, UsageError
+from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
 from edgepart.planner.placing.dispatch import dispatch
 from edgepart.planner.placing.load import max_load
 from edgepart.planner.placing.placers import MODULES, Asked, Placer, placer
@@ -77,7 +77,7 @@ def auto(workload: Workload, asked: Asked) -> Found:
             found[name] = find(workload, name, alone)
         except Infeasible as error:
             refused.append(error)
-        except UsageError as error:
+        except NotInstalled as error:
             left_out.append(f"{name} ({error})")
     if not found:
         raise min(refused, key=lambda error: (not error.short_bytes, sum(error.short_bytes.values())))

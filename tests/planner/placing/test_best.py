@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 
-from edgepart.planner.errors import Infeasible, UsageError
+from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
 from edgepart.planner.placing import best
 from edgepart.planner.placing.best import auto, find, names, single
 from edgepart.planner.placing.checking import check
@@ -90,7 +90,7 @@ def test_auto_takes_the_best_and_says_whose_it_is(those: Callable[..., list[str]
 
 
 def test_auto_goes_on_without_those_that_cannot(those: Callable[..., list[str]]) -> None:
-    those(refusing(Infeasible("no", {"m0": 3})), moirai=refusing(UsageError("not installed")))
+    those(refusing(Infeasible("no", {"m0": 3})), moirai=refusing(NotInstalled("not installed")))
     found = auto(PAIR, ASKED)
     assert found.placement == (1, 1) and "moirai (not installed)" in found.why
 
