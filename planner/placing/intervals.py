@@ -87,7 +87,7 @@ class _Model:
         for intervals in self._sides.values():
             if len(intervals) > 1:
                 self._model.add_no_overlap(intervals)
-        self._remember()
+        remember(self._model, self._workload, self._at)
         self._burden()
         self._tell_apart()
         self._model.minimize(self._makespan)
@@ -182,20 +182,6 @@ class _Model:
         self._moved[number, here, there] = literal
         return literal
 
-    def _remember(self) -> None:
-        """Memory: (5). Rounded down to small parts of a byte, as bounds want it; who reads a schedule checks it."""
-        for m, machine in enumerate(self._workload.machines):
-            kept = [
-                (task.memory_bytes, self._at[t][m])
-                for t, task in enumerate(self._workload.tasks)
-                if m in self._at[t] and task.memory_bytes
-            ]
-            total = sum(size for size, _ in kept)
-            if total > machine.memory_bytes:
-                parts = 2.0 ** floor(log2(FINEST / total)) if total < FINEST else 1.0
-                used = sum(floor(size * parts) * literal for size, literal in kept)
-                self._model.add(used <= floor(machine.memory_bytes * parts))
-
     def _burden(self) -> None:
         """A machine computes no longer than the sample takes: follows from the rest, and says it in a line."""
         for m in range(len(self._workload.machines)):
@@ -278,6 +264,21 @@ class _Model:
         )
         starts = tuple(seconds(solver.value(start)) for start in self._start)
         return Schedule(placement, starts, transfers, seconds(solver.value(self._makespan)))
+
+
+def remember(model: Any, workload: Workload, at: Sequence[Mapping[int, Any]]) -> None:
+    """Memory: (5). Rounded down to small parts of a byte, as bounds want it; who reads an answer checks it."""
+    for m, machine in enumerate(workload.machines):
+        kept = [
+            (task.memory_bytes, at[t][m])
+            for t, task in enumerate(workload.tasks)
+            if m in at[t] and task.memory_bytes
+        ]
+        total = sum(size for size, _ in kept)
+        if total > machine.memory_bytes:
+            parts = 2.0 ** floor(log2(FINEST / total)) if total < FINEST else 1.0
+            used = sum(floor(size * parts) * literal for size, literal in kept)
+            model.add(used <= floor(machine.memory_bytes * parts))
 
 
 class _Reach:
