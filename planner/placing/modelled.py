@@ -50,11 +50,14 @@ class Modelled:
         tasks = sorted(range(len(starts)), key=lambda task: (starts[task], place[task]))
         return {layer.number: float(n) for n, task in enumerate(tasks) for layer in self.layers[task]}
 
-    def tightened(self, short_bytes: Mapping[str, int]) -> Modelled:
-        """With so much less memory."""
+    def tightened(self, placement: Placement, short_bytes: Mapping[str, int]) -> Modelled:
+        """With so much less memory than a placement takes, where that turned out to be too much."""
+        kept = self.workload.memory_bytes(placement)
         machines = tuple(
-            replace(one, memory_bytes=max(0.0, one.memory_bytes - short_bytes.get(one.name, 0)))
-            for one in self.workload.machines
+            replace(one, memory_bytes=max(0.0, min(one.memory_bytes, here) - short_bytes[one.name]))
+            if one.name in short_bytes
+            else one
+            for one, here in zip(self.workload.machines, kept, strict=True)
         )
         return replace(self, workload=replace(self.workload, machines=machines))
 
@@ -82,8 +85,8 @@ def _reading(study: Study) -> Mapping[str, frozenset[int]]:
 def _parts(
     study: Study, reading: Mapping[str, frozenset[int]], groups: Iterable[Sequence[str]]
 ) -> tuple[tuple[Layer, ...], ...]:
-    """Layers that are placed together, in the model's order: those of a group, and those that wait for each other. A
-    group is given up where it would bring in others."""
+    """Layers that are placed together, in the model's order: those of a group, and those that wait for each other. Where
+    groups would wait for each other, those are given up that reach furthest."""
     layers = {layer.number: layer for layer in study.layers}
     waits = nx.DiGraph()
     waits.add_nodes_from(layers)
@@ -103,12 +106,12 @@ def _parts(
         found = list(nx.connected_components(joined))
         of = {number: n for n, part in enumerate(found) for number in part}
         between = nx.DiGraph((of[a], of[b]) for a, b in waits.edges if of[a] != of[b])
-        circles = {
-            n for circle in nx.strongly_connected_components(between) if len(circle) > 1 for n in circle
-        }
+        circles = [circle for circle in nx.strongly_connected_components(between) if len(circle) > 1]
         if not circles:
             break
-        wanted = [numbers for numbers in wanted if of[next(iter(numbers))] not in circles]
+        for circle in circles:
+            inside = [numbers for numbers in wanted if of[next(iter(numbers))] in circle]
+            wanted.remove(max(inside, key=lambda numbers: max(numbers) - min(numbers)))
     ordered = sorted(sorted(part) for part in found)
     return tuple(tuple(layers[number] for number in part) for part in ordered)
 

@@ -53,7 +53,7 @@ def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
         short = study.short_bytes(ordered)
         if not short:
             return
-        found = found.tightened(short)
+        found = found.tightened(answer.placement, short)
 
 
 def _candidates(name: str, study: Study) -> Iterator[Strategy]:
