@@ -95,6 +95,18 @@ def plan(
             help="Measure it, too: on this machine, or, where MODEL is the name of a deployment, on its cluster.",
         ),
     ] = False,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What if there were one more: kind=pi5[,link=1Gbit/s][,name=NAME][,memory=8G]. Repeatable."
+        ),
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option(help="What if this device were not there. Repeatable.")
+    ] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help="What if all links were as fast as each of these: links=10M,100M,1G.")
+    ] = None,
     state: State = None,
     agent: Agent = None,
     html: Annotated[Path | None, typer.Option(help="Draw the plan into this file.")] = None,
@@ -107,10 +119,14 @@ def plan(
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
                  "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays,
                  "--no-fusion": not fusion,
-                 "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify, "--html": html}  # fmt: skip
+                 "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify, "--html": html,
+                 "--add": add, "--remove": remove, "--sweep": sweep}  # fmt: skip
         _refuse([name for name, value in given.items() if value], model)
         place(model, strategy, objective, budget, compare=compare, as_json=as_json)
         return
+    supposing = bool(add or remove or sweep)
+    if supposing and (compare or html or verify):
+        raise UsageError("--add, --remove and --sweep come without --compare, --html and --verify")
     if compare and html:
         raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
     if verify and is_deployment(model):
@@ -125,6 +141,11 @@ def plan(
     problem = replace(problem, fusion=fusion, clock=time.perf_counter)
     for note in problem.graph.notes:
         print(f"note: {note}", file=sys.stderr)
+    if supposing:
+        from edgepart.cli.whatif import ask
+
+        ask(problem, strategy, add or [], remove or [], sweep, as_json)
+        return
     if compare:
         _print_comparison(_compare(problem), as_json)
         return

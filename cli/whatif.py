@@ -1,0 +1,125 @@
+"""`edgepart plan --add --remove --sweep`: what other boxes and links would give. Door: it prints, and has a clock."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from edgepart.cli.output import console, say, seconds, table
+from edgepart.planner.errors import Infeasible
+
+if TYPE_CHECKING:
+    from edgepart.planner.layout import Problem
+    from edgepart.planner.whatif import Variant
+
+
+def ask(
+    problem: Problem,
+    strategy: str,
+    add: Sequence[str],
+    remove: Sequence[str],
+    sweep: str | None,
+    as_json: bool,
+) -> None:
+    """Prints what would be of each variant. UsageError for what is no variant."""
+    from edgepart.planner.whatif import addition, rates, variants
+
+    added = []
+    cluster = problem.cluster
+    for text in add:
+        added.append(addition(text, cluster))
+        cluster = _named(cluster, added[-1].name)
+    swept = rates(sweep) if sweep else ()
+    wanted = list(variants(problem.cluster, added, remove, swept, problem.gateway))
+    rows = [_row(problem, variant, strategy) for variant in wanted]
+    kinds = _sources({one.kind for one in added}, {device.kind for device in problem.cluster.devices})
+    document = {"model": problem.graph.name, "strategy": strategy, "variants": rows, "kinds": kinds}
+    if as_json:
+        print(json.dumps(document))
+    else:
+        _print(document)
+
+
+def _named(cluster: Any, name: str) -> Any:
+    """With that name taken, for the ones to come."""
+    return replace(cluster, devices=(*cluster.devices, replace(cluster.devices[0], name=name)))
+
+
+def _row(problem: Problem, variant: Variant, strategy: str) -> dict[str, Any]:
+    """The best plan for one request, and the best one for many."""
+    names = {device.name for device in variant.cluster.devices}
+    limits = {name: limit for name, limit in problem.memory_limit_bytes.items() if name in names}
+    row: dict[str, Any] = {
+        "variant": variant.what,
+        "links_bits_per_s": variant.bits_per_s,
+        "devices": sorted(names),
+        "feasible": True,
+    }
+    for objective in ("latency", "throughput"):
+        asked = replace(problem, cluster=variant.cluster, memory_limit_bytes=limits, objective=objective)
+        try:
+            row |= _best(asked, strategy)
+        except Infeasible as error:
+            return row | {"feasible": False, "why": str(error), "short_bytes": error.short_bytes}
+    return row
+
+
+def _best(problem: Problem, strategy: str) -> dict[str, Any]:
+    from edgepart.planner.strategies import plan
+    from edgepart.planner.study import Study
+
+    study = Study(problem)
+    best = plan(problem, strategy, study)
+    used = sorted(study.forecast(best).compute_s)
+    if problem.objective == "latency":
+        found = study.forecast(best).latency_s
+        return {"predicted_latency_s": found, "latency_devices": used, "latency_why": best.why}
+    rate = study.stream(best).throughput_per_s
+    return {"predicted_throughput_per_s": rate, "throughput_devices": used, "throughput_why": best.why}
+
+
+def _sources(kinds: set[str], here: set[str]) -> dict[str, str]:
+    """Where the figures of a kind come from."""
+    from edgepart.planner.catalogue import KINDS
+
+    return {
+        kind: "as measured in this cluster" if kind in here else KINDS[kind].source for kind in sorted(kinds)
+    }
+
+
+def _print(document: dict[str, Any]) -> None:
+    first = document["variants"][0]
+    rows = []
+    for row in document["variants"]:
+        rate = row["links_bits_per_s"]
+        links = "" if rate is None else f"{rate / 1e6:.6g} Mbit/s"
+        if not row["feasible"]:
+            rows.append((row["variant"], links, "does not fit", "", "", "", "", ""))
+            continue
+        rows.append(
+            (
+                row["variant"],
+                links,
+                seconds(row["predicted_latency_s"]),
+                _times(first, row, "predicted_latency_s", inverse=True),
+                str(len(row["latency_devices"])),
+                f"{row['predicted_throughput_per_s']:.4g}",
+                _times(first, row, "predicted_throughput_per_s"),
+                str(len(row["throughput_devices"])),
+            )
+        )
+    columns = ("cluster", "links", "latency", "faster", "devices", "requests/s", "more", "devices")
+    say(f"{document['model']} · {document['strategy']}, predicted")
+    console().print(table(columns, rows, columns[2:]))
+    for kind, source in document["kinds"].items():
+        say(f"{kind}: {source}", prose=True)
+
+
+def _times(first: dict[str, Any], row: dict[str, Any], key: str, *, inverse: bool = False) -> str:
+    """Beside the cluster as it is."""
+    if row is first or not first["feasible"]:
+        return ""
+    ratio = row[key] / first[key]
+    return f"{1 / ratio if inverse else ratio:.2f}x"
