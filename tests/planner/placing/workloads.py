@@ -36,9 +36,16 @@ def workload(
 
 @st.composite
 def workloads(
-    draw: DrawFn, most_tasks: int = 8, most_machines: int = 4, *, memory: bool = False, partial: bool = False
+    draw: DrawFn,
+    most_tasks: int = 8,
+    most_machines: int = 4,
+    *,
+    memory: bool = False,
+    partial: bool = False,
+    groups: bool = False,
 ) -> Workload:
-    """Any small one. `memory`: machines may have too little for all; `partial`: tasks may not run everywhere."""
+    """Any small one. `memory`: machines may have too little for all; `partial`: tasks may not run everywhere; `groups`:
+    some must be together."""
     tasks = draw(st.integers(1, most_tasks))
     count = draw(st.integers(1, most_machines))
     seconds = st.integers(0, 20).map(float)
@@ -60,4 +67,5 @@ def workloads(
         latency_s=float(draw(st.integers(0, 3))),
         memory_bytes=room,
         task_bytes=kept,
+        colocate=tuple(draw(st.sampled_from(["", "", "g", "h"])) for _ in range(tasks)) if groups else (),
     )
