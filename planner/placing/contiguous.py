@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from edgepart.planner.balance import Loads, balance
-from edgepart.planner.placing.cuts import Blocks, Costs, blocks, costs
+from edgepart.planner.placing.cuts import Blocks, Costs, blocks, costs, nearer
 from edgepart.planner.placing.expert import by_hand
 from edgepart.planner.placing.judged import settled
 from edgepart.planner.placing.load import turn_loads
@@ -20,6 +20,9 @@ from edgepart.planner.placing.schedule import Found
 from edgepart.planner.placing.speeds import fastest_first
 from edgepart.planner.placing.workload import Workload
 
+MOST_ROUNDS = 3
+"""Of a long order, which is cut coarsely first, and then again near the best cuts."""
+
 Runs = tuple[tuple[tuple[int, ...], int, int], ...]
 """Stages: the machines that take turns at it, from block, to block."""
 
@@ -27,22 +30,42 @@ Runs = tuple[tuple[tuple[int, ...], int, int], ...]
 @register("pipeline")
 def pipeline(workload: Workload, asked: Asked) -> Found:
     """The best of the divisions for one machine, two, three...; not contiguous only where no such division fits."""
-    found, order = blocks(workload), fastest_first(workload)
-    cost = costs(workload, found)
-    tables = _tables(workload, cost, order, asked)
-    whole = np.maximum if asked.objective == "throughput" else np.add
-    divisions = list(dict.fromkeys(division.stages for division in balance(tables, whole)))
-    answers = [_answer(workload, asked, found, order, stages) for stages in divisions]
-    if asked.objective == "throughput":
-        answers += [
-            answer
-            for direction in (order, order[::-1])
-            if (answer := _taking_turns(workload, found, tables, order, direction)) is not None
-        ]
+    order, found = fastest_first(workload), blocks(workload)
+    answers = _answers(workload, asked, found, order)
+    for _ in range(MOST_ROUNDS):
+        if not answers or len(found.ends) == len(found.units):
+            break
+        found = nearer(found, _cuts(found, _best(answers)))
+        answers += _answers(workload, asked, found, order)
     if not answers:
         why = "no contiguous stages fit into the machines' memory: tasks in order, as much on each machine as it holds"
         return settled(workload, by_hand(workload, asked), asked, why)
+    return _best(answers)
+
+
+def _best(answers: Sequence[Found]) -> Found:
     return min(answers, key=lambda answer: (answer.value_s, bool(answer.replicas)))
+
+
+def _cuts(found: Blocks, answer: Found) -> list[int]:
+    """Numbers of blocks before which the answer goes on to other machines."""
+    return [
+        number
+        for number in range(1, len(found.tasks))
+        if answer.placement[found.tasks[number][0]] != answer.placement[found.tasks[number - 1][0]]
+    ]
+
+
+def _answers(workload: Workload, asked: Asked, found: Blocks, order: Sequence[int]) -> list[Found]:
+    tables = _tables(workload, costs(workload, found), order, asked)
+    whole = np.maximum if asked.objective == "throughput" else np.add
+    divisions = dict.fromkeys(division.stages for division in balance(tables, whole))
+    answers = [_answer(workload, asked, found, order, stages) for stages in divisions]
+    if asked.objective == "throughput":
+        directions = order, order[::-1]
+        turns = [_taking_turns(workload, found, tables, order, direction) for direction in directions]
+        answers += [answer for answer in turns if answer is not None]
+    return answers
 
 
 def _tables(workload: Workload, cost: Costs, order: Sequence[int], asked: Asked) -> list[Loads]:
@@ -75,8 +98,8 @@ def _answer(
 
 
 def _why(found: Blocks, what: str) -> str:
-    if len(found.tasks) < found.units:
-        what += f"; cut at {len(found.tasks) - 1} of {found.units - 1} places, those with the least to send"
+    if len(found.ends) < len(found.units):
+        what += f"; tried {len(found.ends) - 1} of {len(found.units) - 1} places to cut at once"
     return f"{what}; stages priced by average links"
 
 

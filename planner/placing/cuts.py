@@ -26,19 +26,37 @@ class Blocks:
 
     tasks: tuple[tuple[int, ...], ...]
     """By block, in order: whatever a task reads from is in its block or an earlier one, and no group is in two."""
-    units: int
-    """Between which it could have been cut."""
+    units: tuple[tuple[int, ...], ...]
+    """What no cut may part, in order."""
+    ends: tuple[int, ...]
+    """By block, the number of units up to its end."""
 
 
 def blocks(workload: Workload) -> Blocks:
     """Tasks in the workload's order, as many blocks as may be."""
     units = _units(workload)
-    ends = _ends(workload, units)
+    return _blocks(units, _ends(workload, units))
+
+
+def nearer(found: Blocks, cuts: Sequence[int]) -> Blocks:
+    """The order cut again near those of its cuts that were good (by numbers of blocks before them): there at as many
+    places as may be, nowhere else. All of the good cuts are kept."""
+    ends = {found.ends[cut - 1] for cut in cuts} | {len(found.units)}
+    for cut in cuts:
+        first = found.ends[cut - 2] if cut > 1 else 0
+        last = found.ends[min(cut, len(found.ends) - 1)]
+        step = max(1, -(-(last - first) * len(cuts) // MOST_BLOCKS))
+        ends |= set(range(max(first, 1), last + 1, step))
+    return _blocks(found.units, sorted(ends))
+
+
+def _blocks(units: Sequence[tuple[int, ...]], ends: Sequence[int]) -> Blocks:
     return Blocks(
         tuple(
             tuple(task for unit in units[begin:end] for task in unit) for begin, end in pairwise([0, *ends])
         ),
-        len(units),
+        tuple(units),
+        tuple(ends),
     )
 
 
