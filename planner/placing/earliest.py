@@ -111,7 +111,7 @@ class _Earliest:
         while looks < MOST_LOOKS:
             first = self._first(startable, machine)
             later = self._first(waiting, machine)
-            if later is not None and (first is None or later[0] < free_s + first[0]):
+            if later is not None and (first is None or later < (free_s + first[0], *first[1:])):
                 ready_s = self.sides.ready_s(later[2], machine)
                 lateness_s = self._lateness_s(later[2], machine)
                 looks += 1
