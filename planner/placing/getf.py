@@ -76,9 +76,11 @@ def _why(groups: Sequence[Speeds], solved: int, count: int, asked: Asked) -> str
 
 def speed_groups(workload: Workload) -> list[Speeds]:
     """Slowest first: machines within a factor of ln m / ln ln m (at least 2) of each other; those slower than an m-th of
-    the fastest of m machines are in none."""
+    the fastest of m machines are in none. All in one where none is faster than 0."""
     fast = speeds(workload)
     count, fastest = len(fast), max(fast)
+    if not fastest:
+        return [Speeds(tuple(range(count)), 0.0)]
     factor = max(2.0, log(count) / log(log(count))) if count > 2 else 2.0
     found: dict[int, list[int]] = {}
     for machine, speed in enumerate(fast):

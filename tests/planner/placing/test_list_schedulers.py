@@ -151,6 +151,9 @@ def test_machines_of_like_speed_are_a_group_and_very_slow_ones_in_none() -> None
     assert [group.machines for group in speed_groups(workload([(1.9, 1.0)], []))] == [(0, 1)]
     nine = workload([(1.0, 1.0, 1.0, 6.0, 6.0, 6.0, 6.0, 7.5, 9.5)], [])
     assert [group.machines for group in speed_groups(nine)] == [(3, 4, 5, 6, 7), (0, 1, 2)]
+    # Each is the only one that something costs no time on.
+    crossed = workload([(0.0, 1.0), (1.0, 0.0)], [])
+    assert [group.machines for group in speed_groups(crossed)] == [(0, 1)]
 
 
 def test_what_cannot_run_in_its_group_runs_elsewhere() -> None:
