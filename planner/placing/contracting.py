@@ -68,10 +68,10 @@ class _Contraction:
 
     def _join_edges(self, limit_s: float, most: int) -> None:
         edges = [
-            (not (len(after) == 1 and len(self._before[there]) == 1), -nbytes, here, there)
+            (not (len(self._after[here]) == 1 and len(self._before[there]) == 1), -nbytes, here, there)
             for here in self._alive
-            for there, nbytes in (after := self._after[here]).items()
-            if len(after) == 1 or len(self._before[there]) == 1
+            for there, nbytes in self._after[here].items()
+            if len(self._after[here]) == 1 or len(self._before[there]) == 1
         ]
         for _, _, here, there in sorted(edges):
             if len(self._alive) <= most:

@@ -9,7 +9,7 @@ That is the paper's (4)-(8) without its big numbers: precedence (4a)-(4b), one m
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -24,6 +24,9 @@ from edgepart.planner.placing.workload import Workload
 
 WORKERS = 2
 """Of CP-SAT at once."""
+
+MOST_TERMS = 20_000
+"""Of the sums over what lies between two tasks."""
 
 FINEST = 2.0**50
 """So many parts memory is counted in."""
@@ -89,6 +92,7 @@ class _Model:
                 self._model.add_no_overlap(intervals)
         remember(self._model, self._workload, self._at)
         self._burden()
+        self._between()
         self._tell_apart()
         self._model.minimize(self._makespan)
 
@@ -201,6 +205,40 @@ class _Model:
                         self._model.add_implication(literal, used)
                     self._model.add(load + (before + behind) * used <= self._makespan)
 
+    def _between(self) -> None:
+        """Between a task and one that comes after it each machine computes what lies on the ways from one to the other, one
+        after the other: follows from the rest, too, and is what relaxations of the model lack most."""
+        machines = range(len(self._workload.machines))
+        after = _descendants(self._workload)
+        before: list[int] = [0] * len(after)
+        for task, behind in enumerate(after):
+            for other in _members(behind):
+                before[other] |= 1 << task
+        terms = 0
+        for first, last in self._spans(before, after):
+            inside = _members(
+                (after[first] if first >= 0 else before[last]) & (before[last] if last >= 0 else after[first])
+            )
+            terms += len(inside) * len(machines)
+            if terms > MOST_TERMS:
+                return
+            since = self._end[first] if first >= 0 else 0
+            until = self._start[last] if last >= 0 else self._makespan
+            for m in machines:
+                load = [self._took.compute[t][m] * self._at[t][m] for t in inside if m in self._at[t]]
+                if load:
+                    self._model.add(since + sum(load) <= until)
+
+    def _spans(self, before: list[int], after: list[int]) -> Iterator[tuple[int, int]]:
+        """Pairs of a task and one after it with several between them; -1 for the start and the end of the sample. Those
+        with the start or the end first, then those with few between."""
+        tasks = range(len(after))
+        yield from ((-1, t) for t in tasks if before[t].bit_count() > 1)
+        yield from ((t, -1) for t in tasks if after[t].bit_count() > 1)
+        pairs = [(t, u) for t in tasks for u in _members(after[t])]
+        sizes = {(t, u): (after[t] & before[u]).bit_count() for t, u in pairs}
+        yield from sorted((pair for pair in pairs if sizes[pair] > 1), key=lambda pair: sizes[pair])
+
     @cached_property
     def _alike(self) -> list[list[int]]:
         """Machines that could take each other's names, in classes."""
@@ -279,6 +317,24 @@ def remember(model: Any, workload: Workload, at: Sequence[Mapping[int, Any]]) ->
             parts = 2.0 ** floor(log2(FINEST / total)) if total < FINEST else 1.0
             used = sum(floor(size * parts) * literal for size, literal in kept)
             model.add(used <= floor(machine.memory_bytes * parts))
+
+
+def _descendants(workload: Workload) -> list[int]:
+    """By task, those that come after it, as bits."""
+    found = [0] * len(workload.tasks)
+    for task in reversed(workload.order):
+        for reader in workload.after[task]:
+            found[task] |= 1 << reader | found[reader]
+    return found
+
+
+def _members(bits: int) -> list[int]:
+    found = []
+    while bits:
+        lowest = bits & -bits
+        found.append(lowest.bit_length() - 1)
+        bits ^= lowest
+    return found
 
 
 class _Reach:

@@ -1,0 +1,276 @@
+"""Moirai (Zhang et al.): the exact placement, as far as the budget goes; never worse than the list schedulers. Rules only.
+
+It starts from the best of the other placers. What is small enough is searched task by task (intervals.py), piece by piece
+where something dominates the graph (passage.py), by all that has a proof; what is bigger is contracted to where it can be
+searched, with the tasks of the best placement's machines kept apart, and expanded again, over and over, until the budget is
+spent. Every answer is judged on the graph that was asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from edgepart.planner.errors import Infeasible
+from edgepart.planner.placing.assigning import assign
+from edgepart.planner.placing.bounds import latency_bound, load_bound
+from edgepart.planner.placing.climbing import Judge, by_latency, by_load, climbed
+from edgepart.planner.placing.coarser import coarsened, expanded, expanded_schedule
+from edgepart.planner.placing.contracting import contracted
+from edgepart.planner.placing.dispatch import dispatch
+from edgepart.planner.placing.intervals import solve
+from edgepart.planner.placing.judged import shortest
+from edgepart.planner.placing.load import max_load
+from edgepart.planner.placing.passage import fits, passage
+from edgepart.planner.placing.placers import Asked, placer, register
+from edgepart.planner.placing.retiming import retimed
+from edgepart.planner.placing.schedule import Found, Schedule
+from edgepart.planner.placing.solver import cp_model
+from edgepart.planner.placing.workload import Placement, Workload
+
+STARTS = ("m-etf", "heft", "pipeline", "m-sct", "getf", "expert", "metis")
+"""What it is never worse than. The first two always begin, the others while less than half of the budget is spent."""
+
+ALWAYS = 2
+
+MODEL = 15_000
+"""Transfers and tasks, times machines, that CP-SAT is given at most."""
+
+GROUPS = (400, 150, 60)
+"""To so many a big graph is contracted, by turns."""
+
+SAME = 1e-9
+"""A bound this close to the value, relative to it, is the value: the rest is the rounding of floats."""
+
+
+@register("moirai")
+def moirai(workload: Workload, asked: Asked) -> Found:
+    """UsageError without OR-tools; Infeasible where nothing fits."""
+    cp_model()
+    search = _Search(workload, asked)
+    search.begin()
+    if asked.objective == "throughput":
+        search.throughput()
+    elif model_size(workload) <= MODEL:
+        search.exact()
+    else:
+        search.broad()
+    return search.found()
+
+
+def model_size(workload: Workload) -> int:
+    """About how many intervals CP-SAT would have to place."""
+    machines = len(workload.machines)
+    return len(workload.tasks) * machines + len(workload.tensors) * machines * (machines - 1)
+
+
+@dataclass(frozen=True)
+class _Best:
+    placement: tuple[int, ...]
+    value_s: float
+    schedule: Schedule | None
+
+
+class _Search:
+    def __init__(self, workload: Workload, asked: Asked) -> None:
+        self._workload = workload
+        self._asked = asked
+        self._begun_s = asked.clock()
+        self._until_s = self._begun_s + asked.budget_s
+        self._best: _Best | None = None
+        self._bound_s = 0.0
+        self._why: list[str] = []
+
+    @property
+    def _left_s(self) -> float:
+        return max(0.0, self._until_s - self._asked.clock())
+
+    @property
+    def _proved(self) -> bool:
+        return self._best is not None and self._bound_s >= self._best.value_s * (1 - SAME)
+
+    @property
+    def _start(self) -> _Best:
+        assert self._best is not None, "something fitted, or Infeasible was raised"
+        return self._best
+
+    def begin(self) -> None:
+        """From the best of the other placers."""
+        refused: Infeasible | None = None
+        named, left_out = "", []
+        for number, name in enumerate(STARTS):
+            if number >= ALWAYS and self._best and self._left_s < self._asked.budget_s / 2:
+                left_out.append(name)
+                continue
+            try:
+                found = placer(name)(self._workload, replace(self._asked, budget_s=self._left_s / 5))
+            except Infeasible as error:
+                refused = refused or error
+                continue
+            if not found.replicas and self._offer(found.placement, found.schedule):
+                named = name
+        if self._best is None:
+            raise refused or Infeasible(f"{self._workload.name}: nothing fits")
+        self._why.append(f"from {named}'s {self._start.value_s:.6g} s")
+        if left_out:
+            self._why.append(f"there was no time to ask {', '.join(left_out)}")
+        latency = self._asked.objective == "latency"
+        self._bound_s = (latency_bound if latency else load_bound)(self._workload)
+
+    def _offer(self, placement: Sequence[int], schedule: Schedule | None) -> bool:
+        """Whether it is better than what is known; what does not fit never is."""
+        if not fits(self._workload, placement):
+            return False
+        if self._asked.objective == "throughput":
+            better = _Best(tuple(placement), max_load(self._workload, placement), None)
+        else:
+            made = dispatch(self._workload, placement)
+            if schedule is not None and schedule.makespan_s <= made.makespan_s:
+                made = schedule
+            better = _Best(tuple(placement), made.makespan_s, made)
+        if self._best is not None and better.value_s >= self._best.value_s:
+            return False
+        self._best = better
+        return True
+
+    def _prove(self, bound_s: float) -> None:
+        self._bound_s = max(self._bound_s, min(bound_s, self._start.value_s))
+
+    def exact(self) -> None:
+        """Piece by piece, then the whole where memory couples the pieces or time is left."""
+        if self._proved:
+            return
+        passed = passage(
+            self._workload,
+            clock=self._asked.clock,
+            until=self._asked.clock() + self._left_s * 0.3,
+            most_tasks=len(self._workload.tasks),
+        )
+        self._prove(passed.bound_s)
+        if passed.pieces > 1:
+            self._why.append(f"in {passed.pieces} pieces between tasks that everything passes through")
+        coupled = passed.schedule is not None and not fits(self._workload, passed.schedule.placement)
+        if passed.schedule and not coupled:
+            self._offer(passed.schedule.placement, passed.schedule)
+        if coupled:
+            self._why.append("memory couples the pieces, so that the whole was searched as well")
+        if not self._proved:
+            self._climb(self._workload, by_latency, self._left_s * 0.25)
+            self._whole(self._left_s)
+
+    def _whole(self, budget_s: float) -> None:
+        start = self._start.schedule
+        if budget_s <= 0 or start is None:
+            return
+        solved = solve(self._workload, budget_s=budget_s, start=start)
+        self._prove(solved.bound_s)
+        if solved.schedule:
+            self._offer(solved.schedule.placement, solved.schedule)
+
+    def _climb(self, workload: Workload, judge: Judge, budget_s: float) -> None:
+        until = self._asked.clock() + budget_s
+        better = climbed(workload, self._start.placement, judge, clock=self._asked.clock, until=until)
+        self._offer(better.placement, better.schedule)
+
+    def broad(self) -> None:
+        """Contracted, searched, expanded; over and over."""
+        judge = by_latency
+        turn = rounds = fewest = 0
+        while self._left_s > 0 and not self._proved:
+            most = GROUPS[turn % len(GROUPS)]
+            groups = contracted(self._workload, most, self._start.placement if turn else None)
+            coarse = coarsened(self._workload, groups)
+            fewest = len(groups) if not fewest else min(fewest, len(groups))
+            slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
+            self._refine(coarse, groups, judge, slice_s, turn)
+            turn, rounds = turn + 1, rounds + 1
+        self._why.append(f"contracted {rounds} times, to {fewest} groups and more, and expanded again")
+
+    def _refine(
+        self, coarse: Workload, groups: tuple[tuple[int, ...], ...], judge: Judge, slice_s: float, turn: int
+    ) -> None:
+        placement = self._projected(coarse, groups)
+        if placement is None:
+            return
+        now_s = self._asked.clock()
+        climb_s = slice_s / 2 if model_size(coarse) <= MODEL else slice_s
+        better = climbed(coarse, placement, judge, clock=self._asked.clock, until=now_s + climb_s, seed=turn)
+        self._expand(groups, better.placement, better.schedule)
+        if better.schedule and model_size(coarse) <= MODEL and self._left_s > 0:
+            solved = solve(coarse, budget_s=min(slice_s / 2, self._left_s), start=better.schedule, seed=turn)
+            if solved.schedule:
+                self._expand(groups, solved.schedule.placement, solved.schedule)
+
+    def _projected(self, coarse: Workload, groups: tuple[tuple[int, ...], ...]) -> Placement | None:
+        """The best placement, as one of the groups: where most of each computes; None where that does not fit."""
+        placement = self._start.placement
+        found = tuple(
+            max(
+                {placement[task] for task in group},
+                key=lambda m: sum(min(self._workload.tasks[t].compute_s) for t in group if placement[t] == m),
+            )
+            for group in groups
+        )
+        if fits(coarse, found):
+            return found
+        try:
+            return placer("heft")(coarse, replace(self._asked, budget_s=1.0)).placement
+        except Infeasible:
+            return None
+
+    def _expand(
+        self, groups: tuple[tuple[int, ...], ...], placement: Placement, schedule: Schedule | None
+    ) -> None:
+        fine = expanded(groups, placement)
+        if not fits(self._workload, fine):
+            return
+        if schedule is None:
+            self._offer(fine, None)
+            return
+        self._offer(fine, retimed(self._workload, expanded_schedule(self._workload, groups, schedule)))
+
+    def throughput(self) -> None:
+        """By the model where it is small enough, else by climbing, on a contracted graph where that is big."""
+        if self._proved:
+            return
+        if model_size(self._workload) <= MODEL:
+            self._climb(self._workload, by_load, self._left_s * 0.2)
+            solved = assign(self._workload, budget_s=self._left_s, start=self._start.placement)
+            self._prove(solved.bound_s)
+            if solved.placement:
+                self._offer(solved.placement, None)
+            return
+        turn = 0
+        while self._left_s > 0 and not self._proved:
+            groups = contracted(
+                self._workload, GROUPS[turn % len(GROUPS)], self._start.placement if turn else None
+            )
+            coarse = coarsened(self._workload, groups)
+            slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
+            placement = self._projected(coarse, groups)
+            if placement is not None:
+                until = self._asked.clock() + slice_s
+                better = climbed(coarse, placement, by_load, clock=self._asked.clock, until=until, seed=turn)
+                self._offer(expanded(groups, better.placement), None)
+                if model_size(coarse) <= MODEL and self._left_s > 0:
+                    solved = assign(coarse, budget_s=min(slice_s, self._left_s), start=better.placement)
+                    if solved.placement:
+                        self._offer(expanded(groups, solved.placement), None)
+            turn += 1
+        self._why.append(f"contracted {turn} times, and expanded again")
+
+    def found(self) -> Found:
+        """The best, with what is known about it."""
+        best = self._start
+        if best.schedule is not None and len(self._workload.tasks) <= 10_000:
+            again = shortest(self._workload, best.placement)
+            if again.makespan_s < best.value_s:
+                best = _Best(best.placement, again.makespan_s, again)
+        bound_s = min(self._bound_s, best.value_s)
+        if bound_s >= best.value_s * (1 - SAME):
+            bound_s = best.value_s
+            self._why.append("proved to be the best")
+        else:
+            gap = 1 - bound_s / best.value_s
+            self._why.append(f"nothing can be more than {100 * gap:.3g} % better")
+        return Found(best.placement, best.value_s, best.schedule, bound_s, why="; ".join(self._why))
