@@ -33,7 +33,7 @@ def detoured(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> Ite
     if best.replicas or not choices:
         return
     made = study.strategy(best.name, choices, best.why, best.sync, best.hub)
-    made = replace(made, early=best.early)
+    made = replace(made, early=best.early, order=best.order)
     yield passed_on(study, made) or made
 
 

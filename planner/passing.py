@@ -40,8 +40,9 @@ WHY = "what several devices need is passed on by those that have it"
 
 
 def passed_on(study: Study, strategy: Strategy) -> Strategy | None:
-    """The strategy with those relays that make it better; None where that is no gain, or does not fit."""
-    if strategy.replicas:
+    """The strategy with those relays that make it better; None where that is no gain, or does not fit, and for what has an
+    order of its own."""
+    if strategy.replicas or strategy.order:
         return None
     relays = _Exchanges(study, strategy).chosen()
     if not relays:

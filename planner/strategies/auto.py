@@ -4,9 +4,10 @@ It starts from every device alone that may be the best (so that the answer is ne
 and from all candidates of all strategies; then come recipes (planner/openings.py): every direction over the k fastest and
 the k best connected devices, mixed directions, blocks with recomputed instead of fetched halos, stretches on one device
 after another. The best of them is improved, whatever it came from: work moves from the busiest to the idlest, devices that
-hurt are left out, and stretches of the model are done as in other good candidates, or in another mode. Last, what
-devices send each other is computed and sent first where that is faster (planner/early.py), and what several need is
-passed on by those that have it (planner/passing.py).
+hurt are left out, and stretches of the model are done as in other good candidates, as in the best placement of whole
+operators (planner/strategies/placed.py), or in another mode: so one plan may place some of a model and split the rest.
+Last, what devices send each other is computed and sent first where that is faster (planner/early.py), and what several
+need is passed on by those that have it (planner/passing.py).
 
 A candidate whose busiest device or card alone takes longer than the best so far is not simulated (planner/floor.py).
 
@@ -22,7 +23,7 @@ from edgepart.planner.changes import Choices, devices_of, rescaled, widened, wit
 from edgepart.planner.detours import detoured
 from edgepart.planner.division import Choice
 from edgepart.planner.early import hastened
-from edgepart.planner.errors import UsageError
+from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
 from edgepart.planner.floor import floor_s
 from edgepart.planner.layout import Strategy
 from edgepart.planner.openings import axes_of, openings
@@ -30,7 +31,7 @@ from edgepart.planner.openings import teams as teams
 from edgepart.planner.pairs import paired
 from edgepart.planner.passing import passed_on
 from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, cook_stretch, stretches
-from edgepart.planner.strategies import PLACERS, fitting, get, register, strategies, tofu
+from edgepart.planner.strategies import PLACERS, fitting, get, placed, register, strategies, tofu
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
 from edgepart.planner.strategies.single import holds, singles
@@ -62,6 +63,11 @@ FEWEST, MOST = 4, 400
 DENSE_PART = 0.5
 """Of the work, from which on dense layers in pairs are tried."""
 
+Order = Mapping[int, float]
+"""As in a strategy."""
+
+PLACED = "as in the best placement of whole operators"
+
 ROUNDS = 6
 """Of moving work between devices."""
 
@@ -73,6 +79,24 @@ HASTENED = 8
 
 HOPEFUL = 1.5
 """Times as long as the best single device: several devices that take longer than that are not improved."""
+
+PLACED_S = 2.5e-5
+"""Of placing, about, for each layer and device: by those who place quickly, and what follows from it."""
+
+QUICK = ("heft", "m-etf")
+"""Who place in so little time that they are always asked."""
+
+THOROUGH = tuple(name for name in PLACERS if name not in QUICK)
+"""Who are asked where a quick placement is nearly as good as the best so far."""
+
+EXACT = "moirai"
+"""Of these, who goes on for as long as it may: asked only where somebody counts seconds."""
+
+THOROUGH_SHARE = 0.2
+"""Of the search budget, for the exact one; the others have a quarter of that each."""
+
+NEARLY = 1.3
+"""Times as long as the best so far."""
 
 PROMISING = ("optcnn", "bbgrap", "deepthings", "modnn", "model", "data", "owt")
 """The other strategies, those first whose best is most often the best of all; those that are not named come later."""
@@ -118,9 +142,11 @@ class _Search:
         self.study = study
         self.parts = stretches(study, spread(study, STRETCHES - 1))
         self.left = float(budget(study))
-        self.seen: set[Hashable] = {_key(None, study.whole(device)) for device in study.by_speed}
+        self.seen: set[Hashable] = {_key(None, study.whole(device), {}) for device in study.by_speed}
         self.found: list[_Tried] = []
         """The best of several devices, the very best first."""
+        self.placed: _Tried | None = None
+        """The best placement of whole operators."""
         scores = [study.score(one) for one in single if not study.short_bytes(one)]
         self.alone = min(scores, default=float("inf"))
         """The best that any one device does, or replicas do."""
@@ -139,6 +165,7 @@ class _Search:
             yield from self._try(replace(strategy, name="auto"), free=ample)
             if self.left <= 0:
                 break
+        yield from self._placements()
         yield from self._pairs()
         kept = self.left / 2
         for recipe in openings(self.study, self.parts):
@@ -184,6 +211,35 @@ class _Search:
         for name in names:
             yield from tofu.likely(self.study, LIKELY) if name == "tofu" else get(name)(self.study)
 
+    def _placements(self) -> Iterator[Strategy]:
+        """Whole operators on devices; the best of them is remembered, for its stretches."""
+        study, problem = self.study, self.study.problem
+        quick_s = PLACED_S * len(study.layers) * len(study.by_speed)
+        if problem.axis is not None or quick_s > CAREFUL * problem.search_budget_s:
+            return
+        for name in QUICK:
+            yield from self._place(name, quick_s)
+        best = min(self.alone, self.found[0].score if self.found else float("inf"))
+        if self.placed is None or self.placed.score >= NEARLY * best:
+            return
+        for name in THOROUGH:
+            share_s = THOROUGH_SHARE * problem.search_budget_s / (1 if name == EXACT else 4)
+            if name != EXACT or problem.clock is not None:
+                yield from self._place(name, share_s)
+
+    def _place(self, name: str, budget_s: float) -> Iterator[Strategy]:
+        study = self.study
+        try:
+            found = list(placed.placements(name, study, budget_s))
+        except (Infeasible, NotInstalled):
+            return  # Then others do it, or nobody.
+        for strategy in found:
+            yield from self._try(replace(strategy, name="auto"))
+            if study.short_bytes(strategy) or len(study.outline(strategy).compute_s) < 2:
+                continue
+            if self.placed is None or study.is_better(strategy, self.placed.score):
+                self.placed = _Tried(strategy, study.choices_of(strategy), study.score(strategy))
+
     def _pairs(self) -> Iterator[Strategy]:
         """Dense layers in pairs, with one sum for each: where such layers are most of the work."""
         study = self.study
@@ -197,10 +253,11 @@ class _Search:
                 yield from self._cook(choices, why)
 
     def _cook(
-        self, choices: Choices, why: str, free: bool = False, likely: float = 1.0
+        self, choices: Choices, why: str, free: bool = False, likely: float = 1.0, order: Order | None = None
     ) -> Iterator[Strategy]:
         if self.left > 0 or free:
-            yield from self._try(self.study.strategy("auto", choices, why), free, likely)
+            made = self.study.strategy("auto", choices, why)
+            yield from self._try(replace(made, order=order) if order else made, free, likely)
 
     def _deal(self, strategy: Strategy) -> Iterator[Strategy]:
         """Replicas are not improved; where they do better than the rest can, that is not looked at further."""
@@ -213,7 +270,7 @@ class _Search:
         against the budget; it is not simulated where it is sure to take longer than `likely` times the best."""
         study = self.study
         choices = study.choices_of(strategy)
-        key = _key(strategy.hub, choices)
+        key = _key(strategy.hub, choices, strategy.order)
         if key in self.seen:
             return
         self.seen.add(key)
@@ -240,7 +297,7 @@ class _Search:
             mean = sum(busy.values()) / len(busy)
             factors = {name: (mean / max(s, mean / 4)) ** 0.5 for name, s in busy.items()}
             why = _also(best, "parts are fitted to how long each device is busy")
-            yield from self._cook(rescaled(best.choices, factors), why)
+            yield from self._cook(rescaled(best.choices, factors), why, order=best.strategy.order)
             if self.found[0] is best:
                 return
 
@@ -253,7 +310,8 @@ class _Search:
                 if len(used) > 1:
                     instead = min(used, key=self.study.by_speed.index)
                     why = _also(best, f"without {device}")
-                    yield from self._cook(without(best.choices, device, instead), why, free=True)
+                    changed = without(best.choices, device, instead)
+                    yield from self._cook(changed, why, free=True, order=best.strategy.order)
                 if self.found[0] is not best:
                     break
             if self.found[0] is best:
@@ -278,7 +336,11 @@ class _Search:
                     return
                 best = self.found[0]
                 why = _also(best, f"up to {part.layers[-1].operators[-1].name!r}, {what}")
-                yield from self._cook({**best.choices, **changed}, why)
+                order = best.strategy.order or None
+                if what == PLACED and self.placed is not None:
+                    order = order or self.placed.strategy.order
+                    yield from self._cook({**best.choices, **changed}, why)
+                yield from self._cook({**best.choices, **changed}, why, order=order)
 
     def _ways(self, part: Stretch) -> Iterator[tuple[str, Mapping[int, Choice]]]:
         """What may be done with a stretch."""
@@ -287,6 +349,8 @@ class _Search:
         now = {number: self.found[0].choices[number] for number in numbers}
         for other in tuple(self.found[1:]):
             yield "as in another candidate", {number: other.choices[number] for number in numbers}
+        if self.placed is not None:
+            yield PLACED, {number: self.placed.choices[number] for number in numbers}
         yield "borders are computed twice", widened(now, SPATIAL)
         used = sorted(devices_of(self.found[0].choices), key=study.by_speed.index)
         recipe = Recipe((), study.shares(used), used[0])
@@ -314,9 +378,9 @@ class _Search:
         return f"the work is shared by {', '.join(recipe.devices)}: {parts}"
 
 
-def _key(hub: str | None, choices: Choices) -> Hashable:
+def _key(hub: str | None, choices: Choices, order: Order) -> Hashable:
     """The same for what is the same plan."""
-    return hub, frozenset(choices.items())
+    return hub, frozenset(choices.items()), frozenset(order.items())
 
 
 def _also(tried: _Tried, change: str) -> str:

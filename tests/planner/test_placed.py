@@ -150,7 +150,7 @@ def test_what_is_not_installed_is_said_and_compared_without(monkeypatch: pytest.
 
     monkeypatch.setattr(solver, "import_module", missing)
     study = study_of(branches())
-    with pytest.raises(NotInstalled, match=r"edgepart\\[exact\\]"):
+    with pytest.raises(NotInstalled, match=r"edgepart\[exact\]"):
         plan(study.problem, "moirai", study)
     rows = {row.name: row for row in compare(study.problem, study)}
     assert isinstance(rows["moirai"].infeasible, NotInstalled) and rows["heft"].strategy is not None

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepart.planner.region import Array
 from tests.planner.small_models import model, random
 
 FLOAT = TensorProto.FLOAT
@@ -35,17 +36,39 @@ def branches(rows: int = 24, channels: int = 8) -> bytes:
     return model(nodes, {"x": (1, 3, rows, rows)}, ["y"], weights)
 
 
+def forked(rows: int = 24, channels: int = 8, steps: int = 40) -> bytes:
+    """Convolutions, two Loops over what they made, and a convolution of what both leave."""
+    c = channels
+    weights = {"w0": random(0, c, 3, 3, 3), "w1": random(1, c, c, 3, 3), "w2": random(2, c, c, 3, 3)}
+    nodes = [*_layer(0, "x"), *_layer(1, "r0")]
+    nodes += [_loop(f"loop{n}", "r1", f"looped{n}", c, rows) for n in (0, 1)]
+    nodes += [helper.make_node("Add", ["looped0", "looped1"], ["sum"], name="join"), *_layer(2, "sum")]
+    nodes.append(helper.make_node("Identity", ["r2"], ["y"], name="out"))
+    return _with_loops("forked", nodes, weights, steps, (1, 3, rows, rows), (1, c, rows, rows))
+
+
 def looped(rows: int = 24, channels: int = 8, steps: int = 3) -> bytes:
     """Convolutions, a Loop over what they made, and convolutions of what it leaves."""
-    c, make = channels, helper.make_node
-    shape = (1, c, rows, rows)
+    weights = {f"w{n}": random(n, channels, 3 if n == 0 else channels, 3, 3) for n in range(6)}
+    nodes: list[onnx.NodeProto] = []
+    for n, before in enumerate(("x", "r0", "r1", "looped", "r3", "r4")):
+        if before == "looped":
+            nodes.append(_loop("loop", "r2", "looped", channels, rows))
+        nodes += _layer(n, before)
+    nodes.append(helper.make_node("Identity", ["r5"], ["y"], name="out"))
+    return _with_loops("looped", nodes, weights, steps, (1, 3, rows, rows), (1, channels, rows, rows))
+
+
+def _loop(name: str, before: str, after: str, channels: int, rows: int) -> onnx.NodeProto:
+    """What it starts from is scaled and squashed, over and over."""
+    shape = (1, channels, rows, rows)
     body = helper.make_graph(
         [
-            make("Mul", ["state", "half"], ["scaled"]),
-            make("Tanh", ["scaled"], ["next"]),
-            make("Identity", ["going"], ["go"]),
+            helper.make_node("Mul", ["state", "half"], ["scaled"]),
+            helper.make_node("Tanh", ["scaled"], ["next"]),
+            helper.make_node("Identity", ["going"], ["go"]),
         ],
-        "body",
+        f"{name}_body",
         [
             helper.make_tensor_value_info("step", TensorProto.INT64, ()),
             helper.make_tensor_value_info("going", TensorProto.BOOL, ()),
@@ -57,28 +80,28 @@ def looped(rows: int = 24, channels: int = 8, steps: int = 3) -> bytes:
         ],
         [numpy_helper.from_array(np.array(1.5, np.float32), "half")],
     )
-    weights = {f"w{n}": random(n, c, 3 if n == 0 else c, 3, 3) for n in range(6)}
-    nodes, before = [], "x"
-    for n in range(3):
-        nodes += _layer(n, before)
-        before = f"r{n}"
-    nodes.append(make("Loop", ["steps", "true", before], ["looped"], name="loop", body=body))
-    before = "looped"
-    for n in range(3, 6):
-        nodes += _layer(n, before)
-        before = f"r{n}"
-    nodes.append(make("Identity", [before], ["y"], name="out"))
+    return helper.make_node("Loop", ["steps", "true", before], [after], name=name, body=body)
+
+
+def _with_loops(
+    name: str,
+    nodes: list[onnx.NodeProto],
+    weights: dict[str, Array],
+    steps: int,
+    given: tuple[int, ...],
+    made: tuple[int, ...],
+) -> bytes:
     known = {**weights, "steps": np.array(steps, np.int64), "true": np.array(True)}
     graph = helper.make_graph(
         nodes,
-        "looped",
-        [helper.make_tensor_value_info("x", FLOAT, (1, 3, rows, rows))],
-        [helper.make_tensor_value_info("y", FLOAT, shape)],
-        [numpy_helper.from_array(value, name) for name, value in known.items()],
+        name,
+        [helper.make_tensor_value_info("x", FLOAT, given)],
+        [helper.make_tensor_value_info("y", FLOAT, made)],
+        [numpy_helper.from_array(value, key) for key, value in known.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    onnx.checker.check_model(made)
-    return bytes(made.SerializeToString())
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
 
 
 def _layer(number: int, before: str) -> list[onnx.NodeProto]:
