@@ -2,7 +2,8 @@
 
 A task is what no plan cuts: a layer (planner/fusion.py), or all layers that have operators of one fused group. What the
 gateway has and wants are two tasks more, that stay there. What reading makes of it (views and copies between layers) is
-charged to the first that reads it. A message costs both its ends, and starts a segment where it arrives.
+charged to the first that reads it. A message costs both its ends, starts a segment where it arrives, and is copied out
+of one and into the other.
 
 Not in here: media that links share, what sessions take besides weights, what is computed in several places. Who places
 on this asks the simulator what comes of it.
@@ -136,8 +137,12 @@ class _Making:
             )
             for a, row in zip(self.names, links, strict=True)
         )
+        copied = self._copy_s()
         rates = tuple(
-            tuple(inf if a == b else link.bytes_per_s for b, link in zip(self.names, row, strict=True))
+            tuple(
+                inf if a == b else 1 / (1 / link.bytes_per_s + copied[a] + copied[b])
+                for b, link in zip(self.names, row, strict=True)
+            )
             for a, row in zip(self.names, links, strict=True)
         )
         machines = tuple(
@@ -146,6 +151,16 @@ class _Making:
         )
         tasks = (self._at_gateway(ENTRY), *self._tasks(), self._at_gateway(END))
         return Workload(self.study.graph.name, machines, tasks, tuple(self._tensors()), rates, latency_s)
+
+    def _copy_s(self) -> dict[str, float]:
+        """By device, seconds a byte of bringing what is sent out of a segment, or what arrives into one, for what layers
+        hand on typically."""
+        graph = self.study.graph
+        sizes = sorted(
+            graph.tensors[name].nbytes for layers in self.parts for la in layers for name in la.exits
+        )
+        typical = max(1, sizes[len(sizes) // 2]) if sizes else 1
+        return {device: self.study.cost.copy_s(device, typical) / typical for device in self.names}
 
     def _at_gateway(self, name: str) -> Task:
         gateway = self.study.problem.gateway

@@ -17,6 +17,7 @@ rules have no clock."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from edgepart.planner.changes import Choices, devices_of, rescaled, widened, without
@@ -66,7 +67,7 @@ DENSE_PART = 0.5
 Order = Mapping[int, float]
 """As in a strategy."""
 
-PLACED = "as in the best placement of whole operators"
+PLACED = "as in a placement of whole operators"
 
 ROUNDS = 6
 """Of moving work between devices."""
@@ -147,6 +148,8 @@ class _Search:
         """The best of several devices, the very best first."""
         self.placed: _Tried | None = None
         """The best placement of whole operators."""
+        self.eager: Strategy | None = None
+        """One as if links took no time."""
         scores = [study.score(one) for one in single if not study.short_bytes(one)]
         self.alone = min(scores, default=float("inf"))
         """The best that any one device does, or replicas do."""
@@ -219,6 +222,8 @@ class _Search:
             return
         for name in QUICK:
             yield from self._place(name, quick_s)
+        with suppress(Infeasible):
+            self.eager = placed.eager(QUICK[0], study)
         best = min(self.alone, self.found[0].score if self.found else float("inf"))
         if self.placed is None or self.placed.score >= NEARLY * best:
             return
@@ -331,31 +336,33 @@ class _Search:
     def _change_stretches(self) -> Iterator[Strategy]:
         """Each stretch in turn, the most expensive first, is done as in the other good candidates, and in other modes."""
         for part in sorted(self.parts, key=lambda part: -part.seconds):
-            for what, changed in self._ways(part):
+            for what, changed, order in self._ways(part):
                 if self.left <= 0:
                     return
                 best = self.found[0]
                 why = _also(best, f"up to {part.layers[-1].operators[-1].name!r}, {what}")
-                order = best.strategy.order or None
-                if what == PLACED and self.placed is not None:
-                    order = order or self.placed.strategy.order
-                    yield from self._cook({**best.choices, **changed}, why)
-                yield from self._cook({**best.choices, **changed}, why, order=order)
+                choices = {**best.choices, **changed}
+                if order and not best.strategy.order:
+                    yield from self._cook(choices, why)
+                yield from self._cook(choices, why, order=best.strategy.order or order)
 
-    def _ways(self, part: Stretch) -> Iterator[tuple[str, Mapping[int, Choice]]]:
-        """What may be done with a stretch."""
+    def _ways(self, part: Stretch) -> Iterator[tuple[str, Mapping[int, Choice], Order]]:
+        """What may be done with a stretch, and in which order, where that is not by levels."""
         study = self.study
         numbers = [layer.number for layer in part.layers]
         now = {number: self.found[0].choices[number] for number in numbers}
         for other in tuple(self.found[1:]):
-            yield "as in another candidate", {number: other.choices[number] for number in numbers}
-        if self.placed is not None:
-            yield PLACED, {number: self.placed.choices[number] for number in numbers}
-        yield "borders are computed twice", widened(now, SPATIAL)
+            yield "as in another candidate", {number: other.choices[number] for number in numbers}, {}
+        for strategy in (self.placed.strategy if self.placed else None, self.eager):
+            choices = study.choices_of(strategy) if strategy else {}
+            changed = {number: choices[number] for number in numbers if choices}
+            if strategy and len(devices_of(changed)) > 1:
+                yield PLACED, changed, strategy.order
+        yield "borders are computed twice", widened(now, SPATIAL), {}
         used = sorted(devices_of(self.found[0].choices), key=study.by_speed.index)
         recipe = Recipe((), study.shares(used), used[0])
         for mode in self._modes(recipe):
-            yield str(mode), cook_stretch(study, recipe, mode, part)
+            yield str(mode), cook_stretch(study, recipe, mode, part), {}
 
     def _modes(self, now: Recipe) -> Iterator[Mode]:
         """Whole here or at the gateway, and every direction, with borders fetched or computed twice."""

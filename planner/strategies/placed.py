@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout import Strategy
@@ -54,6 +55,20 @@ def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
         if not short:
             return
         found = found.tightened(answer.placement, short)
+
+
+def eager(name: str, study: Study) -> Strategy:
+    """What the placer `name` finds where links take no time: what shares the work of a stretch, where all devices have what
+    it begins with. Infeasible, NotInstalled."""
+    problem, found = study.problem, study.modelled
+    still = tuple((0.0,) * len(row) for row in found.workload.latency_s)
+    wide = tuple((inf,) * len(row) for row in found.workload.bytes_per_s)
+    workload = replace(found.workload, latency_s=still, bytes_per_s=wide)
+    asked = Asked(problem.clock or Looks(), problem.objective, problem.search_budget_s)
+    answer = placer(name)(workload, asked)
+    made = study.strategy(name, found.choices(answer.placement), "each operator is whole on one device")
+    schedule = answer.schedule or dispatch(workload, answer.placement)
+    return replace(made, order=found.order(schedule.start_s))
 
 
 def _candidates(name: str, study: Study) -> Iterator[Strategy]:

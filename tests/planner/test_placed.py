@@ -13,7 +13,7 @@ from edgepart.agent.inprocess import InProcess
 from edgepart.agent.reference import alone
 from edgepart.planner import chosen
 from edgepart.planner.cluster import Cluster, Device, Link
-from edgepart.planner.division import Whole
+from edgepart.planner.division import Divide, Whole
 from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.layout import Problem
 from edgepart.planner.model import load_graph
@@ -23,7 +23,7 @@ from edgepart.planner.placing.modelled import END, ENTRY, Modelled, modelled
 from edgepart.planner.search import choose, compare
 from edgepart.planner.strategies import PLACERS, plan
 from edgepart.planner.study import Study
-from tests.planner.placing.models import branches, looped
+from tests.planner.placing.models import branches, forked, looped
 
 SLOW = Cluster(
     (Device("a", "k", 2e7, 5e6, 4e9), Device("b", "k", 1e7, 2e6, 4e9)),
@@ -114,6 +114,30 @@ def test_two_devices_are_faster_than_one_on_an_inception(name: str) -> None:
     study = Study(problem)
     found = study.forecast(plan(problem, name, study)).latency_s
     assert found < 0.9 * study.whole_s["a"]
+
+
+def test_auto_places_some_of_a_model_and_splits_the_rest() -> None:
+    """Two Loops that nothing can be split of run at the same time, convolutions before and after them on both devices."""
+    among = Cluster(tuple(Device(n, "k", 2e7, 5e6, 4e9) for n in "ab"), {}, SLOW.default_link)
+    study = study_of(forked(), among, search_budget_s=5.0)
+    made, _, strategy = choose(study.problem, "auto", "m", study=study)
+    of = {op.name: layer.number for layer in study.layers for op in layer.operators}
+    choices = study.choices_of(strategy)
+    loops = [choices[of[name]] for name in ("loop0", "loop1")]
+    assert {loop for loop in loops if isinstance(loop, Whole)} == {Whole(("a",)), Whole(("b",))}
+    assert any(isinstance(choice, Divide) for choice in choices.values())
+    assert "placement of whole operators" in made.why
+    inputs = sample_inputs(study.graph, 3)
+    whole, parts = alone(forked(), inputs), InProcess(made, study.graph).run(inputs)
+    np.testing.assert_allclose(parts["y"], whole["y"], rtol=0, atol=1e-4 * np.abs(whole["y"]).max())
+
+
+def test_auto_is_no_worse_than_any_placement() -> None:
+    for model in (branches(), looped(), forked()):
+        study = study_of(model, search_budget_s=5.0)
+        auto = study.score(plan(study.problem, "auto", study))
+        for name in ("heft", "m-etf", "expert", "metis"):
+            assert auto <= study.score(plan(study.problem, name, study)) * (1 + 1e-9), name
 
 
 def test_throughput_is_an_objective_of_placements() -> None:

@@ -1,0 +1,68 @@
+"""Whole operators on real agents: every placement strategy answers as one session does, and one plan places and splits."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.models import light, sample_inputs
+
+from edgepart.cli.local import LocalCluster
+from edgepart.planner.model import load_graph
+from edgepart.planner.strategies import PLACERS
+from tests.planner.placing.models import branches, forked, looped
+from tests.processes.asking import alone, deploy, differences, infer, undeploy
+
+pytestmark = pytest.mark.processes
+
+NEED_SOLVER = ("moirai", "m-sct", "getf")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[LocalCluster]:
+    with LocalCluster(["a", "b"], options=("--threads", "1")) as cluster:
+        yield cluster
+
+
+def plan_of(cluster: LocalCluster, name: str) -> Any:
+    with urllib.request.urlopen(f"{cluster.first.url}/api/models/{name}/plan", timeout=10) as answer:
+        return json.load(answer)
+
+
+def check(cluster: LocalCluster, path: Path, name: str, *options: str) -> Any:
+    """Deployed, asked on every agent, and taken away again; its plan."""
+    inputs = sample_inputs(load_graph(path))
+    expected = alone(path, inputs)
+    deploy(cluster, path, name, *options)
+    plan = plan_of(cluster, name)
+    for agent in cluster.living:
+        assert differences(infer(agent, name, inputs), expected) == []
+    undeploy(cluster, name)
+    return plan
+
+
+@pytest.mark.parametrize("strategy", PLACERS)
+def test_placed_models_answer_as_one_session(pair: LocalCluster, tmp_path: Path, strategy: str) -> None:
+    if strategy in NEED_SOLVER and find_spec("ortools") is None:
+        pytest.skip("the extra 'exact' is not installed")
+    small = tmp_path / "branches.onnx"
+    small.write_bytes(branches(rows=96, channels=32))
+    for path in (light("inception_v1"), small):
+        plan = check(pair, path, f"placed-{path.stem}", "--strategy", strategy)
+        assert plan["strategy"] == strategy
+
+
+@pytest.mark.parametrize("make", [looped, forked])
+def test_an_opaque_middle_is_placed_and_the_rest_is_split(
+    pair: LocalCluster, tmp_path: Path, make: Any
+) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(make(rows=48, channels=16))
+    plan = check(pair, path, "middle", "--strategy", "bbgrap")
+    assert len(plan["devices"]) == 2 and plan["strategy"] == "bbgrap"
+    check(pair, path, "middle", "--strategy", "auto")
