@@ -356,7 +356,7 @@ class _Search:
         for strategy in (self.placed.strategy if self.placed else None, self.eager):
             choices = study.choices_of(strategy) if strategy else {}
             changed = {number: choices[number] for number in numbers if choices}
-            if strategy and len(devices_of(changed)) > 1:
+            if strategy and len(devices_of(choices)) > 1 and changed != now:
                 yield PLACED, changed, strategy.order
         yield "borders are computed twice", widened(now, SPATIAL), {}
         used = sorted(devices_of(self.found[0].choices), key=study.by_speed.index)
