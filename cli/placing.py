@@ -48,10 +48,9 @@ def read(path: Path) -> Workload:
 
 
 def place(
-    path: Path, strategy: str, objective: str, budget_s: float, *, compare: bool, as_json: bool
+    workload: Workload, strategy: str, objective: str, budget_s: float, *, compare: bool, as_json: bool
 ) -> None:
-    """Prints what a strategy finds, or all of them. ModelError, Infeasible, UsageError."""
-    workload = read(path)
+    """Prints what a strategy finds, or all of them. Infeasible, UsageError."""
     if compare:
         document = compared(workload, objective, budget_s)
         print(json.dumps(document)) if as_json else _print_comparison(document)

@@ -18,6 +18,7 @@ import typer
 from edgepart.agent.garbage import collect_seldom
 from edgepart.cli.options import Agent, State, TransferDtype, target_of
 from edgepart.cli.placing import is_workload, place
+from edgepart.cli.placing import read as read_workload
 from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
 from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import NotInstalled, UsageError
@@ -116,13 +117,14 @@ def plan(
     if budget <= 0:
         raise UsageError(f"--search-budget {budget}: give a positive number of seconds")
     if is_workload(model):
+        workload = read_workload(model)
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
                  "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays,
                  "--no-fusion": not fusion,
                  "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify, "--html": html,
                  "--add": add, "--remove": remove, "--sweep": sweep}  # fmt: skip
         _refuse([name for name, value in given.items() if value], model)
-        place(model, strategy, objective, budget, compare=compare, as_json=as_json)
+        place(workload, strategy, objective, budget, compare=compare, as_json=as_json)
         return
     supposing = bool(add or remove or sweep)
     if supposing and (compare or html or verify):

@@ -85,7 +85,7 @@ PLACED_S = 2.5e-5
 """Of placing, about, for each layer and device: by those who place quickly, and what follows from it."""
 
 QUICK = ("heft", "m-etf")
-"""Who place in so little time that they are always asked."""
+"""Who place in so little time that they are asked whatever comes of it; with less than an ample budget the first only."""
 
 THOROUGH = tuple(name for name in PLACERS if name not in QUICK)
 """Who are asked where a quick placement is nearly as good as the best so far."""
@@ -219,6 +219,9 @@ class _Search:
         study, problem = self.study, self.study.problem
         quick_s = PLACED_S * len(study.layers) * len(study.by_speed)
         if problem.axis is not None or quick_s > CAREFUL * problem.search_budget_s:
+            return
+        if problem.search_budget_s < AMPLE_S:
+            yield from self._place(QUICK[0], quick_s)
             return
         for name in QUICK:
             yield from self._place(name, quick_s)
