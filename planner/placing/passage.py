@@ -73,6 +73,8 @@ class Passed:
     pieces: int
     searched: int
     """Ways that were searched."""
+    ended: bool
+    """Whether nothing is left to search: what is found is the best, to within what times were rounded by."""
 
 
 def passage(workload: Workload, *, clock: Callable[[], float], until: float, most_tasks: int) -> Passed:
@@ -107,10 +109,12 @@ class _Passage:
                 break
             way = max(unknown, key=lambda one: one.upper_s - one.lower_s)
             self._searched += 1
-            way.search(min(way.slice_s, until - clock()))
+            left_s = until - clock()
+            way.search(left_s if len(self._ways) == 1 else min(way.slice_s, left_s))
         parts = [(p, way.schedule) for p, way in zip(self._pieces, best, strict=False) if way.schedule]
         found = joined(self._workload, parts) if best else None
-        return Passed(found, lower_s, len(self._pieces), self._searched)
+        ended = found is not None and not any(not way.ended for way in path)
+        return Passed(found, lower_s, len(self._pieces), self._searched, ended)
 
     def _shortest(self, *, lower: bool) -> tuple[float, list[_Way]]:
         """Through all pieces, by what the ways take at least, or at most; inf and [] where none leads through."""
