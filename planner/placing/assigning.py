@@ -101,7 +101,7 @@ class _Model:
         status = solver.solve(self._model)
         if status == self._cp.INFEASIBLE:
             return Assigned(None, inf, True)
-        bound_s = self._took.seconds(max(0, round(solver.best_objective_bound)))
+        bound_s = self._took.bound_s(solver.best_objective_bound)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
             return Assigned(None, bound_s, False)
         placement = tuple(next(m for m, x in at.items() if solver.boolean_value(x)) for at in self._at)

@@ -123,8 +123,7 @@ class _Model:
         model.add(end == start + sum(took[m] * literal for m, literal in at.items()))
         for m, literal in at.items():
             span = model.new_optional_interval_var(start, took[m], end, literal, f"on{task},{m}")
-            if took[m]:
-                self._sides["computes", m].append(span)
+            self._sides["computes", m].append(span)
             if self._heads[task][m] > first:
                 model.add(start >= self._heads[task][m]).only_enforce_if(literal)
         model.add(end + sum(self._tails[task][m] * literal for m, literal in at.items()) <= self._makespan)
@@ -180,9 +179,8 @@ class _Model:
         interval = self._model.new_optional_interval_var(
             begin, took, end, literal, f"way{number},{here},{there}"
         )
-        if took:
-            self._sides["sends", here].append(interval)
-            self._sides["receives", there].append(interval)
+        self._sides["sends", here].append(interval)
+        self._sides["receives", there].append(interval)
         self._moved[number, here, there] = literal
         return literal
 
@@ -285,7 +283,7 @@ class _Model:
         ended = status in (self._cp.OPTIMAL, self._cp.INFEASIBLE)
         if status == self._cp.INFEASIBLE:
             return Solved(None, inf, ended)
-        bound_s = self._took.seconds(max(0, round(solver.best_objective_bound)))
+        bound_s = self._took.bound_s(solver.best_objective_bound)
         if status not in (self._cp.OPTIMAL, self._cp.FEASIBLE):
             return Solved(None, bound_s, ended)
         return Solved(retimed(self._workload, self._read(solver)), bound_s, ended)

@@ -18,6 +18,8 @@ EXACT = 10**9
 """Up to so many ticks long may a sample be for ticks that everything is a multiple of."""
 ENOUGH = 10**7
 """So many ticks long it is where there are none."""
+ROUNDED = 1e-12
+"""What reading a float as a number of few digits changes at most, relative to it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class Ticks:
     def down(self, seconds: float) -> int:
         """Rounded down."""
         return floor(_fraction(seconds) / self.tick_s)
+
+    def bound_s(self, ticks: float) -> float:
+        """What a bound in ticks says about seconds."""
+        return self.seconds(max(0, round(ticks))) * (1 - ROUNDED)
 
     def seconds(self, ticks: float) -> float:
         return float(Fraction(ticks) * self.tick_s)
@@ -80,5 +86,5 @@ def _tick(every: Iterable[Fraction], horizon_s: Fraction) -> Fraction:
 
 
 def _fraction(seconds: float) -> Fraction:
-    """The number that people read in it: 0.1 is a tenth."""
-    return Fraction(repr(seconds))
+    """The number that people read in it: 0.1 is a tenth, and so is 0.1 + 0.2 - 0.2. `ROUNDED` is what this may change."""
+    return Fraction(f"{seconds:.13g}")
