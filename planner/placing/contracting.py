@@ -2,16 +2,21 @@
 
 Two groups with an edge between them become one where that edge is the only way out of the first or into the second: then
 no other way leads around it, and no circle comes about. Two that read from the same groups, or that are read by the same,
-do where nothing else is left. Edges without a choice on either side (chains) go first, then those that carry most.
+do where nothing else is left; and at last those next to each other in an order that can be run. Edges without a choice on
+either side (chains) go first, then those that carry most.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from heapq import heappop, heappush
 from math import inf
 
 from edgepart.planner.placing.fitting import choices
 from edgepart.planner.placing.workload import Placement, Workload
+
+LOOKAHEAD = 4
+"""So many groups' worth of tasks an order may run ahead on one machine."""
 
 STALE = 0.01
 """A round that does not join this share of the groups is the last with its limit on their size."""
@@ -50,6 +55,7 @@ class _Contraction:
                 self._together[task] = workload.tasks[task].colocate
                 self._machines[task] = frozenset(able)
             self._able[workload.tasks[group[0]].colocate] = frozenset(able)
+        self._position = {task: place for place, task in enumerate(workload.order)}
         self._most_bytes = min((m.memory_bytes for m in workload.machines), default=inf) / 4
 
     def run(self, most: int) -> tuple[tuple[int, ...], ...]:
@@ -61,8 +67,10 @@ class _Contraction:
             if had - len(self._alive) < STALE * had:
                 self._join_twins(limit_s, most)
             if had - len(self._alive) < STALE * had:
+                self._join_neighbours(limit_s, most)
+            if had - len(self._alive) < STALE * had:
                 limit_s = max(2 * limit_s, highest_s / 2**40)
-        position = {task: place for place, task in enumerate(self._workload.order)}
+        position = self._position
         groups = [tuple(sorted(self._members[group], key=position.__getitem__)) for group in self._alive]
         return tuple(sorted(groups, key=lambda group: position[group[0]]))
 
@@ -97,6 +105,41 @@ class _Contraction:
                         self._join(last, twin)
                     else:
                         last = twin
+
+    def _join_neighbours(self, limit_s: float, most: int) -> None:
+        """In an order that stays on a machine while it does not run far ahead of the others."""
+        last = -1
+        for group in self._runs(len(self._where) // most * LOOKAHEAD + 1):
+            if len(self._alive) <= most:
+                return
+            if last >= 0 and self._may(last, group, limit_s):
+                self._join(last, group)
+            else:
+                last = group
+
+    def _runs(self, ahead: int) -> list[int]:
+        """All groups, each after those that it reads from."""
+        place = {group: min(self._position[task] for task in self._members[group]) for group in self._alive}
+        waits = {group: len(self._before[group]) for group in self._alive}
+        ready: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for group, count in waits.items():
+            if not count:
+                heappush(ready[self._where[group]], (place[group], group))
+        found: list[int] = []
+        machine = -1
+        while ready:
+            first = min(ready, key=lambda one: ready[one][0])
+            if machine not in ready or ready[machine][0][0] > ready[first][0][0] + ahead:
+                machine = first
+            _, group = heappop(ready[machine])
+            if not ready[machine]:
+                del ready[machine]
+            found.append(group)
+            for reader in self._after[group]:
+                waits[reader] -= 1
+                if not waits[reader]:
+                    heappush(ready[self._where[reader]], (place[reader], reader))
+        return found
 
     def _may(self, here: int, there: int, limit_s: float) -> bool:
         if self._where[here] != self._where[there]:

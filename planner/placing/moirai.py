@@ -28,10 +28,11 @@ from edgepart.planner.placing.schedule import Found, Schedule
 from edgepart.planner.placing.solver import cp_model
 from edgepart.planner.placing.workload import Placement, Workload
 
-STARTS = ("m-etf", "heft", "pipeline", "m-sct", "getf", "expert", "metis")
-"""What it is never worse than. The first two always begin, the others while less than half of the budget is spent."""
+STARTS = ("m-etf", "heft", "expert", "pipeline", "getf", "m-sct", "metis")
+"""What it is never worse than. The first three always begin, the others while less than a quarter of the budget is
+spent."""
 
-ALWAYS = 2
+ALWAYS = 3
 
 MODEL = 15_000
 """Transfers and tasks, times machines, that CP-SAT is given at most."""
@@ -39,7 +40,7 @@ MODEL = 15_000
 CLIMB_S = 2.0
 """At most, before anything is proved: what is better from the start leaves less to be searched."""
 
-GROUPS = (400, 150, 60)
+GROUPS = (400, 150, 1500, 60)
 """To so many a big graph is contracted, by turns."""
 
 SAME = 1e-9
@@ -106,7 +107,7 @@ class _Search:
         refused: Infeasible | None = None
         named, left_out = "", []
         for number, name in enumerate(STARTS):
-            if number >= ALWAYS and self._best and self._left_s < self._asked.budget_s / 2:
+            if number >= ALWAYS and self._best and self._left_s < self._asked.budget_s * 3 / 4:
                 left_out.append(name)
                 continue
             try:
