@@ -80,6 +80,7 @@ def _ends(draft: Draft) -> Iterator[str]:
 def _stages(draft: Draft, device: str, shares: list[Share], place: Mapping[str, int]) -> Iterator[Stage]:
     """A stage begins where something is received, and ends where something is sent."""
     inside: list[Share] = []
+    written: set[str] = set()
     there: set[Move] = set()
 
     def closed() -> Iterator[Stage]:
@@ -87,14 +88,15 @@ def _stages(draft: Draft, device: str, shares: list[Share], place: Mapping[str, 
             at = At(place[inside[-1].operator.name])
             yield Stage(at, at, tuple(inside))
             inside.clear()
+            written.clear()
 
     for share in shares:
         new = set(_needed(draft, share)) - there
-        written = {name for one in inside for name, _ in one.written}
         if new or any(name in written and mixed(draft, share, name, need) for name, need in share.needs):
             yield from closed()
         there |= new
         inside.append(share)
+        written.update(name for name, _ in share.written)
         if any(True for _ in _sent(draft, share)):
             yield from closed()
     yield from closed()

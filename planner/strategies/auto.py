@@ -81,7 +81,7 @@ HASTENED = 8
 HOPEFUL = 1.5
 """Times as long as the best single device: several devices that take longer than that are not improved."""
 
-PLACED_S = 2.5e-5
+PLACED_S = 1e-4
 """Of placing, about, for each layer and device: by those who place quickly, and what follows from it."""
 
 QUICK = ("heft", "m-etf")
