@@ -139,10 +139,6 @@ class Sides:
         self.machine[task] = machine
         self.start_s[task], self.end_s[task] = start_s, start_s + took_s
 
-    def ended_s(self) -> float:
-        """When all that was placed is done."""
-        return max(self.end_s, default=0.0)
-
     def finish_s(self, task: int, machine: int) -> float:
         """When the task would be done there, in the first gap that is long enough; inf where it cannot run."""
         took_s = self._workload.tasks[task].compute_s[machine]
