@@ -41,12 +41,13 @@ def sentence() -> str:
 def show_table(table: Table, markdown: bool = False) -> None:
     """Prints a table as wide as it is, also where no terminal says how wide it may be; as documents have it, if wanted."""
     if markdown:
-        print("\n".join(_markdown(table)))
+        print("\n".join(as_markdown(table)))
     else:
         Console(width=200, highlight=False).print(table)
 
 
-def _markdown(table: Table) -> Iterator[str]:
+def as_markdown(table: Table) -> Iterator[str]:
+    """Line by line, as documents have it."""
     if table.title:
         yield from (f"**{table.title}**", "")
     columns = [list(column.cells) for column in table.columns]

@@ -113,6 +113,11 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
 )
 
 
+def setting(name: str) -> Setting:
+    """One of `SETTINGS`, or "two" of one: eight devices."""
+    return doubled(SETTINGS[name.removeprefix("two ")]) if name.startswith("two ") else SETTINGS[name]
+
+
 def doubled(setting: Setting) -> Setting:
     """Two of them, with the slowest of its links between the two."""
     slowest = min(min(row) for row in setting.gbit_per_s)

@@ -5,6 +5,6 @@ layers x (11 + 12 x heads), if GPT-3 1.3B has 24 layers, as it does, and not the
 compute each attention head by operators of its own, and so do these; heads are what there is to place side by side.
 """
 
-from benchmarks.models.sketches.table import SIZES, TABLE, Size, sketch
+from benchmarks.models.sketches.table import OTHERS, SIZES, TABLE, Size, sketch
 
-__all__ = ["SIZES", "TABLE", "Size", "sketch"]
+__all__ = ["OTHERS", "SIZES", "TABLE", "Size", "sketch"]

@@ -58,10 +58,23 @@ TABLE: Mapping[str, Size] = MappingProxyType(
 SIZES = tuple(name for name in TABLE if name not in ("gpt-13B", "evoformer-3.2B"))
 """Three of each."""
 
+OTHERS: Mapping[str, Callable[[], Graph]] = MappingProxyType(
+    {
+        "gpt-tiny": partial(gpt, 2, 64, 4, tokens=128, words=1000),
+        "swin-tiny": partial(swin, (2, 2), 32, 2, side=112),
+        "evoformer-tiny": partial(evoformer, 2, Widths(64, 2, 64), 16, 32),
+        "gpt-deep": partial(gpt, 248, 1024, 16),
+        "evoformer-deep": partial(
+            evoformer, 124, Widths(1024, 32, 448, row_groups=32, column_groups=16)
+        ),
+    }
+)
+"""Small ones, and two of more than 50,000 operators."""
+
 
 def sketch(name: str) -> Graph:
-    """The graph of one of `TABLE`."""
-    return TABLE[name].make()
+    """The graph of one of `TABLE` or `OTHERS`."""
+    return TABLE[name].make() if name in TABLE else OTHERS[name]()
 
 
 def parameters(graph: Graph) -> int:

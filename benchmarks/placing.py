@@ -1,0 +1,189 @@
+"""Moirai's comparison: how long a sample takes as each placer places it, and how long the placer searches.
+
+    python -m benchmarks.placing [--quick] [--models gpt-330M ...] [--placers moirai m-sct] [--budget 60] [--json FILE]
+
+Graphs like those of the paper's table IV (benchmarks/models/sketches) on the two settings of its table III, operator by
+operator and with what the runtime fuses as one task. Makespans are predicted; every schedule is held against the rules by
+the checker. With --json every cell is written down as soon as it is there, and those that are in the file already are not
+measured again. Exit code 1 where a schedule breaks a rule, or where another placer's is better than moirai's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+from benchmarks.machine import describe, sentence, show_table
+from benchmarks.models.sketches import OTHERS, SIZES, TABLE
+from benchmarks.placing_clusters import SETTINGS
+from benchmarks.placing_report import Cells, Key, better, page, rewritten, sentences, tables
+from benchmarks.placing_trial import GRAPHS, Case, Cell, Limits, run
+from edgepart.cli.output import note, say
+from edgepart.planner.errors import UsageError
+
+QUICK_PLACERS = ("single", "expert", "pipeline", "metis", "heft", "m-etf", "getf", "m-sct")
+"""One thread each: two are measured at once."""
+PLACERS = (*QUICK_PLACERS, "moirai")
+
+BUDGET_S: Mapping[str, float] = {"coarsened": 60.0, "original": 30.0}
+"""Of moirai, by graph; any other is told the longer one, and needs it where it solves a linear programme."""
+QUICK_BUDGET_S = 2.0
+QUICK_MODELS = ("gpt-tiny", "swin-tiny", "evoformer-tiny")
+"""For a test."""
+
+LATE = 4.0
+"""Times its budget, and a minute: then a placer is killed."""
+MEMORY_BYTES = 8 << 30
+
+
+Job = tuple[Case, tuple[str, ...], Limits]
+
+
+def limits(budget_s: float, memory_bytes: int = MEMORY_BYTES) -> Limits:
+    return Limits(budget_s, LATE * budget_s + 60, memory_bytes)
+
+
+def jobs(
+    wanted: Sequence[Case], placers: Sequence[str], known: Cells, budget_s: Mapping[str, float]
+) -> list[Job]:
+    """What is not there yet: those of one case together, but moirai, which takes all cores, apart and last."""
+    found: list[Job] = []
+    kept = {key for key, cell in known.items() if not cell.failed}
+    for several in (
+        tuple(name for name in placers if name != "moirai"),
+        tuple(n for n in placers if n == "moirai"),
+    ):
+        for case in wanted:
+            missing = tuple(n for n in several if (case.model, case.setting, case.graph, n) not in kept)
+            longest = budget_s[case.graph] if several == ("moirai",) else max(budget_s.values())
+            if missing:
+                found.append((case, missing, limits(longest)))
+    return found
+
+
+def measured(todo: Sequence[Job], processes: int) -> Iterator[list[Cell]]:
+    """As they come."""
+    for alone in (False, True):
+        several = [job for job in todo if ("moirai" in job[1]) == alone]
+        workers = 1 if alone else processes
+        # A process for each job, so that none finds the memory of another one.
+        with ProcessPoolExecutor(workers, get_context("spawn"), max_tasks_per_child=1) as pool:
+            for done in as_completed(pool.submit(run, *job) for job in several):
+                yield done.result()
+
+
+def read(path: Path | None) -> Cells:
+    """By model, setting, graph and placer; {} where there is no file."""
+    if path is None or not path.exists():
+        return {}
+    cells = [
+        Cell(**{**one, "violations": tuple(one["violations"])})
+        for one in json.loads(path.read_text())["cells"]
+    ]
+    return {cell.key: cell for cell in cells}
+
+
+def write(path: Path, cells: Cells) -> None:
+    """Whole or not at all, as it may be stopped at any time."""
+    document = {"machine": describe(), "cells": [asdict(cell) for cell in cells.values()]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(json.dumps(document, indent=1))
+    beside.replace(path)
+
+
+def collect(todo: Sequence[Job], known: Cells, processes: int, kept: Path | None) -> Cells:
+    """What was known and what was measured."""
+    found = dict(known)
+    for cells in measured(todo, processes):
+        for cell in cells:
+            found[cell.key] = cell
+            note(_line(cell))
+        if kept is not None:
+            write(kept, found)
+    return found
+
+
+def _line(cell: Cell) -> str:
+    took = f"{cell.search_s:.1f} s, {cell.search_cpu_s:.1f} CPU s, {cell.peak_bytes / 2**20:.0f} MiB"
+    value = cell.why if cell.makespan_s is None else f"{cell.makespan_s * 1e3:.2f} ms"
+    broken = f"; breaks {len(cell.violations)} rules: {cell.violations[0]}" if cell.violations else ""
+    return f"{', '.join(cell.key)}: {value} ({took}){broken}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.docs is not None and options.json is None:
+        raise UsageError("--docs writes what is in a file: name it with --json")
+    known = read(options.json)
+    todo = jobs(_cases(options), options.placers, known, _budgets(options))
+    found = ordered(collect(todo, known, options.processes, options.json))
+    shown = {key: found[key] for key in _keys(options)}
+    say(f"On {sentence()}.")
+    for one in tables(shown):
+        show_table(one, options.markdown)
+    for line in sentences(shown):
+        say(line)
+    if options.docs is not None:
+        options.docs.write_text(rewritten(options.docs.read_text(), page(found, sentence())))
+    faults = [
+        f"{', '.join(cell.key)} breaks a rule: {cell.violations[0]}"
+        for cell in shown.values()
+        if cell.violations
+    ]
+    faults += better(shown)
+    for fault in faults:
+        say(fault)
+    return int(bool(faults))
+
+
+def _cases(options: argparse.Namespace) -> list[Case]:
+    models = QUICK_MODELS if options.quick else options.models
+    return [Case(*where) for where in product(models, options.settings, options.graphs)]
+
+
+def _keys(options: argparse.Namespace) -> Iterator[Key]:
+    return ((c.model, c.setting, c.graph, name) for c in _cases(options) for name in options.placers)
+
+
+def _budgets(options: argparse.Namespace) -> Mapping[str, float]:
+    if options.budget is not None:
+        return dict.fromkeys(GRAPHS, options.budget)
+    return dict.fromkeys(GRAPHS, QUICK_BUDGET_S) if options.quick else BUDGET_S
+
+
+def ordered(cells: Cells) -> Cells:
+    """As the papers' tables have it, in whatever order they were measured."""
+    orders = ([*TABLE, *OTHERS], [*SETTINGS, *(f"two {name}" for name in SETTINGS)], GRAPHS, PLACERS)
+    return dict(
+        sorted(
+            cells.items(),
+            key=lambda one: [known.index(name) for known, name in zip(orders, one[0], strict=True)],
+        )
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.placing", description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="three tiny models, two seconds for each search")
+    parser.add_argument("--models", nargs="+", choices=tuple(TABLE), default=SIZES)
+    parser.add_argument("--settings", nargs="+", choices=tuple(SETTINGS), default=tuple(SETTINGS))
+    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=GRAPHS)
+    parser.add_argument("--placers", nargs="+", choices=PLACERS, default=PLACERS)
+    parser.add_argument("--budget", type=float, help="seconds of search, for every placer and graph")
+    parser.add_argument("--processes", type=int, default=2, help="cases at once, but for moirai's")
+    parser.add_argument("--markdown", action="store_true", help="print tables as documents have them")
+    parser.add_argument("--json", type=Path, help="every number is kept there")
+    parser.add_argument("--docs", type=Path, help="a document whose tables are written anew")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
