@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance search transports replan chaos answers docs cases fuzz load simulate clean
+.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing-scale placing search transports replan chaos answers docs cases fuzz load simulate clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -69,6 +69,12 @@ truth: .venv/.dev  ## predicted against measured on slow devices; takes half an 
 
 dominance: .venv/.dev  ## auto against every other strategy, simulated, in 198 cells; takes a quarter of an hour on two cores
 	$(BIN)/python -m benchmarks.dominance --json results/dominance.json
+
+placing: .venv/.dev  ## Moirai's comparison of placers, and the figures in docs/placing.md; goes on where it was stopped; under 40 minutes
+	$(BIN)/python -m benchmarks.placing --json results/placing.json --docs docs/placing.md
+
+placing-scale: .venv/.dev  ## more than 50,000 operators on eight devices, by every placer; takes some minutes
+	$(BIN)/python -m benchmarks.placing_scale --json results/placing_scale.json
 
 search: .venv/.dev  ## how long strategies search; takes some minutes
 	$(BIN)/python -m benchmarks.search_time --devices 4 8 32 --unequal

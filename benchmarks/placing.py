@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from itertools import product
@@ -51,21 +51,27 @@ def limits(budget_s: float, memory_bytes: int = MEMORY_BYTES) -> Limits:
 
 
 def jobs(
-    wanted: Sequence[Case], placers: Sequence[str], known: Cells, budget_s: Mapping[str, float]
+    wanted: Sequence[Case],
+    placers: Sequence[str],
+    known: Cells,
+    budget_s: Mapping[str, float],
+    memory_bytes: int = MEMORY_BYTES,
 ) -> list[Job]:
     """What is not there yet: those of one case together, but moirai, which takes all cores, apart and last."""
     found: list[Job] = []
     kept = {key for key, cell in known.items() if not cell.failed}
-    for several in (
-        tuple(name for name in placers if name != "moirai"),
-        tuple(n for n in placers if n == "moirai"),
-    ):
-        for case in wanted:
-            missing = tuple(n for n in several if (case.model, case.setting, case.graph, n) not in kept)
-            longest = budget_s[case.graph] if several == ("moirai",) else max(budget_s.values())
-            if missing:
-                found.append((case, missing, limits(longest)))
+    quick = tuple(name for name in placers if name != "moirai")
+    for case in wanted:
+        if missing := _missing(case, quick, kept):
+            found.append((case, missing, limits(max(budget_s.values()), memory_bytes)))
+    for case in wanted if "moirai" in placers else ():
+        if missing := _missing(case, ("moirai",), kept):
+            found.append((case, missing, limits(budget_s[case.graph], memory_bytes)))
     return found
+
+
+def _missing(case: Case, placers: Sequence[str], kept: Container[Key]) -> tuple[str, ...]:
+    return tuple(name for name in placers if (case.model, case.setting, case.graph, name) not in kept)
 
 
 def measured(todo: Sequence[Job], processes: int) -> Iterator[list[Cell]]:

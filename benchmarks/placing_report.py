@@ -109,7 +109,9 @@ def _ratio(theirs: Cell | None, ours: Cell | None) -> str:
     """In ms where there is no moirai's."""
     if theirs is None or theirs.makespan_s is None:
         return "none" if theirs else ""
-    return f"{theirs.makespan_s / ours.makespan_s:.3f}" if ours and ours.makespan_s else _ms(theirs.makespan_s)
+    return (
+        f"{theirs.makespan_s / ours.makespan_s:.3f}" if ours and ours.makespan_s else _ms(theirs.makespan_s)
+    )
 
 
 def _ms(value: float | None) -> str:
