@@ -27,7 +27,7 @@ def test_it_measures_each_cell_once_and_writes_the_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept, document = tmp_path / "placing.json", tmp_path / "placing.md"
-    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    document.write_text(f"before\n{BEGIN}\nstale figures\n{END}\nafter\n")
     asked = ["--quick", "--settings", "inter-server", "--placers", "single", "heft", "--json", str(kept)]
     assert placing.main([*asked, "--docs", str(document)]) == 0
     found = json.loads(kept.read_text())["cells"]
@@ -39,7 +39,7 @@ def test_it_measures_each_cell_once_and_writes_the_document(
         assert cell.as_run_s <= cell.makespan_s or cell.placer != "single"
     written = document.read_text()
     assert written.startswith(f"before\n{BEGIN}\n") and written.endswith(f"{END}\nafter\n")
-    assert "gpt-tiny" in written and "old" not in written
+    assert "gpt-tiny" in written and "stale" not in written
     capsys.readouterr()
     assert placing.main(asked) == 0
     assert "MiB)" not in capsys.readouterr().err  # Nothing was measured again.
