@@ -5,7 +5,7 @@
 Graphs like those of the paper's table IV (benchmarks/models/sketches) on the two settings of its table III, operator by
 operator and with what the runtime fuses as one task. Makespans are predicted; every schedule is held against the rules by
 the checker. With --json every cell is written down as soon as it is there, and those that are in the file already are not
-measured again. Exit code 1 where a schedule breaks a rule, or where another placer's is better than moirai's.
+measured again. Exit code 1 where a placer fails, where a schedule breaks a rule, or where another placer's is better than moirai's.
 """
 
 from __future__ import annotations
@@ -139,15 +139,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(line)
     if options.docs is not None:
         options.docs.write_text(rewritten(options.docs.read_text(), page(found, sentence())))
-    faults = [
-        f"{', '.join(cell.key)} breaks a rule: {cell.violations[0]}"
-        for cell in shown.values()
-        if cell.violations
-    ]
+    faults = [f"{', '.join(cell.key)}: {_fault(cell)}" for cell in shown.values() if _fault(cell)]
     faults += better(shown)
     for fault in faults:
         say(fault)
     return int(bool(faults))
+
+
+def _fault(cell: Cell) -> str:
+    """"" for a sound one; where nothing fits is no fault."""
+    if cell.failed:
+        return cell.why
+    return f"breaks a rule: {cell.violations[0]}" if cell.violations else ""
 
 
 def _cases(options: argparse.Namespace) -> list[Case]:
