@@ -5,7 +5,8 @@
 Graphs like those of the paper's table IV (benchmarks/models/sketches) on the two settings of its table III, operator by
 operator and with what the runtime fuses as one task. Makespans are predicted; every schedule is held against the rules by
 the checker. With --json every cell is written down as soon as it is there, and those that are in the file already are not
-measured again. Exit code 1 where a placer fails, where a schedule breaks a rule, or where another placer's is better than moirai's.
+measured again. Exit code 1 where a placer fails, where a schedule breaks a rule, or where another placer's is better than
+moirai's.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import argparse
 import json
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from itertools import product
 from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any, cast
 
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models.sketches import OTHERS, SIZES, TABLE
@@ -26,7 +29,7 @@ from benchmarks.placing_clusters import SETTINGS
 from benchmarks.placing_report import Cells, Key, better, page, rewritten, sentences, tables
 from benchmarks.placing_trial import GRAPHS, Case, Cell, Limits, run
 from edgepart.cli.output import note, say
-from edgepart.planner.errors import UsageError
+from edgepart.planner.errors import InternalError, UsageError
 
 QUICK_PLACERS = ("single", "expert", "pipeline", "metis", "heft", "m-etf", "getf", "m-sct")
 """One thread each: two are measured at once."""
@@ -74,15 +77,39 @@ def _missing(case: Case, placers: Sequence[str], kept: Container[Key]) -> tuple[
     return tuple(name for name in placers if (case.model, case.setting, case.graph, name) not in kept)
 
 
-def measured(todo: Sequence[Job], processes: int) -> Iterator[list[Cell]]:
+def measured(todo: Sequence[Job], processes: int) -> Iterator[Cell]:
     """As they come."""
-    for alone in (False, True):
-        several = [job for job in todo if ("moirai" in job[1]) == alone]
-        workers = 1 if alone else processes
-        # A process for each job, so that none finds the memory of another one.
-        with ProcessPoolExecutor(workers, get_context("spawn"), max_tasks_per_child=1) as pool:
-            for done in as_completed(pool.submit(run, *job) for job in several):
-                yield done.result()
+    yield from _together([job for job in todo if "moirai" not in job[1]], processes)
+    yield from _together([job for job in todo if "moirai" in job[1]], 1)
+
+
+def _together(todo: Sequence[Job], most: int) -> Iterator[Cell]:
+    """A process for each job, so many at a time: none finds another one's memory. InternalError where one crashes."""
+    context, waiting = get_context("spawn"), list(reversed(todo))
+    running: dict[Any, BaseProcess] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                ours, theirs = context.Pipe(duplex=False)
+                running[ours] = context.Process(target=run, args=(theirs, *waiting.pop()))
+                running[ours].start()
+                theirs.close()
+            for answers in wait(list(running)):
+                try:
+                    yield cast("Connection", answers).recv()
+                except EOFError:
+                    _ended(running.pop(answers))
+    finally:
+        for process in running.values():
+            process.terminate()
+
+
+def _ended(process: BaseProcess) -> None:
+    process.join()
+    if process.exitcode:
+        raise InternalError(
+            f"a process that measures ended with {process.exitcode}; what is written down stays"
+        )
 
 
 def read(path: Path | None) -> Cells:
@@ -108,10 +135,9 @@ def write(path: Path, cells: Cells) -> None:
 def collect(todo: Sequence[Job], known: Cells, processes: int, kept: Path | None) -> Cells:
     """What was known and what was measured."""
     found = dict(known)
-    for cells in measured(todo, processes):
-        for cell in cells:
-            found[cell.key] = cell
-            note(_line(cell))
+    for cell in measured(todo, processes):
+        found[cell.key] = cell
+        note(_line(cell))
         if kept is not None:
             write(kept, found)
     return found
@@ -147,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fault(cell: Cell) -> str:
-    """"" for a sound one; where nothing fits is no fault."""
+    """ "" for a sound one; where nothing fits is no fault."""
     if cell.failed:
         return cell.why
     return f"breaks a rule: {cell.violations[0]}" if cell.violations else ""

@@ -207,7 +207,8 @@ def _part(graph: Graph, operators: Sequence[Operator]) -> Graph:
     )
 
 
-def run(case: Case, placers: Sequence[str], limits: Limits) -> list[Cell]:
-    """All of them; in a process of its own."""
+def run(answers: Connection, case: Case, placers: Sequence[str], limits: Limits) -> None:
+    """Sends each cell as soon as it is there; in a process of its own."""
     collect_seldom()
-    return list(Trial(case).cells(placers, limits))
+    for cell in Trial(case).cells(placers, limits):
+        answers.send(cell)

@@ -62,6 +62,15 @@ def test_where_nothing_fits_the_cell_says_so() -> None:
     assert cell.makespan_s is None and not cell.failed and "lacks" in cell.why
 
 
+def test_moirai_s_cell_is_sound_and_has_a_bound() -> None:
+    pytest.importorskip("ortools")
+    trial = Trial(Case("gpt-tiny", "intra-server", "coarsened"))
+    heft, ours = trial.cells(["heft", "moirai"], Limits(1.0, 600.0, 8 << 30))
+    assert not ours.failed and not ours.violations
+    assert heft.makespan_s and ours.makespan_s and ours.bound_s
+    assert ours.bound_s <= ours.makespan_s <= heft.makespan_s
+
+
 def test_moirai_is_measured_after_the_others_and_alone() -> None:
     case = Case("gpt-tiny", "inter-server", "original")
     todo = placing.jobs([case], ["moirai", "heft", "m-etf"], {}, {"original": 1.0, "coarsened": 2.0})
