@@ -64,9 +64,7 @@ OTHERS: Mapping[str, Callable[[], Graph]] = MappingProxyType(
         "swin-tiny": partial(swin, (2, 2), 32, 2, side=112),
         "evoformer-tiny": partial(evoformer, 2, Widths(64, 2, 64), 16, 32),
         "gpt-deep": partial(gpt, 248, 1024, 16),
-        "evoformer-deep": partial(
-            evoformer, 124, Widths(1024, 32, 448, row_groups=32, column_groups=16)
-        ),
+        "evoformer-deep": partial(evoformer, 124, Widths(1024, 32, 448, row_groups=32, column_groups=16)),
     }
 )
 """Small ones, and two of more than 50,000 operators."""
