@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing-scale placing search transports replan chaos answers docs cases fuzz load simulate clean
+.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale search transports replan chaos answers docs cases fuzz load simulate clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from benchmarks import every_axis
 from benchmarks.every_axis import AUTO, Trial, main, trials
 from benchmarks.models import SMALL, Model, zoo_model
 from onnx import TensorProto, helper
+
+from benchmarks import every_axis
 
 AXES = {
     "bert_base_small": {"sequence", "feature", "inner", "width"},

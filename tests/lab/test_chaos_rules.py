@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from benchmarks import chaos_schedule as schedule
 from benchmarks.chaos_asking import Asked
 from benchmarks.chaos_figures import lines, outcome, silence_s
 from benchmarks.chaos_presence import Done, Look, Presence, broken_rules, ghosts
 from benchmarks.chaos_schedule import KINDS, Act, Incident
 from hypothesis import given
 from hypothesis import strategies as st
+
+from benchmarks import chaos_schedule as schedule
 
 BOXES = ("box-1", "box-2", "box-3", "box-4")
 CLIENT = "client"
