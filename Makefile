@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale search transports replan chaos answers docs cases fuzz load simulate clean
+.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale search transports replan chaos answers docs cases fuzz load simulate third clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -107,9 +107,14 @@ fuzz: .venv/.dev  ## cases without end for everything that comes from outside; t
 load: .venv/.dev  ## a gateway between thousands of clients, some slow on purpose; takes two minutes
 	$(BIN)/python -m benchmarks.load --json results/load.json
 
-simulate: .venv/.dev  ## 5,000 seeds of 50 simulated agents on two processes, and 1,000 agents that lose a third; takes hours
+# What `make simulate` plays, as `python -m tests.simulation --help` has it; a run can be split: SIMULATE="--first 1000 --seeds 500".
+SIMULATE ?= --first 0 --seeds 5000 --processes 2
+
+simulate: .venv/.dev  ## 5,000 seeds of 50 simulated agents on two processes; takes TIME_SIMULATE
+	$(BIN)/python -m tests.simulation --agents 50 $(SIMULATE) --json results/simulation.json
+
+third: .venv/.dev  ## 1,000 simulated agents that lose a third of them at once; takes TIME_THIRD
 	$(BIN)/python -m tests.simulation --agents 1000 --third --json results/third.json
-	$(BIN)/python -m tests.simulation --agents 50 --seeds 5000 --processes 2 --json results/simulation.json
 
 clean:
 	rm -rf .venv build dist results .mypy_cache .pytest_cache .ruff_cache .hypothesis
