@@ -7,7 +7,7 @@ are crossed. What is better is asked of a judge; tasks of a critical chain are t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from edgepart.planner.placing.dispatch import dispatch
@@ -35,16 +35,20 @@ class Judged:
     """Tasks of which at least one has to move for a better value, roughly."""
 
 
-Judge = Callable[[Workload, Placement], Judged]
+Judge = Callable[[Workload, Placement, Judged | None], Judged]
+"""Of a placement, and perhaps of one much like it."""
 
 
-def by_latency(workload: Workload, placement: Placement) -> Judged:
-    """By the makespan that dispatch gives it."""
+def by_latency(workload: Workload, placement: Placement, like: Judged | None = None) -> Judged:
+    """By the makespan that dispatch gives it, with its own ranks or in the order of the schedule before."""
     schedule = dispatch(workload, placement)
+    if like is not None and like.schedule is not None:
+        again = dispatch(workload, placement, [-start for start in like.schedule.start_s])
+        schedule = min(schedule, again, key=lambda one: one.makespan_s)
     return Judged(schedule.placement, schedule.makespan_s, schedule, critical(workload, schedule))
 
 
-def by_load(workload: Workload, placement: Placement) -> Judged:
+def by_load(workload: Workload, placement: Placement, like: Judged | None = None) -> Judged:
     """By the largest load."""
     found = loads(workload, placement)
     most = max(range(len(found)), key=found.__getitem__)
@@ -90,10 +94,15 @@ def climbed(
     *,
     clock: Callable[[], float],
     until: float,
+    schedule: Schedule | None = None,
     seed: int = 0,
 ) -> Judged:
-    """The best that was met until then, no worse than `placement`."""
-    return _Climb(workload, judge, Random(seed)).run(placement, clock, until)
+    """The best that was met until then, no worse than `placement` or the `schedule` known of it."""
+    like = Judged(tuple(placement), schedule.makespan_s, schedule, ()) if schedule else None
+    now = judge(workload, placement, like)
+    if like is not None and schedule is not None and like.value_s < now.value_s:
+        now = replace(like, busy=critical(workload, schedule))
+    return _Climb(workload, judge, Random(seed)).run(now, clock, until)
 
 
 class _Climb:
@@ -109,8 +118,8 @@ class _Climb:
         self._bytes = [sum(workload.tasks[t].memory_bytes for t in group) for group in workload.groups]
         self._room = [machine.memory_bytes for machine in workload.machines]
 
-    def run(self, placement: Placement, clock: Callable[[], float], until: float) -> Judged:
-        now = best = self._judge(self._workload, placement)
+    def run(self, now: Judged, clock: Callable[[], float], until: float) -> Judged:
+        best = now
         passed = [now.value_s] * MEMORY
         step = idle = 0
         while clock() < until and idle < STALE + len(self._group):
@@ -118,7 +127,7 @@ class _Climb:
             moved = self._moved(now)
             if moved is None:
                 continue
-            then = self._judge(self._workload, moved)
+            then = self._judge(self._workload, moved, now)
             if then.value_s <= passed[step % MEMORY] or then.value_s <= now.value_s:
                 now = then
             passed[step % MEMORY] = now.value_s

@@ -9,6 +9,7 @@ either side (chains) go first, then those that carry most.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container, Sequence
 from heapq import heappop, heappush
 from math import inf
 
@@ -23,16 +24,27 @@ STALE = 0.01
 
 
 def contracted(
-    workload: Workload, most: int, placement: Placement | None = None
+    workload: Workload,
+    most: int,
+    placement: Placement | None = None,
+    when: Sequence[float] | None = None,
+    apart: Container[int] = (),
 ) -> tuple[tuple[int, ...], ...]:
     """About `most` groups of tasks, or more where no two can be joined; with a placement only of tasks that share
-    a machine there."""
-    return _Contraction(workload, placement).run(most)
+    a machine there. `when`: by task, what is to be joined to what is near it; `apart`: tasks that stay alone."""
+    return _Contraction(workload, placement, when, apart).run(most)
 
 
 class _Contraction:
-    def __init__(self, workload: Workload, placement: Placement | None) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        placement: Placement | None,
+        when: Sequence[float] | None,
+        apart: Container[int],
+    ) -> None:
         self._workload = workload
+        self._apart = apart
         tasks = range(len(workload.tasks))
         self._where = list(placement) if placement is not None else [0] * len(workload.tasks)
         self._members: list[list[int]] = [[task] for task in tasks]
@@ -56,6 +68,11 @@ class _Contraction:
                 self._machines[task] = frozenset(able)
             self._able[workload.tasks[group[0]].colocate] = frozenset(able)
         self._position = {task: place for place, task in enumerate(workload.order)}
+        self._time = dict(self._position)
+        """By task, its place in the order in which near ones are joined."""
+        if when is not None:
+            ordered = sorted(tasks, key=lambda task: (when[task], self._position[task]))
+            self._time = {task: place for place, task in enumerate(ordered)}
         self._most_bytes = min((m.memory_bytes for m in workload.machines), default=inf) / 4
 
     def run(self, most: int) -> tuple[tuple[int, ...], ...]:
@@ -119,7 +136,7 @@ class _Contraction:
 
     def _runs(self, ahead: int) -> list[int]:
         """All groups, each after those that it reads from."""
-        place = {group: min(self._position[task] for task in self._members[group]) for group in self._alive}
+        place = {group: min(self._time[task] for task in self._members[group]) for group in self._alive}
         waits = {group: len(self._before[group]) for group in self._alive}
         ready: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for group, count in waits.items():
@@ -142,7 +159,7 @@ class _Contraction:
         return found
 
     def _may(self, here: int, there: int, limit_s: float) -> bool:
-        if self._where[here] != self._where[there]:
+        if self._where[here] != self._where[there] or here in self._apart or there in self._apart:
             return False
         if self._size_s[here] + self._size_s[there] > limit_s:
             return False

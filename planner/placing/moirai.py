@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
+from random import Random
 
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.placing.assigning import assign
@@ -42,6 +44,11 @@ CLIMB_S = 2.0
 
 GROUPS = (400, 150, 1500, 60)
 """To so many a big graph is contracted, by turns."""
+
+WINDOW = 40
+"""So many tasks are placed anew at once where there are many."""
+
+WINDOW_S = 3.0
 
 SAME = 1e-9
 """A bound this close to the value, relative to it, is the value: the rest is the rounding of floats."""
@@ -83,6 +90,7 @@ class _Search:
         self._until_s = self._begun_s + asked.budget_s
         self._best: _Best | None = None
         self._bound_s = 0.0
+        self._random = Random(0)
         self._ended = False
         """Whether all was searched, so that the value is the best but for what times were rounded by."""
         self._why: list[str] = []
@@ -133,6 +141,9 @@ class _Search:
             better = _Best(tuple(placement), max_load(self._workload, placement), None)
         else:
             made = dispatch(self._workload, placement)
+            if schedule is not None:
+                order = [-start_s for start_s in schedule.start_s]
+                made = min(made, dispatch(self._workload, placement, order), key=lambda one: one.makespan_s)
             if schedule is not None and schedule.makespan_s <= made.makespan_s:
                 made = schedule
             better = _Best(tuple(placement), made.makespan_s, made)
@@ -168,7 +179,37 @@ class _Search:
             self._why.append("memory couples the pieces, so that the whole was searched as well")
         if not self._proved:
             self._climb(self._workload, by_latency, self._left_s / 4)
-            self._whole(self._left_s)
+            large = len(self._workload.tasks) > 2 * WINDOW
+            self._whole(self._left_s / 2 if large else self._left_s)
+            while large and not self._proved and self._left_s > 0:
+                self._window(min(WINDOW_S, self._left_s))
+
+    def _window(self, budget_s: float) -> None:
+        """Tasks that run at about the same time are placed anew, with all others where they are, in larger groups."""
+        start = self._start
+        if start.schedule is None:
+            return
+        tasks = sorted(range(len(start.placement)), key=start.schedule.start_s.__getitem__)
+        first = self._random.randrange(max(1, len(tasks) - WINDOW))
+        free = frozenset(tasks[first : first + WINDOW])
+        groups = contracted(self._workload, 2 * WINDOW, start.placement, start.schedule.start_s, apart=free)
+        coarse = coarsened(self._workload, groups)
+        rows = []
+        for task, group in zip(coarse.tasks, groups, strict=True):
+            here = start.placement[group[0]]
+            row = tuple(s if m == here else inf for m, s in enumerate(task.compute_s))
+            rows.append(task if group[0] in free else replace(task, compute_s=row))
+        coarse = replace(coarse, tasks=tuple(rows))
+        placement = [start.placement[group[0]] for group in groups]
+        if model_size(coarse) > MODEL or not fits(coarse, placement):
+            return
+        order = [-start.schedule.start_s[group[0]] for group in groups]
+        opening = min(
+            (dispatch(coarse, placement), dispatch(coarse, placement, order)), key=lambda s: s.makespan_s
+        )
+        solved = solve(coarse, budget_s=budget_s, start=opening, seed=self._random.randrange(1000))
+        if solved.schedule:
+            self._expand(groups, solved.schedule.placement, solved.schedule)
 
     def _whole(self, budget_s: float) -> None:
         start = self._start.schedule
@@ -182,7 +223,16 @@ class _Search:
 
     def _climb(self, workload: Workload, judge: Judge, budget_s: float) -> None:
         until = self._asked.clock() + budget_s
-        better = climbed(workload, self._start.placement, judge, clock=self._asked.clock, until=until)
+        start = self._start
+        better = climbed(
+            workload,
+            start.placement,
+            judge,
+            clock=self._asked.clock,
+            until=until,
+            schedule=start.schedule,
+            seed=self._random.randrange(1000),
+        )
         self._offer(better.placement, better.schedule)
 
     def broad(self) -> None:
@@ -191,11 +241,16 @@ class _Search:
         turn = rounds = fewest = 0
         while self._left_s > 0 and not self._proved:
             most = GROUPS[turn % len(GROUPS)]
-            groups = contracted(self._workload, most, self._start.placement if turn else None)
+            start = self._start
+            placement = start.placement if turn else None
+            groups = contracted(
+                self._workload, most, placement, start.schedule.start_s if turn and start.schedule else None
+            )
             coarse = coarsened(self._workload, groups)
             fewest = len(groups) if not fewest else min(fewest, len(groups))
             slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
             self._refine(coarse, groups, judge, slice_s, turn)
+            self._window(min(WINDOW_S, self._left_s))
             turn, rounds = turn + 1, rounds + 1
         self._why.append(f"contracted {rounds} times, to {fewest} groups and more, and expanded again")
 
