@@ -19,10 +19,11 @@ def exit_status(error: EdgepartError) -> int:
 
 
 def report(error: EdgepartError, as_json: bool) -> None:
-    """What was wrong, to stderr for people; with `--json`, {"error", "kind"} to stdout for programs as well, and of what
-    does not fit by device the bytes that it lacks."""
+    """What was wrong, to stderr for people; with `--json`, {"error", "kind"} to stdout for programs as well, and, where
+    they are known, by device the bytes that it lacks."""
     if as_json:
-        short = {"short_bytes": error.short_bytes} if isinstance(error, Infeasible) else {}
+        known = isinstance(error, Infeasible) and error.short_bytes
+        short = {"short_bytes": error.short_bytes} if known else {}
         print(json.dumps({"error": str(error), "kind": type(error).__name__, **short}))
     print(f"error: {error}", file=sys.stderr)
     if isinstance(error, InternalError):
