@@ -22,8 +22,8 @@ def report(error: EdgepartError, as_json: bool) -> None:
     """What was wrong, to stderr for people; with `--json`, {"error", "kind"} to stdout for programs as well, and, where
     they are known, by device the bytes that it lacks."""
     if as_json:
-        known = isinstance(error, Infeasible) and error.short_bytes
-        short = {"short_bytes": error.short_bytes} if known else {}
+        lacking = error.short_bytes if isinstance(error, Infeasible) else {}
+        short = {"short_bytes": lacking} if lacking else {}
         print(json.dumps({"error": str(error), "kind": type(error).__name__, **short}))
     print(f"error: {error}", file=sys.stderr)
     if isinstance(error, InternalError):
