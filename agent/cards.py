@@ -64,7 +64,7 @@ def read(document: bytes) -> Measured:
         cluster = from_json({"devices": [parsed["device"]]})
         links = {str(node): Link(**_numbers(entry)) for node, entry in parsed["links"].items()}
         together = _together(parsed["together"]) if "together" in parsed else None
-    except (ValueError, KeyError, TypeError, AttributeError, UsageError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
     return Measured(cluster.devices[0], links, together)
 

@@ -110,8 +110,8 @@ class Target:
     @property
     def is_local(self) -> bool:
         """Whether it is on this machine, where reading and inference need no credential."""
-        host = urlsplit(self.url).hostname or ""
         try:
+            host = urlsplit(self.url).hostname or ""
             return host == "localhost" or ip_address(host).is_loopback
         except ValueError:
             return False

@@ -108,7 +108,7 @@ def read(document: Mapping[str, Any]) -> Trace:
     """ClusterError where it is not what agents of this version hand over."""
     try:
         return _read(document)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ClusterError(
             f"the trace that the agent hands over cannot be read ({error!r}): is it of another version?"
         ) from error
@@ -135,6 +135,8 @@ def _read(document: Mapping[str, Any]) -> Trace:
 
 def _bar(device: str, row: list[Any], names: Mapping[str, str], origin_s: float) -> Bar:
     lane, kind, began_s, took_s, deployment, term, number, request, what, peer, *rest = row
+    if not all(isinstance(text, str) for text in (lane, kind, deployment, request, what, peer)):
+        raise TypeError(f"a span {str(row)[:80]}")
     direction, _, node = lane.partition(" ")
     lane = f"{direction} {names.get(node, node)}" if node else lane
     start_s = began_s - origin_s
