@@ -19,7 +19,7 @@ from typing import Any
 from edgepart.planner.placing.retiming import retimed
 from edgepart.planner.placing.schedule import Schedule, Transfer
 from edgepart.planner.placing.solver import cp_model
-from edgepart.planner.placing.ticks import Ticks, ticks
+from edgepart.planner.placing.ticks import COARSE, ENOUGH, Ticks, ticks
 from edgepart.planner.placing.workload import Workload
 
 WORKERS = 2
@@ -27,6 +27,10 @@ WORKERS = 2
 
 MOST_TERMS = 20_000
 """Of the sums over what lies between two tasks."""
+
+FEW = 100
+"""Tasks, for which proofs are within reach: beyond, what only proofs gain from is left out, and time is counted coarsely,
+so that each step that is found is worth it."""
 
 FINEST = 2.0**50
 """So many parts memory is counted in."""
@@ -48,7 +52,8 @@ def solve(workload: Workload, *, budget_s: float, start: Schedule, seed: int = 0
     """The shortest schedule of at most `start`'s length, looked for from there for about so long."""
     if not start.makespan_s:
         return Solved(start, 0.0, True)
-    model = _Model(workload, ticks(workload, start.makespan_s))
+    parts = ENOUGH if len(workload.tasks) <= FEW else COARSE
+    model = _Model(workload, ticks(workload, start.makespan_s, parts))
     model.hint(start)
     return model.solved(budget_s, seed)
 
@@ -71,6 +76,8 @@ class _Model:
         """By tensor and machine, whether it travels there, from when, until when."""
         self._moved: dict[tuple[int, int, int], Any] = {}
         """By tensor, sender and receiver, whether it does."""
+        self._used: dict[int, Any] = {}
+        """By machine where that matters, whether anything is there."""
         self._make()
 
     def _shortest(self) -> int:
@@ -198,7 +205,7 @@ class _Model:
                 if not before and not behind:
                     self._model.add(load <= self._makespan)
                 else:
-                    used = self._model.new_bool_var(f"used{m}")
+                    used = self._used[m] = self._model.new_bool_var(f"used{m}")
                     for _, literal, _, _ in here:
                         self._model.add_implication(literal, used)
                     self._model.add(load + (before + behind) * used <= self._makespan)
@@ -233,6 +240,8 @@ class _Model:
         tasks = range(len(after))
         yield from ((-1, t) for t in tasks if before[t].bit_count() > 1)
         yield from ((t, -1) for t in tasks if after[t].bit_count() > 1)
+        if len(tasks) > FEW:
+            return
         pairs = [(t, u) for t in tasks for u in _members(after[t])]
         sizes = {(t, u): (after[t] & before[u]).bit_count() for t, u in pairs}
         yield from sorted((pair for pair in pairs if sizes[pair] > 1), key=lambda pair: sizes[pair])
@@ -257,21 +266,31 @@ class _Model:
     def hint(self, start: Schedule) -> None:
         """Begin the search there."""
         start = renamed(start, self._workload, self._alike)
-        for variable, start_s in zip(self._start, start.start_s, strict=True):
-            self._model.add_hint(variable, self._took.down(start_s))
+        add, down = self._model.add_hint, self._took.down
+        makespan = 0
+        for task, machine in enumerate(start.placement):
+            begin = down(start.start_s[task])
+            end = begin + self._took.compute[task][machine]
+            makespan = max(makespan, end + self._tails[task][machine])
+            add(self._start[task], begin)
+            add(self._end[task], end)
+        add(self._makespan, max(makespan, self._shortest()))
+        for machine, used in self._used.items():
+            add(used, int(machine in start.placement))
         for group in self._workload.groups:
             if len(self._at[group[0]]) > 1:
                 for m, literal in self._at[group[0]].items():
-                    self._model.add_hint(literal, int(m == start.placement[group[0]]))
+                    add(literal, int(m == start.placement[group[0]]))
         moved = {(t.tensor, t.target): t for t in start.transfers}
-        for (number, there), (present, begin, _) in self._received.items():
+        for (number, there), (present, begun, done) in self._received.items():
             transfer = moved.get((number, there))
-            self._model.add_hint(present, int(transfer is not None))
-            if transfer:
-                self._model.add_hint(begin, self._took.down(transfer.start_s))
+            add(present, int(transfer is not None))
+            begin = down(transfer.start_s) if transfer else 0
+            add(begun, begin)
+            add(done, begin + self._took.move[number][transfer.source, there] if transfer else 0)
         for (number, here, there), literal in self._moved.items():
             transfer = moved.get((number, there))
-            self._model.add_hint(literal, int(transfer is not None and transfer.source == here))
+            add(literal, int(transfer is not None and transfer.source == here))
 
     def solved(self, budget_s: float, seed: int) -> Solved:
         """After searching."""
@@ -279,6 +298,9 @@ class _Model:
         solver.parameters.max_time_in_seconds = max(budget_s, 0.01)
         solver.parameters.num_workers = WORKERS
         solver.parameters.random_seed = seed
+        if len(self._workload.tasks) > FEW:
+            solver.parameters.cp_model_probing_level = 0
+            solver.parameters.symmetry_level = 0
         status = solver.solve(self._model)
         ended = status in (self._cp.OPTIMAL, self._cp.INFEASIBLE)
         if status == self._cp.INFEASIBLE:

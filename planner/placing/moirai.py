@@ -20,7 +20,8 @@ from edgepart.planner.placing.climbing import Judge, by_latency, by_load, climbe
 from edgepart.planner.placing.coarser import coarsened, expanded, expanded_schedule
 from edgepart.planner.placing.contracting import contracted
 from edgepart.planner.placing.dispatch import dispatch
-from edgepart.planner.placing.intervals import solve
+from edgepart.planner.placing.dominators import pieces
+from edgepart.planner.placing.intervals import FEW, solve
 from edgepart.planner.placing.judged import shortest
 from edgepart.planner.placing.load import max_load
 from edgepart.planner.placing.passage import fits, passage
@@ -48,7 +49,10 @@ GROUPS = (400, 150, 1500, 60)
 WINDOW = 40
 """So many tasks are placed anew at once where there are many."""
 
-WINDOW_S = 3.0
+PINNED = 500
+"""To so many groups the others are contracted then."""
+
+WINDOW_S = 5.0
 
 SAME = 1e-9
 """A bound this close to the value, relative to it, is the value: the rest is the rounding of floats."""
@@ -160,6 +164,21 @@ class _Search:
         if self._proved:
             return
         self._climb(self._workload, by_latency, min(self._left_s / 10, CLIMB_S))
+        if len(pieces(self._workload)) > 1:
+            self._piecewise()
+            if not self._proved:
+                self._climb(self._workload, by_latency, self._left_s / 4)
+        if self._proved:
+            return
+        large = len(self._workload.tasks) > FEW
+        self._whole(self._left_s / 2 if large else self._left_s)
+        if large:
+            self._climb(self._workload, by_latency, self._left_s / 3)
+        while large and not self._proved and self._left_s > 0:
+            self._window(min(WINDOW_S, self._left_s))
+
+    def _piecewise(self) -> None:
+        """Exact but for memory, which is counted in each piece only: the bound holds, what is found may not fit."""
         total = sum(task.memory_bytes for task in self._workload.tasks)
         couples = any(total > machine.memory_bytes for machine in self._workload.machines)
         passed = passage(
@@ -169,44 +188,35 @@ class _Search:
             most_tasks=len(self._workload.tasks),
         )
         self._prove(passed.bound_s)
-        if passed.pieces > 1:
-            self._why.append(f"in {passed.pieces} pieces between tasks that everything passes through")
-        coupled = passed.schedule is not None and not fits(self._workload, passed.schedule.placement)
-        if passed.schedule and not coupled:
+        self._why.append(f"in {passed.pieces} pieces between tasks that everything passes through")
+        if passed.schedule and fits(self._workload, passed.schedule.placement):
             self._offer(passed.schedule.placement, passed.schedule)
             self._ended = passed.ended
-        if coupled:
+        elif passed.schedule:
             self._why.append("memory couples the pieces, so that the whole was searched as well")
-        if not self._proved:
-            self._climb(self._workload, by_latency, self._left_s / 4)
-            large = len(self._workload.tasks) > 2 * WINDOW
-            self._whole(self._left_s / 2 if large else self._left_s)
-            while large and not self._proved and self._left_s > 0:
-                self._window(min(WINDOW_S, self._left_s))
 
     def _window(self, budget_s: float) -> None:
-        """Tasks that run at about the same time are placed anew, with all others where they are, in larger groups."""
+        """Tasks that run at about the same time are placed anew, with all others where they are; these in groups where
+        there are many."""
         start = self._start
-        if start.schedule is None:
+        if start.schedule is None or budget_s <= 0:
             return
         tasks = sorted(range(len(start.placement)), key=start.schedule.start_s.__getitem__)
         first = self._random.randrange(max(1, len(tasks) - WINDOW))
         free = frozenset(tasks[first : first + WINDOW])
-        groups = contracted(self._workload, 2 * WINDOW, start.placement, start.schedule.start_s, apart=free)
-        coarse = coarsened(self._workload, groups)
-        rows = []
-        for task, group in zip(coarse.tasks, groups, strict=True):
-            here = start.placement[group[0]]
-            row = tuple(s if m == here else inf for m, s in enumerate(task.compute_s))
-            rows.append(task if group[0] in free else replace(task, compute_s=row))
-        coarse = replace(coarse, tasks=tuple(rows))
+        groups = contracted(self._workload, PINNED, start.placement, start.schedule.start_s, apart=free)
+        coarse = _pinned(coarsened(self._workload, groups), groups, start.placement, free)
         placement = [start.placement[group[0]] for group in groups]
-        if model_size(coarse) > MODEL or not fits(coarse, placement):
+        if len(groups) > 2 * PINNED or not fits(coarse, placement):
             return
-        order = [-start.schedule.start_s[group[0]] for group in groups]
-        opening = min(
-            (dispatch(coarse, placement), dispatch(coarse, placement, order)), key=lambda s: s.makespan_s
-        )
+        opening = start.schedule
+        if len(groups) < len(tasks):
+            order = [-start.schedule.start_s[group[0]] for group in groups]
+            made = dispatch(coarse, placement), dispatch(coarse, placement, order)
+            opening = min(made, key=lambda one: one.makespan_s)
+        else:
+            groups = tuple((task,) for task in range(len(tasks)))
+            coarse = _pinned(self._workload, groups, start.placement, free)
         solved = solve(coarse, budget_s=budget_s, start=opening, seed=self._random.randrange(1000))
         if solved.schedule:
             self._expand(groups, solved.schedule.placement, solved.schedule)
@@ -344,3 +354,15 @@ class _Search:
             said = "searched to the end, with times rounded: " if self._ended else ""
             self._why.append(f"{said}nothing can be more than {gap} better")
         return Found(best.placement, best.value_s, best.schedule, bound_s, why="; ".join(self._why))
+
+
+def _pinned(
+    workload: Workload, groups: Sequence[Sequence[int]], placement: Placement, free: frozenset[int]
+) -> Workload:
+    """With all tasks where they are that are not free; a group is free or not as its first task is."""
+    tasks = []
+    for task, group in zip(workload.tasks, groups, strict=True):
+        here = placement[group[0]]
+        row = tuple(s if m == here else inf for m, s in enumerate(task.compute_s))
+        tasks.append(task if group[0] in free else replace(task, compute_s=row))
+    return replace(workload, tasks=tuple(tasks))

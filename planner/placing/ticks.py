@@ -18,6 +18,8 @@ EXACT = 10**9
 """Up to so many ticks long may a sample be for ticks that everything is a multiple of."""
 ENOUGH = 10**7
 """So many ticks long it is where there are none."""
+COARSE = 10**5
+"""And so many where no proof is to be hoped for."""
 ROUNDED = 1e-12
 """What reading a float as a number of few digits changes at most, relative to it."""
 
@@ -46,8 +48,8 @@ class Ticks:
         return float(Fraction(ticks) * self.tick_s)
 
 
-def ticks(workload: Workload, horizon_s: float) -> Ticks:
-    """For finding schedules of at most `horizon_s`."""
+def ticks(workload: Workload, horizon_s: float, parts: int = ENOUGH) -> Ticks:
+    """For finding schedules of at most `horizon_s`, about `parts` ticks long where nothing is a multiple of fewer."""
     compute_s = tuple(
         {m: _fraction(s) for m, s in enumerate(task.compute_s) if s < inf} for task in workload.tasks
     )
@@ -61,7 +63,7 @@ def ticks(workload: Workload, horizon_s: float) -> Ticks:
         for tensor in workload.tensors
     )
     every = {s for row in compute_s for s in row.values()} | {s for row in move_s for s in row.values()}
-    tick_s = _tick(every, _fraction(horizon_s))
+    tick_s = _tick(every, _fraction(horizon_s), parts)
     return Ticks(
         tick_s,
         tuple({m: floor(s / tick_s) for m, s in row.items()} for row in compute_s),
@@ -70,7 +72,7 @@ def ticks(workload: Workload, horizon_s: float) -> Ticks:
     )
 
 
-def _tick(every: Iterable[Fraction], horizon_s: Fraction) -> Fraction:
+def _tick(every: Iterable[Fraction], horizon_s: Fraction, parts: int) -> Fraction:
     """What all are multiples of, if it is not too short."""
     if not horizon_s:
         return Fraction(1)
@@ -81,8 +83,8 @@ def _tick(every: Iterable[Fraction], horizon_s: Fraction) -> Fraction:
         of, old = lcm(of, seconds.denominator), of
         counted = gcd(counted * (of // old), seconds.numerator * (of // seconds.denominator))
         if horizon_s * of > EXACT * max(counted, 1):
-            return horizon_s / ENOUGH
-    return Fraction(counted, of) if counted else horizon_s / ENOUGH
+            return horizon_s / parts
+    return Fraction(counted, of) if counted else horizon_s / parts
 
 
 def _fraction(seconds: float) -> Fraction:
