@@ -8,6 +8,7 @@ dataclasses. Nothing here decides; membership.py, election.py, controller.py and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from edgepart.agent.messages import DeployOptions, Epoch
 
@@ -69,11 +70,26 @@ class Heartbeat:
     """That leader's term, or 0."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class View:
-    """All that the sender sees: when a link comes up, when its view changes, and now and then."""
+    """All that the sender sees: when a link comes up, when its view changes, and now and then. Of what follows from it each
+    is worked out once, as members of a large cluster look at it often."""
 
     sightings: tuple[Sighting, ...]
+
+    @cached_property
+    def by_node(self) -> dict[str, Sighting]:
+        return {sighting.node: sighting for sighting in self.sightings}
+
+    @cached_property
+    def reached(self) -> frozenset[str]:
+        """Whom it shows as alive."""
+        return frozenset(sighting.node for sighting in self.sightings if sighting.status == ALIVE)
+
+    @cached_property
+    def away(self) -> frozenset[str]:
+        """Whom it shows otherwise."""
+        return frozenset(sighting.node for sighting in self.sightings if sighting.status != ALIVE)
 
 
 @dataclass(frozen=True, slots=True)

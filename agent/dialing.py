@@ -51,6 +51,8 @@ class Dialing:
         self._node = node
         self._timing = timing
         self._targets: dict[str, Target] = {}
+        self._unnamed: dict[str, Target] = {}
+        """Those of them that are known by an address alone."""
         self._not_before: dict[str, float] = {}
         """By node that was refused."""
         self._soonest = math.inf
@@ -74,6 +76,8 @@ class Dialing:
                 due_at = now if node > self._node or not node else now + self._timing.turn_s
                 self._targets[key] = Target(node, known[:MAX_ADDRESSES], lasting, now, due_at)
                 self._soonest = min(self._soonest, due_at)
+                if not node:
+                    self._unnamed[key] = self._targets[key]
                 continue
             target.mentioned_at = now
             target.lasting |= lasting
@@ -109,11 +113,11 @@ class Dialing:
         if static := self._targets.get(via):
             static.due_at, static.failures, static.reached = math.inf, 0, node
         if node == self._node:  # somebody gave us our own address as a peer
-            self._targets.pop(via, None)
+            self._drop(via)
 
     def unlinked(self, node: str, now: float) -> None:
-        for target in self._targets.values():
-            if node in (target.node, target.reached):
+        for target in [self._targets.get(node), *self._unnamed.values()]:
+            if target is not None and node in (target.node, target.reached):
                 self._due(target, min(target.due_at, now + self._timing.first_s))
         self.dial_soon(node, now)
 
@@ -127,7 +131,11 @@ class Dialing:
     def forget(self, node: str) -> None:
         """It left on purpose: no more dialling until someone mentions it again."""
         if (target := self._targets.get(node)) and not target.lasting:
-            del self._targets[node]
+            self._drop(node)
+
+    def _drop(self, key: str) -> None:
+        self._targets.pop(key, None)
+        self._unnamed.pop(key, None)
 
     def wake_at(self) -> float:
         """Not later than the next one is due."""
@@ -141,7 +149,7 @@ class Dialing:
             if target.due_at > now:
                 continue
             if not target.lasting and now - target.mentioned_at > self._timing.keep_s:
-                del self._targets[key]
+                self._drop(key)
                 continue
             put_off_to = self._not_before.get(target.node or target.reached, now)
             if put_off_to > now:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from operator import attrgetter
 
 from edgepart.agent.control import (
     ALIVE,
@@ -53,7 +52,8 @@ from edgepart.agent.flapping import Flapping
 from edgepart.agent.naming import unique_names
 from edgepart.agent.others import Facts, Peer, to_ask, verdict
 from edgepart.agent.refusals import AGAIN_S, Refusals
-from edgepart.agent.views import Views, reached, shown
+from edgepart.agent.roster import Roster
+from edgepart.agent.views import Views, shown
 
 __all__ = ["Facts", "Membership", "Peer", "Timing", "unique_names", "verdict"]
 
@@ -80,6 +80,8 @@ class Membership:
         """Whether anything changed since all was settled."""
         self._leaving = self._left = False
         self._flapping = Flapping(self.timing.flaps)
+        self._roster = Roster()
+        self._roster.touch(facts.node, facts.name)
         self._members: tuple[Member, ...] | None = None
         self._alive: list[str] | None = None
         self._alive_set: frozenset[str] | None = None
@@ -87,6 +89,10 @@ class Membership:
         self._last_beats: list[Send] | None = None
         """One to each linked member."""
         self._suspects: dict[str, Peer] = {}
+        self._said: set[str] = set()
+        """Suspects of which some member said something since they were judged."""
+        self._judge_at = math.inf
+        """No suspect has to be judged before this where nothing was said."""
         self._silent_at = math.inf
         """Nobody was silent for too long before this."""
         self._told: tuple[Member, ...] = self.members()
@@ -97,23 +103,19 @@ class Membership:
     def members(self) -> tuple[Member, ...]:
         """Who is in, this device included, sorted by node id; suspects stay in until it is settled."""
         if self._members is None:
-            self._members = self._who_is_in()
+            self._members = self._roster.members(self._row)
         return self._members
 
-    def _who_is_in(self) -> tuple[Member, ...]:
-        inside = [peer for peer in self.peers.values() if peer.status in (ALIVE, SUSPECT)]
+    def _row(self, node: str, name: str) -> Member:
         me = self.facts
-        names = unique_names([(me.node, me.name), *((peer.node, peer.hello.name) for peer in inside)])
-        mine = LEAVING if self._leaving else ALIVE
-        rows = [Member(me.node, names[me.node], me.boot, mine, me.listen, me.http, me.version)]
-        flapping = self._flapping if self._flapping else None
-        for peer in inside:
-            status, note = peer.standing, ""
-            if flapping and status == ALIVE and (note := flapping.why(peer.node, self._settled_at)):
-                status = FLAPPING
-            rows.append(peer.row(names[peer.node], status, note))
-        rows.sort(key=attrgetter("node"))
-        return tuple(rows)
+        if node == me.node:
+            mine = LEAVING if self._leaving else ALIVE
+            return Member(node, name, me.boot, mine, me.listen, me.http, me.version)
+        peer = self.peers[node]
+        status, note = peer.standing, ""
+        if status == ALIVE and self._flapping and (note := self._flapping.why(node, self._settled_at)):
+            status = FLAPPING
+        return peer.row(name, status, note)
 
     def alive(self) -> list[str]:
         """The other members that were heard and can be sent to, sorted; not to be changed."""
@@ -126,8 +128,11 @@ class Membership:
             self._alive_set = frozenset(self.alive())
         return self._alive_set
 
-    def _changed(self) -> None:
-        """Of some device, or this one, anything that others or members() show."""
+    def _changed(self, *peers: Peer) -> None:
+        """Of these, or this device, anything that others or members() show."""
+        self._roster.touch(self.facts.node, self.facts.name)
+        for peer in peers:
+            self._roster.touch(peer.node, peer.hello.name if peer.status in (ALIVE, SUSPECT) else None)
         self._dirty = True
         self._members = self._alive = self._alive_set = self._last_beats = None
         self._views.outdated()
@@ -145,7 +150,7 @@ class Membership:
             self._view_changed = True
             wait_s = self.timing.view_wait_each_s * len(self.peers)
             self._view_after = max(self._view_after, now + wait_s)
-        self._changed()
+        self._changed(peer)
 
     def broken_links(self) -> frozenset[tuple[str, str]]:
         """Pairs of members of which at least one cannot reach the other, smaller id first."""
@@ -172,11 +177,8 @@ class Membership:
             times.append(self._flapping.wake_at(self._settled_at))
         if self._view_changed:
             times.append(self._view_after)
-        patience_s = self._patience_s() if self._suspects else 0.0
-        for peer in self._suspects.values():
-            times.append(peer.ask_at)
-            if (patience_ends_at := peer.since + patience_s) > self._settled_at:
-                times.append(patience_ends_at)
+        if self._suspects:
+            times.append(self._judge_at)
         return min(times)
 
     # Events
@@ -238,24 +240,19 @@ class Membership:
 
     def sees(self, node: str, view: View, now: float) -> bool:
         """The same for a view: False where it is about this device, a suspect, or one that may be back."""
-        mine, suspects, seen = self.facts.node, self._suspects, set()
-        for s in view.sightings:
-            if s.node == mine:
-                if s.status != ALIVE or s.incarnation > self.facts.incarnation:
-                    return False
-            elif s.status == ALIVE:
-                seen.add(s.node)
-            elif s.node in suspects:
-                return False
-        unknown = seen - self._heard_now()
+        mine, own = self.facts.node, view.by_node.get(self.facts.node)
+        if own is not None and own.incarnation > self.facts.incarnation:
+            return False
+        if mine in view.away or not view.away.isdisjoint(self._suspects):
+            return False
+        unknown = view.reached - self._heard_now() - {mine}
         if not unknown.isdisjoint(self.peers) or not all(map(self._dialing.knows, unknown)):
             return False
         if not self.hears(node, now):
             return False
-        self._views.take(node, seen)
-        for s in view.sightings if unknown else ():
-            if s.node in unknown:
-                self._dialing.hint(s.node, s.listen, now)
+        self._views.take(node, view.reached)
+        for other in sorted(unknown):
+            self._dialing.hint(other, view.by_node[other].listen, now)
         self._due_at = min(self._due_at, self._dialing.wake_at())
         return True
 
@@ -299,12 +296,14 @@ class Membership:
         peer.since, peer.opinions = now, {}
         self._dialing.dial_soon(peer.node, now)
         yield from self._ask(peer, now)
+        self._judge_at = min(self._judge_at, peer.ask_at, now + self._patience_s())
 
     def _ask(self, peer: Peer, now: float) -> Iterator[Effect]:
         calm = now - peer.since > 10 * self.timing.ask_s  # someone vouches for it: no hurry any more
         peer.ask_at = now + (self.timing.heartbeat_s if calm else self.timing.ask_s)
-        for node in to_ask(self.facts.node, peer.node, self.alive()):
-            yield Send(node, AskAbout(peer.node))
+        asked = to_ask(self.facts.node, peer.node, self.alive(), suspects=len(self._suspects))
+        peer.asks(asked)
+        yield from (Send(node, AskAbout(peer.node)) for node in asked)
 
     # Messages
 
@@ -318,12 +317,14 @@ class Membership:
         match message:
             case Heartbeat(boot, incarnation):
                 if boot != peer.hello.boot:
-                    return  # from before its restart
+                    # From before its restart, or its new Hello got lost.
+                    yield Send(node, self._hello(reply=False))
+                    return
                 if incarnation > peer.hello.incarnation:
                     peer.hello = replace(peer.hello, incarnation=incarnation)
             case Leaving(boot):
                 peer.leaving |= boot == peer.hello.boot
-                self._changed()
+                self._changed(peer)
             case Goodbye():
                 self._gone(peer, LEFT, now)
                 yield Disconnect(node, "it left")
@@ -335,6 +336,7 @@ class Membership:
             case Opinion(about, status):
                 if (suspect := self.peers.get(about)) and suspect.status == SUSPECT:
                     suspect.opinions[node] = status
+                    self._said.add(about)
         self._heard(peer, now)
 
     def _heard(self, peer: Peer, now: float) -> None:
@@ -365,9 +367,10 @@ class Membership:
         if peer.hello.boot not in ("", hello.boot) and not peer.counted:
             self._flapping.lost(node, now)
             peer.counted = True
+        moved = (peer.hello.listen, peer.hello.http) != (hello.listen, hello.http)
         peer.hello, peer.heard_at = hello, now
-        if news:
-            self._changed()
+        if news or moved:
+            self._changed(peer)
         self._dialing.moved(node, hello.listen, now)
         if not peer.linked:
             if not self._dialing.knows(node):
@@ -414,7 +417,7 @@ class Membership:
         return [Disconnect(node, "it was removed from the cluster"), *self._settle(now)]
 
     def _viewed(self, sender: str, view: View, now: float) -> Iterator[Effect]:
-        self._views.take(sender, reached(view.sightings))
+        self._views.take(sender, view.reached)
         alive = self._heard_now()
         news = [s for s in view.sightings if s.node not in alive or s.status != ALIVE]
         for s in news:
@@ -428,6 +431,7 @@ class Membership:
             peer = self.peers.get(s.node)
             if peer is not None and peer.status == SUSPECT and s.status != ALIVE:
                 peer.opinions[sender] = s.status
+                self._said.add(peer.node)
             elif s.status == ALIVE and (peer is None or self._may_be_back(peer, s, now)):
                 self._dialing.hint(s.node, s.listen, now)
                 if peer is not None:
@@ -461,7 +465,7 @@ class Membership:
         if now >= min(self._silent_at, self._beat_at):
             effects += self._silences(now)
             self._silent_at = self._next_silence()
-        if self._suspects:
+        if self._said or (self._suspects and now >= self._judge_at):
             effects += self._verdicts(now)
         effects += self._dialing.wake(now)
         if now >= self._beat_at:
@@ -469,7 +473,7 @@ class Membership:
             self._beat_at = now + self.timing.heartbeat_s
             self._slack_s *= 0.97  # a stall is forgotten in about a minute
         if self._flapping and self._flapping.wake_at(self._settled_at) <= now:
-            self._changed()
+            self._changed(*(self.peers[m.node] for m in self.members() if m.status == FLAPPING))
         self._settled_at = now
         effects += self._tell(now)
         self._dirty = False
@@ -499,7 +503,9 @@ class Membership:
 
     def _verdicts(self, now: float) -> Iterator[Effect]:
         alive = self._heard_now()  # suspects are none of them
-        for peer in list(self._suspects.values()):
+        said, self._said = self._said, set()
+        due = now >= self._judge_at
+        for peer in [peer for peer in self._suspects.values() if due or peer.node in said]:
             told = [status for node, status in peer.opinions.items() if node in alive]
             status = verdict(told, out_of_patience=now >= peer.since + self._patience_s())
             if status != SUSPECT:
@@ -510,6 +516,11 @@ class Membership:
                 yield Disconnect(peer.node, f"it is {status}")
             elif now >= peer.ask_at:
                 yield from self._ask(peer, now)
+        if due:
+            patience_s = self._patience_s()
+            ends = [p.since + patience_s for p in self._suspects.values()]
+            times = [*(p.ask_at for p in self._suspects.values()), *(end for end in ends if end > now)]
+            self._judge_at = min(times, default=math.inf)
 
     def _gone(self, peer: Peer, status: str, now: float) -> None:
         self._turn(peer, status, now)

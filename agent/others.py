@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -12,8 +12,9 @@ from edgepart.agent.detection import Gaps
 from edgepart.agent.events import Member
 
 ASKED = 8
-"""Members that are asked about a suspect at most: more confirm no better, and many suspects in a large cluster would make
-more questions than its network carries."""
+"""Members that are asked about a suspect at most: more confirm no better."""
+ASKED_OF_MANY = 3
+"""The same where more than ASKED are suspect: all questions about all of them have to fit into the network together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,10 @@ class Peer:
         """As a member."""
         return LEAVING if self.leaving and self.status == ALIVE else self.status
 
+    def asks(self, nodes: Collection[str]) -> None:
+        """From now on these are asked. Who vouched for it once and is not asked again may have changed its mind."""
+        self.opinions = {n: said for n, said in self.opinions.items() if said != ALIVE or n in nodes}
+
     def sighting(self) -> Sighting:
         """As views show it; the same object while it is the same."""
         known, hello = self._sighting, self.hello
@@ -91,16 +96,18 @@ class Peer:
         return known
 
 
-def to_ask(me: str, about: str, alive: list[str]) -> list[str]:
+def to_ask(me: str, about: str, alive: list[str], *, suspects: int = 1) -> list[str]:
     """Whom `me` asks about a suspect: all that are alive; of many some, others for each suspect and each that asks.
+    `suspects`: how many there are.
 
     >>> to_ask("a", "b", ["c", "d"])
     ['c', 'd']
     """
-    if len(alive) <= ASKED:
+    most = ASKED if suspects <= ASKED else ASKED_OF_MANY
+    if len(alive) <= most:
         return alive
     first = crc32(f"{me}{about}".encode()) % len(alive)
-    return (alive + alive)[first : first + ASKED]
+    return [alive[(first + at) % len(alive)] for at in range(most)]
 
 
 def verdict(opinions: Iterable[str], *, out_of_patience: bool) -> str:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from edgepart.agent.control import ALIVE, Sighting
+from edgepart.agent.control import Sighting
 
 
 def shown(sightings: Iterable[Sighting]) -> list[tuple[str, str]]:
     """What counts of a view when asked whether it has changed."""
     return [(sighting.node, sighting.status) for sighting in sightings]
-
-
-def reached(sightings: Iterable[Sighting]) -> list[str]:
-    """Whom they show as alive."""
-    return [sighting.node for sighting in sightings if sighting.status == ALIVE]
 
 
 class Views:
@@ -23,15 +18,14 @@ class Views:
     def __init__(self, me: str) -> None:
         self._me = me
         self._reached: dict[str, frozenset[str]] = {}
-        """By member, those that it hears, itself and this device included."""
+        """By member, those that it hears."""
         self._news = False
         self._broken: frozenset[tuple[str, str]] | None = None
 
-    def take(self, sender: str, reached: Collection[str]) -> None:
+    def take(self, sender: str, reached: frozenset[str]) -> None:
         """`reached`: whom its view shows as alive."""
-        told = frozenset((*reached, sender, self._me))
-        if self._reached.get(sender) != told:
-            self._reached[sender] = told
+        if self._reached.get(sender) != reached:
+            self._reached[sender] = reached
             self._news, self._broken = True, None
 
     def forget(self, node: str) -> None:
@@ -58,6 +52,7 @@ class Views:
             pairs = {(self._me, node) for node in suspects}
             for node in alive:
                 if node in self._reached:
-                    pairs |= {(node, other) for other in everybody - self._reached[node]}
+                    away = everybody - self._reached[node] - {node, self._me}
+                    pairs |= {(node, other) for other in away}
             self._broken = frozenset((min(pair), max(pair)) for pair in pairs)
         return self._broken

@@ -37,6 +37,7 @@ from edgepart.agent.events import (
     Send,
 )
 from edgepart.agent.membership import Facts, Membership, Timing, unique_names
+from edgepart.agent.others import ASKED, ASKED_OF_MANY, to_ask
 
 A, B, C = "000000000000000a", "000000000000000b", "000000000000000c"
 
@@ -91,6 +92,51 @@ def test_who_is_vouched_for_stays(core: Membership) -> None:
         core.handle(Received(C, Opinion(B, ALIVE)), 0.1 + tenth / 10)
     assert core.peers[B].status == SUSPECT
     assert core.broken_links() == {(A, B)}
+
+
+def test_who_vouched_and_is_asked_no_more_keeps_nobody(core: Membership) -> None:
+    others = [f"{number:016x}" for number in range(100, 120)]
+    for node in others:
+        meet(core, node, 0.0)
+
+    def asked(effects: list[Effect]) -> list[str]:
+        return [e.node for e in effects if isinstance(e, Send) and e.message == AskAbout(B)]
+
+    vouches = asked(core.handle(LinkDown(B), 0.1))[-1]
+    core.handle(Received(vouches, Opinion(B, ALIVE)), 0.11)
+    now = 0.11
+    for node in [C, *(node for node in others if node != vouches)]:
+        now += 0.001
+        core.handle(Received(node, Goodbye(1)), now)
+        if vouches not in to_ask(A, B, core.alive()):
+            break
+    speaking = core.alive()
+    assert vouches in speaking
+    assert len(speaking) > ASKED
+    quiet(core, 0.2, 1.0, *speaking)
+    assert core.peers[B].status == DEAD
+
+
+def test_of_many_suspects_each_is_asked_about_less() -> None:
+    alive = [f"{number:016x}" for number in range(50)]
+    assert len(to_ask(A, B, alive)) == ASKED
+    assert len(to_ask(A, B, alive, suspects=ASKED + 1)) == ASKED_OF_MANY
+    assert to_ask(A, B, alive[:2], suspects=ASKED + 1) == alive[:2]
+    assert len({tuple(to_ask(node, B, alive)) for node in alive}) > 10
+
+
+def test_a_process_whose_hello_got_lost_is_asked_for_it(core: Membership) -> None:
+    effects = core.handle(Received(B, beat("two")), 0.1)
+    assert [e.node for e in effects if isinstance(e, Send) and isinstance(e.message, Hello)] == [B]
+    core.handle(Received(B, hello(B, "two", 2)), 0.11)
+    assert {m.node: m.boot for m in core.members()}[B] == "two"
+
+
+def test_a_member_that_says_hello_from_elsewhere_is_shown_there(core: Membership) -> None:
+    moved = replace(hello(B), listen=(f"{B}:2",), http="http://b:2", reply=True)
+    effects = core.handle(Received(B, moved), 0.1)
+    told = [m.listen for e in effects if isinstance(e, MembersChanged) for m in e.members if m.node == B]
+    assert told == [moved.listen]
 
 
 def test_a_link_that_returns_clears_the_suspicion(core: Membership) -> None:
@@ -226,7 +272,7 @@ named = st.dictionaries(
 
 
 @given(named, st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_names_are_unique_and_the_same_for_everybody(nodes: dict[str, str], rng: object) -> None:
     names = unique_names(nodes.items())
     assert names.keys() == nodes.keys()
