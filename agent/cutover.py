@@ -154,6 +154,8 @@ class Cutover:
 
     def _step_in(self, world: World, new_epoch: Iterator[Epoch]) -> None:
         """A spare plan takes over from one that lost a device, or has one that leaves."""
+        if world.is_outranked(self.deployment.name):
+            return
         lost = self.active is None and self._lost
         if not lost and (self.next is not None or self.active is None or not self.active.loses(world)):
             return
@@ -250,6 +252,8 @@ class Cutover:
         planning.look(key, now)
         if self.next is not None or world.node not in world.holders(self.deployment.model):
             return
+        if world.is_outranked(self.deployment.name):
+            return  # until this leader knows it too, and follows, or leads again with a later term
         current = self.active
         if current is None or current.order.version != self.deployment.version or current.loses(world):
             if (found := planning.needed(now, waiting=self._lost)) is not None and self._has_room(

@@ -56,6 +56,10 @@ class World:
                     latest[holding.deployment] = holding.epoch
         return latest
 
+    def is_outranked(self, deployment: str) -> bool:
+        """Whether a member serves a plan of a later leader: none of this one's can be later still."""
+        return self.served.get(deployment, NO_EPOCH).term > self.term
+
     @cached_property
     def leaving(self) -> frozenset[str]:
         """Those that serve until they are not needed any more."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from edgepart.agent.control import ALIVE, FLAPPING, LEAVING, Version
-from edgepart.agent.events import ComputePlan, LeaveAnnounced, LeaveRequested, UndeployRequested
+from edgepart.agent.control import ALIVE, FLAPPING, LEAVING, READY, Holding, Version
+from edgepart.agent.events import ComputePlan, LeaveAnnounced, LeaveRequested, Received, UndeployRequested
 from edgepart.agent.messages import DeployOptions, Epoch
 from edgepart.planner.errors import UsageError
 from tests.simulation.cluster import SimNet, node_id
@@ -165,6 +167,28 @@ def test_the_leader_restarts_with_an_empty_disk_and_still_no_term_is_used_twice(
     net.crash(B)
     net.crash(C)
     net.until(lambda: uses(net, A), 10)
+
+
+def test_a_leader_whose_term_is_outranked_waits_until_it_knows() -> None:
+    """A member serves a plan of a later leader, whom this one has not heard of yet: it does not plan in vain."""
+    net = calm(3, 1)
+    leader = net.core(A).leader
+    member = next(node for node in net.boxes if node != leader)
+    later = Holding("net", Epoch(net.core(leader).election.term + (1 << 30), 1), READY, True)
+    core = net.core(member)
+    report = replace(core.follower.report(core.deployments.versions()), holdings=(later,))
+    before = net.computed
+    net.give(net.boxes[leader], Received(member, report))
+    assert net.computed == before
+    net.run(10)  # its next report says otherwise
+    assert uses(net, A, B, C)
+
+
+def test_a_box_that_is_restarted_at_once_runs() -> None:
+    net = SimNet(1)
+    net.start(A)
+    net.start(A)
+    net.until(lambda: net.core(A).leader == A, 5)
 
 
 def test_a_quick_restart_needs_no_other_plan() -> None:
