@@ -139,6 +139,11 @@ class Draining:
                 effects += _to_all(now, members, self._node)
         return effects
 
+    def remind(self, leader: Member) -> list[Effect]:
+        """A leader that missed what a user said here learns it."""
+        entries = tuple(self.map)
+        return _to_all(Drains(entries), [leader], self._node) if entries else []
+
     def retell(self, members: Members) -> list[Effect]:
         """All of it, should anything have been lost."""
         entries = tuple(self.map)

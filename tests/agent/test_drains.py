@@ -73,6 +73,18 @@ def computing(net: DrainNet, asked: str = A) -> set[str]:
     return net.devices(net.boxes[asked], "net")
 
 
+def test_a_leader_that_missed_a_wish_learns_it() -> None:
+    net = calm(3, 1)
+    asked = next(node for node in net.boxes if node != net.core(node).leader)
+    net.network.lossy = 1.0  # nothing arrives
+    net.wish(asked, C, DRAINED)
+    net.network.lossy = 0.0
+    assert net.states(C) == {IN, DRAINED}
+    net.run(12)  # as often as deployments are told again, twice
+    assert net.states(C) == {DRAINED}
+    assert computing(net) == {A, B}
+
+
 @pytest.mark.parametrize("drained", [A, C])
 @pytest.mark.parametrize("asked", [A, B, C])
 def test_plans_are_made_without_a_drained_box_which_stays_and_comes_back(drained: str, asked: str) -> None:
