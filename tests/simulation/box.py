@@ -31,6 +31,8 @@ class Box:
     """By deployment, the last epoch that was ever active in this life."""
     members: frozenset[str] = frozenset()
     # Faults
+    stalled_since: float = -1e9
+    """When its last stall began."""
     stalled_until: float = 0.0
     waiting: deque[Callable[[], None]] = field(default_factory=deque)
     """What comes while it is stalled."""

@@ -132,6 +132,7 @@ class SimNet:
         box.stalled_until = box.busy_until = 0.0
         box.waiting.clear()
         box.fuse, box.disturbed_at, box.woken_at, box.spins = -1, self.now, -1.0, 0
+        box.planned_at = -1.0
         disk, box.boot = box.disk, f"{box.node}/{box.life}"
         name, version = f"box{int(box.node, 16)}", self.versions.get(box.node, VERSION)
         facts = Facts(box.node, name, box.boot, disk.incarnation, (box.node,), "", version)
@@ -169,6 +170,7 @@ class SimNet:
         if wipe:
             self.note(box, "loses its disk")
             self.invariants.gone(self, [node])
+            self.invariants.wiped(self.now, box.disk)
             box.disk = Disk()
 
     def _off(self, box: Box) -> None:
@@ -206,6 +208,8 @@ class SimNet:
 
     def stall(self, node: str, seconds: float) -> None:
         box = self.boxes[node]
+        if self.now > box.stalled_until:
+            box.stalled_since = self.now
         box.stalled_until = box.disturbed_at = self.now + seconds
         self.note(box, f"stalls {seconds:.1f} s")
         self.at(self.now + seconds, self._resume, box, box.life)

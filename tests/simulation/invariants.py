@@ -9,13 +9,15 @@ from edgepart.agent.bindings import is_variant
 from edgepart.agent.control import IN, Deployment, Standing
 from edgepart.agent.events import LoadPlan
 from edgepart.agent.messages import NO_EPOCH, Epoch
-from tests.simulation.disk import MODEL
+from tests.simulation.disk import MODEL, Disk
 from tests.simulation.trace import Broken, short
 
 if TYPE_CHECKING:
     from tests.simulation.box import Box
     from tests.simulation.cluster import SimNet
 
+UNAWARE_S = 1.0
+"""News of a lost disk may take so long: its box says Hello anew, or is suspect and then dead."""
 GHOST_S = 12.0
 """Nobody who was undisturbed lists a dead process for longer: the longest silence, own lateness, and the time to ask."""
 
@@ -28,6 +30,8 @@ class Invariants:
         """By name, the last entry that a user was told is safe."""
         self._plans: dict[tuple[str, Epoch], LoadPlan] = {}
         self._terms: dict[int, tuple[str, int]] = {}
+        self._wiped: list[tuple[float, Disk]] = []
+        """Disks that were lost, and when."""
 
     # At every moment
 
@@ -65,9 +69,14 @@ class Invariants:
             return
         self.acknowledged[entry.name] = entry
         copies = sum(other.disk.knows(entry) for other in net.boxes.values())
+        copies += sum(disk.knows(entry) for at, disk in self._wiped if is_unaware(box, at, net.now))
         leads = box.core is not None and box.core.leader == box.node
         if leads and copies < min(2, len(box.members)):
             raise Broken(f"{entry.name} is acknowledged with {copies} copies, of {len(box.members)} members")
+
+    def wiped(self, now: float, disk: Disk) -> None:
+        """A disk is lost, and with it what its box said it has, as soon as the leader can know."""
+        self._wiped.append((now, disk))
 
     def gone(self, net: SimNet, nodes: Collection[str]) -> None:
         """Disks are lost, or boxes for good: what only they had is no promise any more (its box was alone when it
@@ -129,6 +138,12 @@ class Invariants:
                 elif not net.boxes[node].disk.knows(entry):
                     faults.append(f"{short(node)} has not kept {entry.name}, which was acknowledged")
         return faults
+
+
+def is_unaware(box: Box, lost_at: float, now: float) -> bool:
+    """Whether a leader cannot know yet of a disk that was lost then: it was just now, or while the leader was stalled."""
+    stalled = box.stalled_since - UNAWARE_S < lost_at <= box.stalled_until
+    return now < (box.stalled_until if stalled else lost_at) + UNAWARE_S
 
 
 def names(nodes: Iterable[str]) -> str:

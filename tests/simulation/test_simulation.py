@@ -11,9 +11,10 @@ from edgepart.agent.deployments import DeploymentMap
 from edgepart.agent.follower import Follower
 from edgepart.agent.messages import NO_EPOCH
 from tests.simulation.__main__ import attempt
+from tests.simulation.box import Box
 from tests.simulation.branch import branch
 from tests.simulation.cluster import SimNet, node_id
-from tests.simulation.invariants import GHOST_S
+from tests.simulation.invariants import GHOST_S, is_unaware
 from tests.simulation.play import play
 from tests.simulation.schedule import LARGE
 from tests.simulation.third import lose_a_third
@@ -32,7 +33,7 @@ def test_small_clusters_survive_anything(agents: int) -> None:
     play_all(range(SEEDS[agents]), agents)
 
 
-SEEDS = {2: 300, 3: 300, 4: 250, 5: 200, 6: 150, 8: 100}
+SEEDS = {2: 450, 3: 450, 4: 400, 5: 350, 6: 250, 8: 200}
 """By agents, how many are played here; `make simulate` plays more."""
 
 
@@ -161,6 +162,16 @@ def test_a_member_that_hears_nobody_evicts_nobody() -> None:
         ]
         net.heal()
         net.until(lambda net=net: not net.settled_faults(), 20)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("lost_at", "now", "unaware"),
+    [(5.0, 5.1, True), (5.0, 20.0, False), (12.0, 14.1, True), (9.9, 14.1, True), (12.0, 20.0, False)],
+)
+def test_a_leader_cannot_know_of_a_disk_that_was_lost_while_it_was_stalled(
+    lost_at: float, now: float, unaware: bool
+) -> None:
+    assert is_unaware(Box(A, stalled_since=10.0, stalled_until=14.0), lost_at, now) == unaware
 
 
 def test_a_third_at_once_is_noticed_by_all_in_little_time_and_few_messages() -> None:
