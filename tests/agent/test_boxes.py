@@ -76,7 +76,7 @@ def test_calls_membership_and_ends_are_kept() -> None:
     assert dict(box.heard)[MEMBERS] == 3.0
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(st.integers(0, 3 * MOST_BOXES), st.lists(st.integers(0, 50).map(str), max_size=40)),

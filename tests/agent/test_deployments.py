@@ -47,7 +47,7 @@ def merged(*parts: list[Deployment]) -> DeploymentMap:
 
 
 @given(maps, maps, maps)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_merging_is_commutative_associative_and_idempotent(
     a: list[Deployment], b: list[Deployment], c: list[Deployment]
 ) -> None:
@@ -58,7 +58,7 @@ def test_merging_is_commutative_associative_and_idempotent(
 
 
 @given(maps)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_file_gives_back_what_was_written(rows: list[Deployment]) -> None:
     before = tuple(merged(rows))
     assert from_json(json.loads(json.dumps(to_json(before)))) == before

@@ -29,7 +29,7 @@ def leader_of(node: str, term: int = 0) -> Election:
 
 
 @given(st.integers(0, MAX_TERM // 2), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_next_term_is_larger_and_its_makers_own(seen: int, one: int, other: int) -> None:
     a, b = next_term(seen, f"{one:016x}"), next_term(seen, f"{other:016x}")
     assert a > seen and term_round(a) == term_round(seen) + 1
@@ -123,7 +123,7 @@ def test_impossible_terms_and_strangers_are_not_believed() -> None:
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 2**40), min_size=2, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_they_knew_before_one_leads_and_no_term_is_led_twice(seed: int, terms: list[int]) -> None:
     rng = random.Random(seed)
     ids = [f"{n:016x}" for n in range(len(terms))]
@@ -187,7 +187,7 @@ HAPPENS = st.one_of(
 
 
 @given(st.sampled_from(NODES), st.lists(HAPPENS, max_size=30))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_remembered_of_claims_decides_as_a_look_at_all_of_them(
     me: str, happens: list[tuple[str, Any]]
 ) -> None:

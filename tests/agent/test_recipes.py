@@ -47,7 +47,7 @@ def stored(region: Region, block: int) -> Array:
     return to_blocked(plain, block) if block else plain
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(cases(), st.booleans())
 def test_a_recipe_gives_the_same_numbers_in_whatever_order_they_are_held(
     case: tuple[Region, int, list[tuple[Region, int]]], whole_too: bool

@@ -375,5 +375,5 @@ class Stories(RuleBasedStateMachine):
         assert not self.running
 
 
-Stories.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+Stories.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
 TestStories = Stories.TestCase

@@ -37,7 +37,7 @@ def mask(region: Region) -> Array:
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(regions(), st.lists(regions(), max_size=5))
 def test_a_recipe_gives_the_piece_exactly_when_it_is_all_there(want: Region, have: list[Region]) -> None:
     slots = {n: Piece("t", region) for n, region in enumerate(have)} | {99: Piece("other", want)}
@@ -77,7 +77,7 @@ def run_numpy(step: Run, program: Program, values: list[Value]) -> list[Array]:
     return [np.full(port.piece.region.shape, total, np.float32) for port in ports]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.randoms(use_true_random=False), st.sampled_from("abc"))
 def test_any_order_of_arrival_gives_the_same_sends_and_holds_nothing_at_the_end(
     rng: random.Random, device: str

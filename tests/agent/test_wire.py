@@ -39,7 +39,7 @@ def joined(frame: wire.Frame) -> bytes:
     return b"".join(wire.encode(frame))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(frames, max_size=3), st.integers(1, 50))
 def test_frames_come_out_as_they_went_in_whatever_the_pieces(sent: list[wire.Frame], piece: int) -> None:
     stream = b"".join(map(joined, sent))
@@ -50,7 +50,7 @@ def test_frames_come_out_as_they_went_in_whatever_the_pieces(sent: list[wire.Fra
     ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200), st.sampled_from([b"", wire.MAGIC, wire.PREFIX.pack(wire.MAGIC, 1, 0, 20, 5)]))
 def test_random_bytes_raise_frame_errors_and_nothing_else(noise: bytes, start: bytes) -> None:
     decoder = wire.Decoder(SMALL)
@@ -61,7 +61,7 @@ def test_random_bytes_raise_frame_errors_and_nothing_else(noise: bytes, start: b
             decoder.feed(b"")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(frames, st.data())
 def test_a_flipped_byte_raises_frame_errors_and_nothing_else(frame: wire.Frame, data: st.DataObject) -> None:
     stream = bytearray(joined(frame))
@@ -207,7 +207,7 @@ def test_unknown_kinds_are_refused() -> None:
         wire.frame_to_message(wire.Frame("Epoch", {"term": 1, "number": 1}), KINDS)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(sorted(KINDS)), st.dictionaries(st.sampled_from([*GOOD, "name", "size"]), plain))
 def test_random_fields_raise_frame_errors_and_nothing_else(kind: str, header: dict[str, Any]) -> None:
     try:
@@ -294,7 +294,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b and type(a) is type(b))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(values, max_size=3))
 def test_sequences_and_maps_travel(sent: list[Any]) -> None:
     assert same(carried(sent), sent)
@@ -336,7 +336,7 @@ def test_values_nested_too_deep_are_refused_on_both_sides() -> None:
         wire.unpack_arrays([meta], None)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["array", "strings", "list", "map", "plain"]), plain, plain) | plain,

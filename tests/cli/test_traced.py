@@ -135,7 +135,7 @@ def the_request(trace: Trace) -> Bar:
 
 
 @given(SEEDS, COUNTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_request_that_goes_as_simulated_took_what_was_predicted(seed: int, count: int) -> None:
     found, cluster = simulated(seed, count)
     trace = read(as_traced(found))
@@ -148,7 +148,7 @@ def test_a_request_that_goes_as_simulated_took_what_was_predicted(seed: int, cou
 
 
 @given(SEEDS, COUNTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_critical_path_is_the_simulators(seed: int, count: int) -> None:
     found, _ = simulated(seed, count)
     trace = read(as_traced(found))
@@ -168,7 +168,7 @@ def test_the_critical_path_is_the_simulators(seed: int, count: int) -> None:
 
 
 @given(SEEDS, COUNTS, st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_of_a_trace_with_holes_whatever_is_there_is_told(seed: int, count: int, holes: int) -> None:
     """A device that died, spans that were forgotten, a plan that nobody saw."""
     found, cluster = simulated(seed, count)
@@ -330,7 +330,7 @@ def check_events(trace: Trace) -> list[dict[str, Any]]:
 
 
 @given(SEEDS, COUNTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_trace_is_a_valid_document_for_perfetto(seed: int, count: int) -> None:
     found, _ = simulated(seed, count)
     trace = read(as_traced(found))

@@ -59,7 +59,7 @@ def wanted(data: st.DataObject, graph: Graph, op: Operator, whole: bool) -> dict
 
 
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_operators_that_are_alike_read_and_compute_the_same(model: str, data: st.DataObject) -> None:
     graph, own, coarse = studied(model).graph, accesses(studied(model).graph), studied(model).coarse
@@ -72,7 +72,7 @@ def test_operators_that_are_alike_read_and_compute_the_same(model: str, data: st
 
 
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_a_piece_that_was_measured_on_another_operator_is_this_ones(model: str, data: st.DataObject) -> None:
     """Every operator of a kind, after one of them was measured."""

@@ -27,7 +27,7 @@ CASES = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(case=CASES)
 def test_shapes_are_those_that_the_runtime_gives(case: Case) -> None:
     results = check_whole(case).results
@@ -42,7 +42,7 @@ def test_shapes_are_those_that_the_runtime_gives(case: Case) -> None:
     assert list(made[: len(right)]) == right
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=st.one_of(CASES, whole.cases(), around.rotary()), data=st.data())
 def test_a_model_that_is_wrong_about_a_shape_is_no_crash(case: Case, data: st.DataObject) -> None:
     """Its operators are whole, or split as far as shapes go."""

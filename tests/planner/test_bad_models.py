@@ -450,7 +450,6 @@ def other(before: Any, draw: Callable[..., Any]) -> Any:
 
 @settings(
     max_examples=120,
-    deadline=None,
     derandomize=True,  # shape inference is native code: what kills it is to be found at leisure, not by chance
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -37,7 +37,7 @@ def every_division(
 
 
 @given(PARTS, SPEEDS, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_stages_are_as_good_as_every_division(
     parts: list[int], speeds: list[int], data: st.DataObject
 ) -> None:
@@ -56,7 +56,7 @@ def test_stages_are_as_good_as_every_division(
 
 
 @given(PARTS, SPEEDS, st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_stages_in_order_are_as_good_as_every_division_in_order(
     parts: list[int], speeds: list[int], data: st.DataObject
 ) -> None:

@@ -25,7 +25,7 @@ from edgepart.planner.region import Array, span
 from tests.planner.random_plans import inputs_of, models, problem_of, rows, strategies_for
 from tests.planner.test_bundles import drawn, studied
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=40, suppress_health_check=list(HealthCheck))
 
 NETWORKS = [("squeezenet", 2), ("resnet50", 4), ("vgg19", 3), ("inception_v1", 4)]
 
@@ -188,7 +188,7 @@ def test_what_is_sent_for_the_most_part_is_not_cut() -> None:
 
 
 @pytest.mark.parametrize("model", ["squeezenet", "inception_v2"])
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_an_outline_with_borders_first_is_a_forecast(model: str, data: st.DataObject) -> None:
     study = studied(model)

@@ -56,7 +56,7 @@ def drawn(data: st.DataObject, study: Study) -> Strategy:
 
 
 @pytest.mark.parametrize("model", MODELS[:2])
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_an_outline_is_a_forecast(model: str, data: st.DataObject) -> None:
     study = studied(model)

@@ -86,7 +86,7 @@ def gathered(chance: Random, count: int, rounds: int) -> Schedule:
 
 
 @given(SEEDS, st.integers(2, 6), CROWDS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_crowd_takes_what_each_alone_would(seed: int, count: int, crowd: int) -> None:
     chance = Random(seed)
     cluster, schedule = a_cluster(chance, count), a_schedule(chance, count)
@@ -97,7 +97,7 @@ def test_a_crowd_takes_what_each_alone_would(seed: int, count: int, crowd: int) 
 
 
 @given(SEEDS, st.integers(8, 24), CROWDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_hubs_with_many_around_them(seed: int, count: int, crowd: int) -> None:
     chance = Random(seed)
     cluster, schedule = a_cluster(chance, count), gathered(chance, count, 2)
@@ -111,7 +111,7 @@ def test_hubs_with_many_around_them(seed: int, count: int, crowd: int) -> None:
 
 
 @given(SEEDS, st.integers(2, 4), st.integers(1, 5), st.integers(1, 3), CROWDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_many_requests_in_crowds(seed: int, devices: int, count: int, flying: int, crowd: int) -> None:
     chance = Random(seed)
     cluster, schedule = a_cluster(chance, devices), a_schedule(chance, devices)

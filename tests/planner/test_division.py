@@ -28,7 +28,7 @@ def test_equal_parts_are_the_floor_and_the_remainder_round_robin(
 
 
 @given(st.integers(1, 300), st.lists(st.floats(0.01, 100), min_size=1, max_size=9), st.integers(1, 5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_parts_are_in_proportion_and_cover(extent: int, shares: list[float], quantum: int) -> None:
     cuts = divide(extent, shares, quantum)
     assert cuts[0][0] == 0 and cuts[-1][1] == extent
@@ -89,7 +89,7 @@ GRAPH = load_graph(residual())
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_choices_compute_everything_that_somebody_reads(data: st.DataObject) -> None:
     coarse = coarsen(GRAPH)
     found = Laying(coarse).lay_out(choices_for(data, ("a", "b", "c"))).layouts

@@ -39,7 +39,7 @@ def plain(study: Study, name: str = "optcnn") -> Strategy:
 
 
 @pytest.mark.parametrize("model", ["squeezenet", "inception_v2"])
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_it_is_never_slower(model: str, data: st.DataObject) -> None:
     study = studied(model)

@@ -47,7 +47,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[Table], list[Edge]]:
     return tables(counts, ends, draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from((0.0, 0.0, 0.2))))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(graphs())
 def test_nothing_costs_less(graph: tuple[list[Table], list[Edge]]) -> None:
     found = minimise(*graph)
@@ -55,7 +55,7 @@ def test_nothing_costs_less(graph: tuple[list[Table], list[Edge]]) -> None:
     assert found.cost == cost_of(*graph, found.choice) == exhaustive(*graph)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(6, 8))
 def test_nothing_costs_less_with_five_values_each(seed: int, count: int) -> None:
     """Against dynamic programming over whole tables, as there are 5 ** 8 choices."""

@@ -112,7 +112,7 @@ def test_every_strategys_plan_is_explained(strategy: str, devices: int) -> None:
     assert "what bounds it is " in why(among, strategy, budget_s=1.0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(st.floats(1e6, 1e9), min_size=2, max_size=5),
     st.floats(1e4, 1e9),

@@ -153,7 +153,7 @@ def test_a_limit_for_a_deployment_counts_like_a_device() -> None:
     assert max(simulation.peak_memory_bytes.values()) <= 5e6
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=6), st.floats(0.5, 3.0))
 def test_shares_by_speed_never_pass_the_room_that_there_is(rooms: list[int], speed: float) -> None:
     graph = load_graph(MODELS["chain"].SerializeToString())

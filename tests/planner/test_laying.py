@@ -34,7 +34,7 @@ def options(coarse: Coarse, layer: Layer, shares: tuple[tuple[str, float], ...])
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_candidates_after_one_another_are_laid_out_as_each_alone(data: st.DataObject) -> None:
     coarse = COARSE[data.draw(st.sampled_from(sorted(COARSE)))]

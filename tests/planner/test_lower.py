@@ -28,9 +28,7 @@ from edgepart.planner.region import Array, Region, span
 from edgepart.planner.stages import NoCost
 from tests.planner.random_plans import NAMES, inputs_of, models, problem_of, rows, strategies_for
 
-QUICK = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 class Slow(NoCost):

@@ -234,7 +234,7 @@ def test_every_truncation_is_refused_or_loads_something_whole() -> None:
     assert refused > len(data) // 7 - 3
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4))
 def test_mutations_raise_nothing_but_our_errors(changes: list[tuple[int, int]]) -> None:
     data = bytearray(small().SerializeToString())

@@ -23,9 +23,7 @@ from edgepart.planner.stages import At, NoCost, seconds_of
 from tests.planner.random_plans import NAMES, models, problem_of, rows, strategies_for
 from tests.planner.test_lower import Slow, chain_model
 
-QUICK = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.planner.test_bundles import drawn, studied
 
 
 @pytest.mark.parametrize("model", ["squeezenet", "shufflenet"])
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_an_outline_is_what_is_simulated_of_the_plan(model: str, data: st.DataObject) -> None:
     study = studied(model)

@@ -67,7 +67,7 @@ def test_every_axis_of_small_models_can_be_forced(name: str, axis: str | None) -
     assert_same(study, MODELS[name], plan)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_choices_with_reduced_axes_give_the_same_answer(data: st.DataObject) -> None:
     model = MODELS[data.draw(st.sampled_from(sorted(MODELS)))]

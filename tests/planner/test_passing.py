@@ -62,7 +62,7 @@ def test_the_shape_is_what_theory_says(count: int, link: Link, height: int, shap
 
 
 @pytest.mark.parametrize("model", ["squeezenet", "inception_v2"])
-@settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_it_is_never_slower(model: str, data: st.DataObject) -> None:
     study = studied(model)

@@ -58,7 +58,7 @@ def priced(model: str) -> tuple[Study, Pricer, Priced]:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_what_is_priced_is_what_lowering_moves(model: str, seed: int) -> None:
     asked, made, problem = priced(model)
@@ -96,7 +96,7 @@ def is_shared(choice: Choice) -> bool:
 
 
 @pytest.mark.parametrize("model", ["residual", "mlp", "quantised"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_layer_takes_as_long_as_its_slowest_device(model: str, seed: int) -> None:
     asked, made, problem = priced(model)

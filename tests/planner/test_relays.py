@@ -28,7 +28,7 @@ from edgepart.planner.simulate import simulate
 from tests.planner.random_plans import inputs_of, models, problem_of, strategies_for
 from tests.planner.small_models import model, random
 
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=60, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -63,7 +63,7 @@ def plan(graph: Graph) -> Plan:
 
 
 @given(models(), st.sampled_from(GROUPS), st.sampled_from(list(Sync)), st.integers(0, 9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_replica_answers_what_one_session_does(
     model: object, groups: tuple[tuple[str, ...], ...], sync: Sync, seed: int
 ) -> None:
@@ -194,7 +194,7 @@ def some_replicas(chance: Random, devices: int) -> tuple[Schedule, list[Schedule
 
 
 @given(SEEDS, st.integers(2, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_was_put_together_is_taken_apart_again(seed: int, devices: int) -> None:
     chance = Random(seed)
     whole, made = some_replicas(chance, devices)
@@ -205,7 +205,7 @@ def test_what_was_put_together_is_taken_apart_again(seed: int, devices: int) -> 
 
 
 @given(SEEDS, st.integers(2, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_one_request_takes_what_its_replica_takes_alone(seed: int, devices: int) -> None:
     chance = Random(seed)
     cluster = a_cluster(chance, devices)
@@ -218,7 +218,7 @@ def test_one_request_takes_what_its_replica_takes_alone(seed: int, devices: int)
 
 
 @given(SEEDS, st.integers(2, 4), st.integers(1, 6), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_many_requests_are_dealt_out_as_the_plain_twin_does(
     seed: int, devices: int, count: int, flying: int
 ) -> None:
@@ -233,7 +233,7 @@ def test_many_requests_are_dealt_out_as_the_plain_twin_does(
 
 
 @given(SEEDS, st.integers(2, 5), st.integers(1, 6), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_more_are_answered_than_the_replicas_could_at_best(
     seed: int, devices: int, count: int, flying: int
 ) -> None:

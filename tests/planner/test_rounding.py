@@ -74,7 +74,7 @@ def rounding(kind: str) -> Study:
 
 
 @pytest.mark.parametrize("kind", [FLOAT16, INT8])
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_whoever_predicts_knows_what_travels(kind: str, data: st.DataObject) -> None:
     study = rounding(kind)

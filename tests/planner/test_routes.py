@@ -37,7 +37,7 @@ def assert_is_route(found: Route, source: str, targets: list[str]) -> None:
         assert {chunk for name, chunk in came if name == target} == set(range(found.chunks))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_every_chunk_comes_to_every_target_once(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 8))

@@ -66,7 +66,7 @@ spans_ = [
 ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.tuples(*spans_).map(Region), st.sampled_from([9, 10, 17]))
 def test_a_crop_is_cut_inside_the_segment(region: Region, opset: int) -> None:
     """Relu reads a part of what Neg, in the same segment, makes whole; parts with several intervals too."""

@@ -34,7 +34,7 @@ def ordered(draw: st.DrawFn, graph: Graph) -> Strategy:
     return replace(strategy, order=ranks)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(models(), st.data())
 def test_any_order_gives_the_same_answer(model: onnx.ModelProto, data: st.DataObject) -> None:
     data_bytes = model.SerializeToString()

@@ -24,7 +24,7 @@ COUNTS = st.integers(2, 5)
 
 
 @given(SEEDS, COUNTS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_one_request_takes_what_the_plain_twin_says(seed: int, count: int) -> None:
     chance = Random(seed)
     cluster, schedule = a_cluster(chance, count), a_schedule(chance, count)
@@ -36,7 +36,7 @@ def test_one_request_takes_what_the_plain_twin_says(seed: int, count: int) -> No
 
 
 @given(SEEDS, st.integers(2, 4), st.integers(1, 5), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_many_requests_take_what_the_plain_twin_says(
     seed: int, devices: int, count: int, flying: int
 ) -> None:
@@ -49,7 +49,7 @@ def test_many_requests_take_what_the_plain_twin_says(
 
 
 @given(SEEDS, COUNTS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_nothing_is_faster_than_its_longest_way_or_its_busiest_part(seed: int, count: int) -> None:
     chance = Random(seed)
     cluster, schedule = a_cluster(chance, count), a_schedule(chance, count)
@@ -64,7 +64,7 @@ def test_nothing_is_faster_than_its_longest_way_or_its_busiest_part(seed: int, c
 
 
 @given(SEEDS, COUNTS, st.integers(1, 4), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_many_requests_need_the_busiest_part_as_often(
     seed: int, count: int, requests: int, flying: int
 ) -> None:
@@ -79,7 +79,7 @@ def test_many_requests_need_the_busiest_part_as_often(
 
 
 @given(SEEDS, COUNTS, st.floats(1, 20), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_more_bandwidth_makes_no_star_or_chain_slower(
     seed: int, count: int, times: float, chain: bool
 ) -> None:

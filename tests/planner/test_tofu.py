@@ -255,7 +255,7 @@ FULL = Region.full((3, 24, 17))
     st.lists(st.floats(0.1, 10), min_size=2, max_size=9),
     st.lists(st.sampled_from([axis.name for axis in AXES]), min_size=4, max_size=4),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_halves_of_halves_are_the_whole_and_each_level_refines_the_last(
     shares: list[float], axes: list[str]
 ) -> None:

@@ -175,7 +175,7 @@ def test_what_is_no_tls_is_closed(scene: Scene, data: bytes) -> None:
     scene.is_well()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.binary(min_size=1, max_size=3000), min_size=1, max_size=4))
 def test_random_bytes_to_the_agents_port_in_tls_and_in_the_clear(scene: Scene, pieces: list[bytes]) -> None:
     with socket.create_connection(scene.listen, BOUND_S) as connection:
@@ -266,7 +266,7 @@ def test_a_hundred_connections_that_say_nothing(scene: Scene) -> None:
 # HTTP: what is no request
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.binary(min_size=1, max_size=4000))
 def test_random_bytes_to_the_http_port(scene: Scene, data: bytes) -> None:
     answer = say(scene.http, data)

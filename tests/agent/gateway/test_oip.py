@@ -54,7 +54,7 @@ def one(data: Any, datatype: str = "FP32", shape: Any = (2,), **more: Any) -> by
 
 
 @given(tensors())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_binary_there_and_back(tensor: tuple[str, Array]) -> None:
     datatype, array = tensor
     body, head = binary_request(datatype, array)
@@ -71,7 +71,7 @@ def test_binary_there_and_back(tensor: tuple[str, Array]) -> None:
 
 
 @given(tensors())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_json_there_and_back(tensor: tuple[str, Array]) -> None:
     datatype, array = tensor
     request = oip.InferRequest(None, {}, None, binary_output=False, timeout_s=None)
@@ -89,7 +89,7 @@ def test_json_there_and_back(tensor: tuple[str, Array]) -> None:
 
 
 @given(tensors())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_nested_data_is_as_good_as_flat(tensor: tuple[str, Array]) -> None:
     datatype, array = tensor
     if datatype in BINARY_ONLY or array.ndim == 0 or 0 in array.shape[:-1]:
@@ -106,7 +106,7 @@ def test_nested_data_is_as_good_as_flat(tensor: tuple[str, Array]) -> None:
 @example(b"[]", None)
 @example(b"\xff\xfe", None)
 @example(b'{"inputs": [{}]}', 3)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_random_bytes_are_refused_and_nothing_else(body: bytes, head: int | None) -> None:
     with pytest.raises(RequestError):
         oip.read_request(body, head)
@@ -130,7 +130,7 @@ values = st.recursive(
     values,
     values,
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_json_is_read_or_refused(entry: Any, outputs: Any, parameters: Any) -> None:
     document = {"inputs": [entry], "outputs": outputs, "parameters": parameters}
     try:

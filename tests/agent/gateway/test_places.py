@@ -16,7 +16,7 @@ from edgepart.planner.errors import Unavailable
 steps = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=300)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps, st.integers(8, 40))
 def test_nobody_takes_all_and_nobody_is_shut_out_by_others(moves: list[tuple[str, bool]], total: int) -> None:
     places, there = Places(total), Counter[str]()
@@ -69,7 +69,7 @@ def test_when_to_come_again_follows_from_how_fast_places_become_free() -> None:
     assert 5.0 < places.retry_after_s < 10.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from("aaaaaaab"), min_size=2, max_size=60), st.integers(1, 4))
 def test_each_of_two_clients_has_a_turn_as_long_as_it_waits(comers: list[str], at_once: int) -> None:
     async def run() -> list[str]:

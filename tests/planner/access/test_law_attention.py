@@ -15,7 +15,7 @@ from tests.planner.access.node_cases import node_cases
 
 OPERATORS = frozenset({"Attention", "FlexAttention"})
 
-FEW = settings(max_examples=4, deadline=None)
+FEW = settings(max_examples=4)
 HALF = np.float16
 
 
@@ -73,7 +73,7 @@ def _mask(kind: str, draw: st.DrawFn, full: tuple[int, ...], dtype: Any) -> Arra
     return _truths(*shape) if kind == "bool" else floats(*shape, seed=5).astype(dtype)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=cases(), data=st.data())
 def test_any_attention(case: Case, data: st.DataObject) -> None:
     check_any_region(declared(case), data, tries=2)
@@ -92,7 +92,7 @@ def test_the_cases_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-@settings(max_examples=1, deadline=None)
+@settings(max_examples=1)
 @given(data=st.data())
 def test_a_case_of_onnx(name: str, data: st.DataObject) -> None:
     check_any_region(declared(CASES[name]), data, tries=2)

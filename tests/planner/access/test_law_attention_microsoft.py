@@ -14,7 +14,7 @@ from tests.planner.access.law import Case, check_any_region, check_whole, declar
 
 OPERATORS = frozenset({"Attention", "GroupQueryAttention", "MultiHeadAttention", "QAttention"})
 
-SOME = settings(max_examples=30, deadline=None)
+SOME = settings(max_examples=30)
 
 
 def _case(op_type: str, inputs: list[Array | None], attributes: dict[str, Any], outputs: int = 1) -> Case:

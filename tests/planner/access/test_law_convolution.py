@@ -28,7 +28,7 @@ OPERATORS = frozenset(
         "QLinearConv",
     ]
 )
-EXAMPLES = settings(max_examples=25, deadline=None)
+EXAMPLES = settings(max_examples=25)
 
 
 @dataclass
@@ -117,7 +117,7 @@ def test_average_pool(geometry: Geometry, include: int, version: int, data: st.D
     check_any_region(declared(Case("AveragePool", [x], attributes, version=version)), data)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(geometries(dilated=False), st.integers(1, 2), st.data())
 def test_lp_pool(geometry: Geometry, p: int, data: st.DataObject) -> None:
     attributes = {**geometry.attributes, "kernel_shape": geometry.kernel, "p": p}
@@ -152,7 +152,7 @@ CORNERS = [
 
 
 @pytest.mark.parametrize("number", range(len(CORNERS)), ids=lambda n: f"{CORNERS[n].op_type}-{n}")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_corners(number: int, data: st.DataObject) -> None:
     """Dilation with stride, uneven pads, one element, and what the drawn windows leave as it is."""
@@ -160,7 +160,7 @@ def test_corners(number: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_global_pool(op_type: str, data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from([(2, 3, 5), (2, 3, 4, 5), (1, 4, 2, 3, 2)]))
@@ -173,7 +173,7 @@ def _bytes(seed: int, *shape: int, signed: bool = False) -> Any:
     return np.random.default_rng(seed).integers(low, high, shape).astype(kind)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(geometries(), st.data())
 def test_qlinear_conv(geometry: Geometry, data: st.DataObject) -> None:
     assume(len(geometry.kernel) < 3)
@@ -206,7 +206,7 @@ def test_qlinear_conv(geometry: Geometry, data: st.DataObject) -> None:
     check_any_region(declared(case), data)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(geometries(), st.data())
 def test_conv_integer(geometry: Geometry, data: st.DataObject) -> None:
     assume(len(geometry.kernel) < 3)
@@ -215,7 +215,7 @@ def test_conv_integer(geometry: Geometry, data: st.DataObject) -> None:
     check_any_region(declared(case), data)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(geometries(), st.data())
 def test_fused_conv(geometry: Geometry, data: st.DataObject) -> None:
     assume(len(geometry.kernel) == 2)

@@ -48,7 +48,7 @@ def einsums(draw: st.DrawFn) -> Case:
     return Case("Einsum", inputs, {"equation": text}, version=draw(st.sampled_from([12, 17])))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(einsums(), st.data())
 def test_drawn_equations(case: Case, data: st.DataObject) -> None:
     check_any_region(declared(case), data)
@@ -68,14 +68,14 @@ def test_drawn_equations(case: Case, data: st.DataObject) -> None:
         ("ab,bc,cd", [(2, 3), (3, 4), (4, 5)]),
     ],
 )
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_equations(text: str, shapes: list[tuple[int, ...]], data: st.DataObject) -> None:
     inputs = [floats(*shape, seed=n) for n, shape in enumerate(shapes)]
     check_any_region(declared(Case("Einsum", inputs, {"equation": text})), data)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_integers_are_summed_exactly(data: st.DataObject) -> None:
     def whole(*shape: int) -> Array:
@@ -84,7 +84,7 @@ def test_integers_are_summed_exactly(data: st.DataObject) -> None:
     check_any_region(declared(Case("Einsum", [whole(3, 4), whole(4, 5)], {"equation": "ij,jk"})), data)
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(data: st.DataObject) -> None:
     """Those in bfloat16 left out: the runtime has no kernel for them."""

@@ -16,8 +16,8 @@ from edgepart.planner.graph import Tensor
 from edgepart.planner.region import Array, Region, span
 from tests.planner.access.law import Case, check_any_region, check_law, check_whole, declared, floats, ints
 
-FEW = settings(max_examples=3, deadline=None)
-SOME = settings(max_examples=10, deadline=None)
+FEW = settings(max_examples=3)
+SOME = settings(max_examples=10)
 
 SHAPE = (2, 3, 4, 5)
 
@@ -288,7 +288,7 @@ MIXED: list[Case] = [
 
 
 @pytest.mark.parametrize("number", range(len(MIXED)), ids=lambda n: f"{MIXED[n].op_type}-{n}")
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_mixed(number: int, data: st.DataObject) -> None:
     check_any_region(declared(MIXED[number]), data)

@@ -29,7 +29,7 @@ def _case(op_type: str, table: Array, attributes: dict[str, Any], outputs: int =
     return Case(op_type, [table], attributes, version=version, domain="ai.onnx.ml", outputs=outputs, opset=17)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_linear_regressor(data: st.DataObject) -> None:
     targets = data.draw(st.integers(1, 4), "targets")
@@ -77,7 +77,7 @@ CLASSIFIERS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(CLASSIFIERS)), ids=lambda n: f"{CLASSIFIERS[n][0]}-{n}")
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_classifiers(number: int, data: st.DataObject) -> None:
     op_type, attributes = CLASSIFIERS[number]
@@ -90,7 +90,7 @@ def test_classifiers(number: int, data: st.DataObject) -> None:
     check_any_region(checked, data, tries=5)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_tree_classifier_of_doubles(data: st.DataObject) -> None:
     attributes = {
@@ -109,7 +109,7 @@ def test_tree_classifier_of_doubles(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("after", ["NONE", "LOGISTIC"])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_svm_regressor(after: str, data: st.DataObject) -> None:
     # All positive: a sum that nearly cancels is not the same to the last bits in every order.

@@ -90,7 +90,7 @@ CASES: list[tuple[Case, list[str]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n][0].op_type}-{n}")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_case(number: int, data: st.DataObject) -> None:
     case, axes = CASES[number]
@@ -99,7 +99,7 @@ def test_case(number: int, data: st.DataObject) -> None:
     check_any_region(checked, data)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(data: st.DataObject) -> None:
     cases = [case for op_type in sorted(OPERATORS) for case in node_cases(op_type, "ai.onnx.ml").values()]

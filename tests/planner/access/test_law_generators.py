@@ -38,14 +38,14 @@ CASES = [
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n].op_type}-{n}")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_case(number: int, data: st.DataObject) -> None:
     check_any_region(declared(CASES[number]), data)
 
 
 @pytest.mark.parametrize("op_type", ["Range", "ConstantOfShape"])
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(op_type: str, data: st.DataObject) -> None:
     cases = node_cases(op_type)

@@ -36,13 +36,13 @@ CASES = [
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n].op_type}-{n}")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_case(number: int, data: st.DataObject) -> None:
     check_any_region(declared(CASES[number]), data)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 7), st.integers(1, 7)), min_size=1, max_size=3), st.data())
 def test_any_frame(extents: list[tuple[int, int]], data: st.DataObject) -> None:
     before, after = zip(*extents, strict=True)
@@ -50,7 +50,7 @@ def test_any_frame(extents: list[tuple[int, int]], data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("op_type", ["AffineGrid", "CenterCropPad", "Col2Im"])
-@settings(max_examples=1, deadline=None)
+@settings(max_examples=1)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(op_type: str, data: st.DataObject) -> None:
     for case in node_cases(op_type).values():

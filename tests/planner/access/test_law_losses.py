@@ -26,7 +26,7 @@ CLASSES = 5
 
 @pytest.mark.parametrize("reduction", ["none", "sum", "mean", None])
 @pytest.mark.parametrize("op_type", sorted(OPERATORS))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_losses(op_type: str, reduction: str | None, data: st.DataObject) -> None:
     places = data.draw(st.sampled_from([(), (3,), (4, 3), (1, 4, 3)]), "places")
@@ -63,7 +63,7 @@ def test_log_probabilities_beside_one_loss() -> None:
 
 
 @pytest.mark.parametrize("op_type", sorted(OPERATORS))
-@settings(max_examples=1, deadline=None)
+@settings(max_examples=1)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(op_type: str, data: st.DataObject) -> None:
     cases = node_cases(op_type)

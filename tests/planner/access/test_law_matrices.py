@@ -52,13 +52,13 @@ CASES = [
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n].op_type}-{n}")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_case(number: int, data: st.DataObject) -> None:
     check_any_region(declared(CASES[number]), data)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(-7, 7), st.booleans(), st.booleans(), st.data())
 def test_every_diagonal(k: int, upper: bool, known: bool, data: st.DataObject) -> None:
     shape = data.draw(st.sampled_from([(4, 5), (2, 5, 3), (1, 6), (6, 1)]), "shape")
@@ -69,7 +69,7 @@ def test_every_diagonal(k: int, upper: bool, known: bool, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("op_type", ["Det", "EyeLike", "Trilu"])
-@settings(max_examples=1, deadline=None)
+@settings(max_examples=1)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(op_type: str, data: st.DataObject) -> None:
     for name, case in node_cases(op_type).items():

@@ -31,7 +31,7 @@ OPERATORS = frozenset(
         "RMSNormalization",
     ]
 )
-EXAMPLES = settings(max_examples=10, deadline=None)
+EXAMPLES = settings(max_examples=10)
 SHAPES = st.sampled_from([(2, 4, 5), (2, 3, 4, 5), (1, 6, 7, 1), (1, 2, 3, 4, 2)])
 KINDS = st.sampled_from([np.float32, np.float32, np.float64, np.float16])
 
@@ -64,7 +64,7 @@ def test_group_norm(groups: tuple[int, int], version: int, data: st.DataObject) 
     check_any_region(declared(case), data, tries=2)
 
 
-@settings(max_examples=16, deadline=None)
+@settings(max_examples=16)
 @given(SHAPES, KINDS, st.data())
 def test_layer_norm(shape: tuple[int, ...], kind: Any, data: st.DataObject) -> None:
     axis = data.draw(st.integers(-len(shape), len(shape) - 1), "axis")
@@ -81,7 +81,7 @@ def test_layer_norm(shape: tuple[int, ...], kind: Any, data: st.DataObject) -> N
     check_any_region(declared(Case("LayerNormalization", inputs, attributes)), data, tries=2)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(SHAPES, KINDS, st.data())
 def test_rms_norm(shape: tuple[int, ...], kind: Any, data: st.DataObject) -> None:
     axis = data.draw(st.integers(-len(shape), len(shape) - 1), "axis")
@@ -120,7 +120,7 @@ def test_mean_variance_norm(version: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("op_type", sorted(OPERATORS))
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(op_type: str, data: st.DataObject) -> None:
     """All but those that give the statistics of everything, which are opaque."""
@@ -135,7 +135,7 @@ def _takes_all(case: Case) -> bool:
     return case.outputs > 1 and case.attributes.get("axis", -1) in (0, -x.ndim)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_statistics_are_outputs_of_their_own(data: st.DataObject) -> None:
     case = Case("LayerNormalization", [floats(2, 3, 4, 5), floats(4, 5)], {"axis": 2}, outputs=3)

@@ -89,7 +89,7 @@ CASES: list[Case] = [
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n].op_type}-{n}")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_case(number: int, data: st.DataObject) -> None:
     check_any_region(declared(CASES[number]), data)
@@ -108,7 +108,7 @@ def factors(draw: st.DrawFn, total: int) -> list[int]:
     return shape or [1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.sampled_from([12, 24, 30, 36, 48]), st.data())
 def test_reshape(total: int, data: st.DataObject) -> None:
     before, after = data.draw(factors(total), "before"), data.draw(factors(total), "after")
@@ -116,7 +116,7 @@ def test_reshape(total: int, data: st.DataObject) -> None:
     check_any_region(declared(Case("Reshape", [floats(*before), ints(*after)], constants=constants)), data)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_slice(data: st.DataObject) -> None:
     bounds: list[tuple[int, int, int, int]] = []
@@ -130,7 +130,7 @@ def test_slice(data: st.DataObject) -> None:
     check_any_region(declared(_slice(*bounds)), data)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_pad(data: st.DataObject) -> None:
     begins = [data.draw(st.integers(-1, 3)) for _ in SHAPE]
@@ -189,7 +189,7 @@ def resizes(draw: st.DrawFn) -> Case:
     return Case("Resize", [x, none, given_scales], attributes, version=version, constants=frozenset({2}))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(resizes(), st.data())
 def test_resize(case: Case, data: st.DataObject) -> None:
     check_any_region(declared(case), data)
@@ -205,7 +205,7 @@ RESIZED: list[tuple[dict[str, Any], tuple[float, ...]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(RESIZED)))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_resize_with_rare_attributes(number: int, data: st.DataObject) -> None:
     attributes, scales = RESIZED[number]
@@ -213,7 +213,7 @@ def test_resize_with_rare_attributes(number: int, data: st.DataObject) -> None:
     check_any_region(declared(Case("Resize", inputs, attributes, version=19, constants=frozenset({2}))), data)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.sampled_from(["not_larger", "not_smaller"]), st.data())
 def test_resize_that_keeps_proportions(policy: str, data: st.DataObject) -> None:
     attributes = {"mode": "linear", "keep_aspect_ratio_policy": policy, "axes": [2, 3]}
@@ -236,7 +236,7 @@ def test_rows_of_an_upsampling_read_the_rows_they_come_from() -> None:
     assert {axis.name for axis in access.axes()} >= {"height", "width", "channel"}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.data())
 def test_an_empty_region_reads_nothing(data: st.DataObject) -> None:
     checked = declared(Case("Transpose", [floats(3, 4)]))

@@ -14,8 +14,8 @@ from edgepart.planner.region import Array, Region, span
 from tests.planner.access.law import Case, check_any_region, check_whole, declared, floats
 
 MICROSOFT = "com.microsoft"
-EXAMPLES = settings(max_examples=10, deadline=None)
-FEW = settings(max_examples=5, deadline=None)
+EXAMPLES = settings(max_examples=10)
+FEW = settings(max_examples=5)
 
 OPERATORS = frozenset(
     [
@@ -309,7 +309,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("number", range(len(OTHERS)), ids=lambda n: f"{OTHERS[n].op_type}-{n}")
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_others(number: int, data: st.DataObject) -> None:
     check_any_region(declared(OTHERS[number]), data)

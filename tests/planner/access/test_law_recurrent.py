@@ -83,7 +83,7 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize("number", range(len(NETWORKS)), ids=lambda n: f"{NETWORKS[n].op_type}-{n}")
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_network(number: int, data: st.DataObject) -> None:
     checked = declared(NETWORKS[number])
@@ -94,7 +94,7 @@ def test_network(number: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("op_type", GATES)
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_the_batch_may_come_first(op_type: str, data: st.DataObject) -> None:
     """ONNX Runtime has no such kernel."""
@@ -174,7 +174,7 @@ def _quantised(ways: str) -> Case:
     return Case("DynamicQuantizeLSTM", inputs, said, 1, "com.microsoft", weights, outputs=3, opset=17)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_directions_of_a_quantised_network(data: st.DataObject) -> None:
     checked = declared(_quantised("bidirectional"))
@@ -223,7 +223,7 @@ def test_shapes_are_not_guessed_where_attributes_change_them() -> None:
 
 @pytest.mark.parametrize("version", [10, 28])
 @pytest.mark.parametrize("time", [0, 1])
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_reverse_sequence(version: int, time: int, data: st.DataObject) -> None:
     lens = np.asarray([2, 4, 1, 3], np.int64)
@@ -265,7 +265,7 @@ ATTENTIONS = [
 
 @pytest.mark.parametrize("case", ATTENTIONS, ids=lambda case: str(case.attributes["update_rule"]))
 @pytest.mark.parametrize("domain", ["", "com.microsoft"])
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_linear_attention(domain: str, case: Case, data: st.DataObject) -> None:
     """ONNX's own is run by the reference; ONNX Runtime's is the same."""
@@ -313,7 +313,7 @@ CAUSAL = [
 
 
 @pytest.mark.parametrize("number", range(len(CAUSAL)))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_causal_convolution(number: int, data: st.DataObject) -> None:
     check_any_region(declared(CAUSAL[number]), data, tries=4)
@@ -328,7 +328,7 @@ def test_a_part_of_the_length_reads_no_more_than_its_past() -> None:
 
 
 @pytest.mark.parametrize("op_type", [*GATES, "CausalConvWithState", "LinearAttention", "ReverseSequence"])
-@settings(max_examples=1, deadline=None)
+@settings(max_examples=1)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(op_type: str, data: st.DataObject) -> None:
     """Those that put the batch first, and those of opsets to come, by the reference."""

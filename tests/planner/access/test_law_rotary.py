@@ -24,8 +24,8 @@ OPERATORS = frozenset(
     ]
 )
 
-FEW = settings(max_examples=4, deadline=None)
-SOME = settings(max_examples=25, deadline=None)
+FEW = settings(max_examples=4)
+SOME = settings(max_examples=25)
 
 
 def _microsoft(
@@ -134,7 +134,7 @@ def test_norms_and_gates(number: int, data: st.DataObject) -> None:
     check_any_region(declared(NORMS[number]), data)
 
 
-@settings(max_examples=1, deadline=None)
+@settings(max_examples=1)
 @given(data=st.data())
 def test_the_cases_of_onnx(data: st.DataObject) -> None:
     cases = node_cases("RotaryEmbedding")

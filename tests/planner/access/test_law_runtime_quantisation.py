@@ -12,7 +12,7 @@ from tests.planner.access.law import Case, check_any_region, declared, floats
 
 OPERATORS = {"QuantizeLinear", "DequantizeLinear"}
 
-SOME = settings(max_examples=5, deadline=None)
+SOME = settings(max_examples=5)
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16])

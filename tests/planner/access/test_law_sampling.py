@@ -31,7 +31,7 @@ OPERATORS = frozenset({"DeformConv", "GridSample", "MaxPool", "MaxRoiPool", "Max
 ROIS = np.asarray([[0, 0, 5, 4], [1, 2, 6, 7], [3, 1, 4, 6], [0, 3, 7, 7], [2, 2, 3, 3]], np.float32)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_grid_sample(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from([16, 20, 22]), "version")
@@ -49,7 +49,7 @@ def test_grid_sample(data: st.DataObject) -> None:
     )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_roi_align(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from([10, 16]), "version")
@@ -68,7 +68,7 @@ def test_roi_align(data: st.DataObject) -> None:
     check_any_region(declared(Case("RoiAlign", inputs, attributes, version=version)), data)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_max_roi_pool(data: st.DataObject) -> None:
     rois = np.hstack([np.asarray([[0], [1], [1], [0], [1]], np.float32), ROIS])
@@ -76,7 +76,7 @@ def test_max_roi_pool(data: st.DataObject) -> None:
     check_any_region(declared(Case("MaxRoiPool", [floats(2, 3, 8, 8), rois], attributes)), data)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_deform_conv(data: st.DataObject) -> None:
     groups, parts = data.draw(st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (4, 1)]), "groups")
@@ -137,7 +137,7 @@ POOLED: list[tuple[tuple[int, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(POOLED)))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_indices_of_maxima(number: int, data: st.DataObject) -> None:
     shape, attributes = POOLED[number]
@@ -164,7 +164,7 @@ def _indices() -> Array:
 
 
 @pytest.mark.parametrize("stated", [False, True])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_max_unpool(stated: bool, data: st.DataObject) -> None:
     inputs = [floats(2, 3, 2, 3), _indices(), *([ints(2, 3, 4, 6)] if stated else [])]
@@ -205,7 +205,7 @@ def test_indices_that_point_anywhere(indices: Array, constants: frozenset[int]) 
 
 
 @pytest.mark.parametrize("op_type", sorted(OPERATORS - {"MaxRoiPool"}))
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(op_type: str, data: st.DataObject) -> None:
     cases = node_cases(op_type)

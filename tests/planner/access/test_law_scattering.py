@@ -42,7 +42,7 @@ def _names(access_axes: tuple[Axis, ...]) -> list[int]:
 @pytest.mark.parametrize(
     ("op_type", "version"), [("Scatter", 9), ("ScatterElements", 11), ("ScatterElements", 18)]
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_elements(op_type: str, version: int, data: st.DataObject) -> None:
     shape = (4, 5, 6)
@@ -66,7 +66,7 @@ def test_elements(op_type: str, version: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_slices_at_places_known_at_run_time(reduction: str, data: st.DataObject) -> None:
     shape = (3, 4, 5)
@@ -95,7 +95,7 @@ KNOWN: list[tuple[Array, list[int]]] = [
 
 @pytest.mark.parametrize("number", range(len(KNOWN)))
 @pytest.mark.parametrize("reduction", ["none", "add"])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_slices_at_known_places(reduction: str, number: int, data: st.DataObject) -> None:
     indices, axes = KNOWN[number]
@@ -134,14 +134,14 @@ GATHERED: list[Case] = [
 
 
 @pytest.mark.parametrize("number", range(len(GATHERED)), ids=lambda n: f"{GATHERED[n].op_type}-{n}")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_gathered(number: int, data: st.DataObject) -> None:
     check_any_region(declared(GATHERED[number]), data)
 
 
 @pytest.mark.parametrize("op_type", sorted(OPERATORS))
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(op_type: str, data: st.DataObject) -> None:
     cases = node_cases(op_type)

@@ -45,7 +45,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda n: f"{CASES[n].op_type}-{n}")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_case(number: int, data: st.DataObject) -> None:
     checked = declared(CASES[number])
@@ -54,7 +54,7 @@ def test_case(number: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("op_type", ["RegexFullMatch", "StringConcat", "TfIdfVectorizer"])
-@settings(max_examples=1, deadline=None)
+@settings(max_examples=1)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(op_type: str, data: st.DataObject) -> None:
     for name, case in node_cases(op_type).items():

@@ -60,7 +60,7 @@ def _case(attributes: dict[str, Any], version: int = 1, kind: Any = np.float32) 
 
 
 @pytest.mark.parametrize("how", ["SUM", "AVERAGE", "MIN", "MAX"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(data=st.data())
 def test_regressor(how: str, data: st.DataObject) -> None:
     attributes = {**STUMPS, "n_targets": TARGETS, "aggregate_function": how}
@@ -75,7 +75,7 @@ def test_regressor(how: str, data: st.DataObject) -> None:
     check_any_region(checked, data)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_regressor_of_doubles(data: st.DataObject) -> None:
     attributes = {
@@ -133,7 +133,7 @@ ENSEMBLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(("how", "reducer"), [(0, "mean"), (1, "sum"), (2, None), (3, None)])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(data=st.data())
 def test_ensemble(how: int, reducer: str | None, data: st.DataObject) -> None:
     table = floats(6, 3)
@@ -144,7 +144,7 @@ def test_ensemble(how: int, reducer: str | None, data: st.DataObject) -> None:
     check_any_region(checked, data)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_cases_of_the_onnx_project(data: st.DataObject) -> None:
     cases = node_cases("TreeEnsemble", "ai.onnx.ml")

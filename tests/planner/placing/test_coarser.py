@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.planner.errors import InternalError
@@ -41,7 +41,6 @@ def test_groups_that_are_none_are_refused(groups: list[tuple[int, ...]], said: s
         coarsened(CHAIN, groups)
 
 
-@settings(deadline=None)
 @given(workloads(8, 3, groups=True), st.integers(1, 8), st.data())
 def test_what_happens_to_groups_can_happen_to_their_tasks(
     workload: Workload, most: int, data: st.DataObject
@@ -95,7 +94,6 @@ def test_pieces_add_up_to_the_whole(workload: Workload, data: st.DataObject) -> 
     check(workload, Found(whole.placement, whole.makespan_s, whole))
 
 
-@settings(deadline=None)
 @given(workloads(40, 3), st.integers(1, 5))
 def test_any_graph_can_be_contracted_to_few_groups(workload: Workload, most: int) -> None:
     groups = contracted(workload, most)

@@ -32,7 +32,6 @@ def test_blocks_are_in_order_and_part_no_group(workload: Workload) -> None:
     assert all(len({block[task] for task in group}) == 1 for group in workload.groups)
 
 
-@settings(deadline=None)
 @given(workloads(6, 3, partial=True, memory=True))
 def test_stages_cost_what_counting_their_tensors_says(workload: Workload) -> None:
     found = blocks(workload)
@@ -78,7 +77,6 @@ def contiguous(placement: tuple[int, ...]) -> bool:
     return 1 + sum(a != b for a, b in pairwise(placement)) == len({*placement})
 
 
-@settings(deadline=None)
 @given(chains())
 def test_stages_of_a_chain_are_the_best_of_all_divisions(workload: Workload) -> None:
     every = [placement for placement in every_placement(workload) if contiguous(placement)]
@@ -134,7 +132,6 @@ def test_turns_are_the_average_over_samples(workload: Workload, data: st.DataObj
     )
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3), st.integers(1, 4), st.data())
 def test_runs_are_as_good_as_trying_every_run(machines: int, places: int, data: st.DataObject) -> None:
     number = st.integers(1, 30).map(float) | st.just(inf)
@@ -165,7 +162,6 @@ def test_runs_are_as_good_as_trying_every_run(machines: int, places: int, data: 
         assert busiest == best(0, 0) < inf
 
 
-@settings(deadline=None)
 @given(st.integers(1, 3), st.integers(1, 4), st.data())
 def test_a_sum_of_stages_is_as_small_as_any(machines: int, places: int, data: st.DataObject) -> None:
     tables = [
@@ -221,7 +217,7 @@ def test_two_clusters_with_one_thread_between_are_parted_there() -> None:
     assert found.placement in ((0, 0, 0, 1, 1, 1), (1, 1, 1, 0, 0, 0))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(workloads(8, 3, memory=True, partial=True, groups=True))
 def test_coarse_graphs_keep_groups_where_they_can_run(workload: Workload) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -101,7 +101,7 @@ def plainly(workload: Workload) -> list[int]:
     return sides.machine
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(trees())
 def test_earliest_first_is_what_looking_at_every_pair_finds(workload: Workload) -> None:
     assert earliest_first(workload).machine == plainly(workload)
@@ -126,7 +126,6 @@ def test_the_dearer_path_has_the_favourite_child() -> None:
     assert favourites(join, asked()).child == (-1, 2, -1)
 
 
-@settings(deadline=None)
 @given(workloads(8, 3), st.sampled_from([0.0, 1e6]))
 def test_favourites_are_pairs_of_parents_and_children(workload: Workload, budget_s: float) -> None:
     pytest.importorskip("ortools", reason="needs OR-tools, of the extra [exact]")

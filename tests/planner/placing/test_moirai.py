@@ -34,21 +34,21 @@ def moirai(workload: Workload, objective: str = "latency") -> Found | None:
     return check(workload, found, objective)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EVERY)
 def test_no_order_on_any_placement_is_shorter(workload: Workload) -> None:
     if found := moirai(workload):
         assert shortest(workload, found.value_s) == found.value_s == found.bound_s
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(workloads(4, 2, memory=True, partial=True, groups=True))
 def test_the_paper_s_program_finds_the_same(workload: Workload) -> None:
     found = moirai(workload)
     assert least_makespan(workload) == pytest.approx(found.value_s if found else inf, abs=1e-5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(EVERY)
 def test_no_placement_has_a_smaller_largest_load(workload: Workload) -> None:
     if found := moirai(workload, "throughput"):

@@ -23,7 +23,7 @@ def test_all_but_moirai_are_quick() -> None:
     assert {*QUICK, "moirai"} == {*MODULES}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(NAMES, workloads(6, 3, memory=True, partial=True, groups=True))
 def test_what_is_found_keeps_the_rules_and_infeasible_is_said_only_where_nothing_fits(
     name: str, workload: Workload
@@ -48,7 +48,7 @@ def test_what_is_found_keeps_the_rules_and_infeasible_is_said_only_where_nothing
             assert found.value_s <= dispatch(workload, found.placement).makespan_s
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(NAMES, workloads(4, 3, partial=True, memory=True))
 def test_nothing_found_is_shorter_than_the_best_of_all(name: str, workload: Workload) -> None:
     possible = list(every_placement(workload))
@@ -59,7 +59,6 @@ def test_nothing_found_is_shorter_than_the_best_of_all(name: str, workload: Work
         assert found.value_s >= min(max_load(workload, one) for one in possible)
 
 
-@settings(deadline=None)
 @given(NAMES, workloads(8, 1))
 def test_on_one_machine_it_is_the_sum(name: str, workload: Workload) -> None:
     whole_s = sum(task.compute_s[0] for task in workload.tasks)
@@ -67,7 +66,6 @@ def test_on_one_machine_it_is_the_sum(name: str, workload: Workload) -> None:
     assert found_by(name, workload, "throughput").value_s == whole_s
 
 
-@settings(deadline=None)
 @given(NAMES, workloads(6, 4, memory=True, groups=True))
 def test_the_same_is_found_again(name: str, workload: Workload) -> None:
     try:
