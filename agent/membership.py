@@ -74,6 +74,8 @@ class Membership:
         self._view_after = now
         """No view before this."""
         self._view_changed = False
+        self._newest: View | None = None
+        self._newest_at = now
         self._slack_s = 0.0
         self._due_at = self._settled_at = now
         self._dirty = True
@@ -391,7 +393,7 @@ class Membership:
         if greeted:  # it has all that, since it said Hello by itself
             return
         yield Send(node, self._beat())
-        yield Send(node, View(self._sightings()))
+        yield Send(node, self._view(now))
         if self._leaving and understands_leaving(hello.version):
             yield Send(node, Leaving(self.facts.boot))
 
@@ -418,9 +420,7 @@ class Membership:
 
     def _viewed(self, sender: str, view: View, now: float) -> Iterator[Effect]:
         self._views.take(sender, view.reached)
-        alive = self._heard_now()
-        news = [s for s in view.sightings if s.node not in alive or s.status != ALIVE]
-        for s in news:
+        for s in map(view.by_node.__getitem__, sorted((view.reached - self._heard_now()) | view.away)):
             if s.node == self.facts.node:
                 outdated = s.incarnation > self.facts.incarnation
                 if outdated or (s.status in (DEAD, LEFT) and s.incarnation == self.facts.incarnation):
@@ -547,7 +547,8 @@ class Membership:
             self._shown = sightings
             self._view_after = now + max(timing.view_gap_s, timing.view_gap_each_s * len(members))
             self._view_at = now + max(timing.view_s, timing.view_each_s * len(members))
-            view = View(sightings)
+            view = self._newest = View(sightings)
+            self._newest_at = now
             for node in self.alive():
                 yield Send(node, view)
 
@@ -586,6 +587,12 @@ class Membership:
             told = (ALIVE, SUSPECT)
             self._last_beats = [Send(n, beat) for n, p in self.peers.items() if p.linked and p.status in told]
         return self._last_beats
+
+    def _view(self, now: float) -> View:
+        """What newcomers are told. Many that come together are told the same, as what changed since is about to follow."""
+        if self._newest is None or now >= self._newest_at + self.timing.view_wait_each_s * len(self.peers):
+            self._newest, self._newest_at = View(self._sightings()), now
+        return self._newest
 
     def _sightings(self) -> tuple[Sighting, ...]:
         me = self.facts

@@ -125,6 +125,19 @@ def test_of_many_suspects_each_is_asked_about_less() -> None:
     assert len({tuple(to_ask(node, B, alive)) for node in alive}) > 10
 
 
+def test_newcomers_that_come_together_are_told_the_same_view_and_later_ones_a_new_one(
+    core: Membership,
+) -> None:
+    def told(node: str, now: float) -> View:
+        core.handle(LinkUp(node), now)
+        effects = core.handle(Received(node, hello(node)), now)
+        return next(e.message for e in effects if isinstance(e, Send) and isinstance(e.message, View))
+
+    first, at_once, later = told("d" * 16, 1.0), told("e" * 16, 1.001), told("f" * 16, 1.5)
+    assert at_once is first
+    assert later.reached >= {"d" * 16, "e" * 16}
+
+
 def test_a_process_whose_hello_got_lost_is_asked_for_it(core: Membership) -> None:
     effects = core.handle(Received(B, beat("two")), 0.1)
     assert [e.node for e in effects if isinstance(e, Send) and isinstance(e.message, Hello)] == [B]

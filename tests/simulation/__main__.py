@@ -122,7 +122,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     if asked.third:
-        show(lose_a_third(asked.agents, asked.seed or 0), asked.json)
+        with collecting_seldom():
+            show(lose_a_third(asked.agents, asked.seed or 0), asked.json)
         return
     if asked.seed is not None:
         trace = Trace(print if asked.trace else None)

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 FEW = 8
 """A message for more members than these reaches some of them at the same moment, which is the quicker to play."""
+NAMED = 64
+"""Members that a trace shows by name at most."""
 MOST_DEVICES = 4
 """Of a plan."""
 
@@ -163,7 +165,9 @@ def _obey(net: SimNet, box: Box, effect: Effect) -> None:
             for node in box.members - now - {box.node}:
                 box.device.lost(node)
             if now != box.members:
-                net.note(box, lambda: "sees " + " ".join(sorted(map(short, now))))
+                many = f"sees {len(now)}"  # of a thousand, whom a thousand see at each moment is more than fits into memory
+                text = (lambda: "sees " + " ".join(sorted(map(short, now)))) if len(now) <= NAMED else many
+                net.note(box, text)
             box.members = now
         case LeaderChanged(leader, term):
             if leader == box.node:
