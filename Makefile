@@ -110,10 +110,10 @@ load: .venv/.dev  ## a gateway between thousands of clients, some slow on purpos
 # What `make simulate` plays, as `python -m tests.simulation --help` has it; a run can be split: SIMULATE="--first 1000 --seeds 500".
 SIMULATE ?= --first 0 --seeds 5000 --processes 2
 
-simulate: .venv/.dev  ## 5,000 seeds of 50 simulated agents on two processes; takes TIME_SIMULATE
+simulate: .venv/.dev  ## 5,000 seeds of 50 simulated agents on two processes; takes an hour or two
 	$(BIN)/python -m tests.simulation --agents 50 $(SIMULATE) --json results/simulation.json
 
-third: .venv/.dev  ## 1,000 simulated agents that lose a third of them at once; takes TIME_THIRD
+third: .venv/.dev  ## 1,000 simulated agents that lose a third of them at once; takes an hour
 	$(BIN)/python -m tests.simulation --agents 1000 --third --json results/third.json
 
 clean:
