@@ -88,8 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="every number is kept there")
     options = parser.parse_args(arguments)
     wanted = [Case(model, SETTING, "original") for model in options.models]
-    budget_s = {"original": options.budget}
-    todo = jobs(wanted, options.placers, read(options.json), budget_s, MEMORY_BYTES)
+    told = options.budget, options.budget
+    todo = jobs(wanted, options.placers, read(options.json), *told, MEMORY_BYTES)
     found = ordered(collect(todo, read(options.json), 1, options.json))
     shown = {
         key: cell for key, cell in found.items() if key[0] in options.models and key[3] in options.placers

@@ -31,6 +31,11 @@ class Piece:
     exit: int | None
     """Of the one that it ends with; None for the last."""
 
+    @property
+    def kept_bytes(self) -> float:
+        """By all of its tasks."""
+        return sum(task.memory_bytes for task in self.workload.tasks)
+
     def pinned(self, pair: Pair) -> Workload:
         """With its ends on these two machines; -1 where it has no such end."""
         tasks = list(self.workload.tasks)

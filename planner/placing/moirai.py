@@ -23,17 +23,18 @@ from edgepart.planner.placing.dispatch import dispatch
 from edgepart.planner.placing.dominators import pieces
 from edgepart.planner.placing.intervals import FEW, solve
 from edgepart.planner.placing.judged import shortest
+from edgepart.planner.placing.layers import improved, repeating
 from edgepart.planner.placing.load import max_load
-from edgepart.planner.placing.passage import fits, passage
+from edgepart.planner.placing.passage import passage
 from edgepart.planner.placing.placers import Asked, placer, register
 from edgepart.planner.placing.retiming import retimed
 from edgepart.planner.placing.schedule import Found, Schedule
 from edgepart.planner.placing.solver import cp_model
+from edgepart.planner.placing.ways import fits
 from edgepart.planner.placing.workload import Placement, Workload
 
-STARTS = ("m-etf", "heft", "expert", "pipeline", "getf", "m-sct", "metis")
-"""What it is never worse than. The first three always begin, the others while less than a quarter of the budget is
-spent."""
+STARTS = ("m-etf", "heft", "expert", "m-sct", "metis", "pipeline", "getf")
+"""What it is never worse than. The first three always begin, the others while less than half of the budget is spent."""
 
 ALWAYS = 3
 
@@ -53,6 +54,9 @@ PINNED = 500
 """To so many groups the others are contracted then."""
 
 WINDOW_S = 5.0
+
+LAYERS = 0.8
+"""Of the time, for pieces that repeat, where there are some."""
 
 SAME = 1e-9
 """A bound this close to the value, relative to it, is the value: the rest is the rounding of floats."""
@@ -119,7 +123,7 @@ class _Search:
         refused: Infeasible | None = None
         named, left_out = "", []
         for number, name in enumerate(STARTS):
-            if number >= ALWAYS and self._best and self._left_s < self._asked.budget_s * 3 / 4:
+            if number >= ALWAYS and self._best and self._left_s < self._asked.budget_s / 2:
                 left_out.append(name)
                 continue
             try:
@@ -245,8 +249,26 @@ class _Search:
         )
         self._offer(better.placement, better.schedule)
 
+    def _layers(self) -> None:
+        """One of each kind of pieces, where they repeat."""
+        start, parts = self._start.schedule, repeating(self._workload)
+        if start is None or not parts:
+            return
+        layered = improved(
+            self._workload,
+            start,
+            parts,
+            clock=self._asked.clock,
+            until=self._asked.clock() + LAYERS * self._left_s,
+            solvable=lambda piece: model_size(piece) <= MODEL,
+        )
+        self._prove(layered.bound_s)
+        if layered.schedule and self._offer(layered.schedule.placement, layered.schedule):
+            self._why.append(f"in {layered.pieces} pieces of {layered.kinds} kinds, one of each searched")
+
     def broad(self) -> None:
-        """Contracted, searched, expanded; over and over."""
+        """By layers, then contracted, searched, expanded; over and over."""
+        self._layers()
         judge = by_latency
         turn = rounds = fewest = 0
         while self._left_s > 0 and not self._proved:

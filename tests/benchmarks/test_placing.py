@@ -50,9 +50,8 @@ def test_a_placer_that_is_late_is_killed_and_tried_again() -> None:
     (cell,) = trial.cells(["heft"], Limits(1.0, 0.0, 8 << 30))
     assert cell.failed and "killed" in cell.why and cell.makespan_s is None
     known = cells(cell)
-    budget_s = dict.fromkeys(("original", "coarsened"), 1.0)
-    assert placing.jobs([trial.case], ["heft"], known, budget_s)
-    assert not placing.jobs([trial.case], ["heft"], cells(replace(cell, failed=False)), budget_s)
+    assert placing.jobs([trial.case], ["heft"], known, 1.0, 1.0)
+    assert not placing.jobs([trial.case], ["heft"], cells(replace(cell, failed=False)), 1.0, 1.0)
 
 
 def test_where_nothing_fits_the_cell_says_so() -> None:
@@ -73,7 +72,7 @@ def test_moirai_s_cell_is_sound_and_has_a_bound() -> None:
 
 def test_moirai_is_measured_after_the_others_and_alone() -> None:
     case = Case("gpt-tiny", "inter-server", "original")
-    todo = placing.jobs([case], ["moirai", "heft", "m-etf"], {}, {"original": 1.0, "coarsened": 2.0})
+    todo = placing.jobs([case], ["moirai", "heft", "m-etf"], {}, 2.0, 1.0)
     assert [(names, limits.budget_s) for _, names, limits in todo] == [
         (("heft", "m-etf"), 2.0),
         (("moirai",), 1.0),
