@@ -129,10 +129,9 @@ class _Search:
                 way.open()
         while clock() < until:
             self._keep()
-            way = self._next()
-            if way is None:
+            if (chosen := self._next()) is None:
                 return
-            self._try(way, clock, min(until, clock() + SLICE_S * (1 + self._tries[id(way)])))
+            self._try(chosen, clock, min(until, clock() + SLICE_S * (1 + self._tries[id(chosen)])))
         self._keep()
 
     def _keep(self) -> None:

@@ -22,7 +22,9 @@ pytest.importorskip("ortools", reason="layers are searched with OR-tools, of the
 
 def layers(times: int, heads: int, *, memory_bytes: float = INF) -> Workload:
     """Heads between a task that all read and one that reads all, so many times; two equal machines."""
-    rows, tensors, kept = [(1.0, 1.0)], [], [1.0]
+    rows: list[tuple[float, ...]] = [(1.0, 1.0)]
+    kept = [1.0]
+    tensors: list[tuple[int, tuple[int, ...], float]] = []
     for _ in range(times):
         split = len(rows) - 1
         join = split + heads + 1
