@@ -127,7 +127,7 @@ class _Search:
                 left_out.append(name)
                 continue
             try:
-                found = placer(name)(self._workload, replace(self._asked, budget_s=self._left_s / 5))
+                found = placer(name)(self._workload, replace(self._asked, budget_s=self._left_s / 3))
             except Infeasible as error:
                 refused = refused or error
                 continue
