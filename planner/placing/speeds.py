@@ -26,10 +26,10 @@ def speeds(workload: Workload) -> list[float]:
 
 
 def fastest_first(workload: Workload) -> list[int]:
-    """Machines; those first that can run the most tasks."""
+    """Machines; those first that can run the most tasks. What only one can run, as what the gateway has and wants, goes
+    there anyway, and says nothing about the rest."""
     fast = speeds(workload)
-    able = [
-        sum(task.compute_s[machine] < inf for task in workload.tasks)
-        for machine in range(len(workload.machines))
-    ]
+    rows = [task.compute_s for task in workload.tasks]
+    shared = [row for row in rows if sum(seconds < inf for seconds in row) > 1]
+    able = [sum(row[machine] < inf for row in shared) for machine in range(len(workload.machines))]
     return sorted(range(len(fast)), key=lambda machine: (-able[machine], -fast[machine], machine))

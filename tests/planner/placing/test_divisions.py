@@ -196,6 +196,13 @@ def test_a_long_order_is_cut_again_near_the_best_cuts(monkeypatch: pytest.Monkey
     assert found_by("pipeline", long, "throughput").value_s == 52.0
 
 
+def test_what_only_one_machine_can_run_does_not_draw_the_rest_to_it() -> None:
+    slow_with_the_camera = workload(
+        [(0.0, inf), (4.0, 1.0), (4.0, 1.0), (0.0, inf)], [(0, (1,), 1.0), (1, (2,), 1.0), (2, (3,), 1.0)]
+    )
+    assert found_by("expert", slow_with_the_camera).placement == (0, 1, 1, 0)
+
+
 def test_by_hand_one_machine_is_filled_after_the_other_the_fastest_first() -> None:
     four = workload([(2.0, 1.0)] * 4, [], memory_bytes=(9.0, 3.0), task_bytes=(1.0, 2.0, 1.0, 1.0))
     assert found_by("expert", four).placement == (1, 1, 0, 0)
