@@ -508,8 +508,8 @@ class Core:
             yield from self.controller.retell(others)
             yield from self.draining.retell(self.membership.members())
         else:
-            for leader in (m for m in self.membership.members() if m.node == self.leader):
-                yield from self.draining.remind(leader)
+            leader = [member for member in self.membership.members() if member.node == self.leader]
+            yield from self.draining.remind(leader)
 
     def _report_self(self) -> bool:
         """A leader's own report takes no message. Whether it was news."""

@@ -139,16 +139,16 @@ class Draining:
                 effects += _to_all(now, members, self._node)
         return effects
 
-    def remind(self, leader: Member) -> list[Effect]:
-        """A leader that missed what a user said here learns it."""
+    def remind(self, members: Members) -> list[Effect]:
+        """Those that missed what a user said learn it."""
         entries = tuple(self.map)
-        return _to_all(Drains(entries), [leader], self._node) if entries else []
+        return _to_all(Drains(entries), members, self._node) if entries else []
 
     def retell(self, members: Members) -> list[Effect]:
         """All of it, should anything have been lost."""
-        entries = tuple(self.map)
-        effects = _to_all(Drains(entries), members, self._node) if entries else []
-        return effects + [e for s in self._looked.values() for e in _to_all(s, members, self._node)]
+        return self.remind(members) + [
+            e for s in self._looked.values() for e in _to_all(s, members, self._node)
+        ]
 
 
 def _to_all(message: Drains | DrainStanding, members: Members, me: str) -> list[Effect]:

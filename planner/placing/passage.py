@@ -47,5 +47,5 @@ def passage(workload: Workload, *, clock: Callable[[], float], until: float, mos
         left_s = until - clock()
         way.search(left_s if len(ways.known) == 1 else min(way.slice_s, left_s))
     found = ways.schedule(best)
-    ended = found is not None and not any(not way.ended for way in path)
+    ended = found is not None and all(way.ended for way in path)
     return Passed(found, lower_s, len(ways.pieces), searched, ended)

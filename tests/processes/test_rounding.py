@@ -30,27 +30,34 @@ def plan_of(cluster: LocalCluster, name: str) -> Any:
 
 
 def test_rounded_transfers_are_shorter_and_answers_as_far_off_as_is_said(trio: LocalCluster) -> None:
-    expected, sent, devices = alone(PATH, INPUTS), {}, {}
+    expected, sent = alone(PATH, INPUTS), {}
     for kind in ("float16", "int8"):
-        deployed = deploy(trio, PATH, "rounded", *ROWS, "--transfer-dtype", kind)
-        plan = plan_of(trio, "rounded")
+        deployed, plan = on_all_three(trio, kind)
         sent[kind] = sum(device["sent_bytes"] for device in plan["devices"].values())
-        devices[kind] = set(plan["devices"])
-        assert plan["transfer_dtype"] == deployed["transfer_dtype"] == kind and len(devices[kind]) > 1
+        assert plan["transfer_dtype"] == deployed["transfer_dtype"] == kind
         assert f"rounded to {kind}" in deployed["why"]
         said = OFF.search(deployed["rounding"])
         assert said is not None and 0 < float(said[1]) < 0.02
         card = measured(trio)
-        assert card["transfer_dtype"] == kind and OFF.search(card["rounding"])
+        found = OFF.search(card["rounding"])
+        assert card["transfer_dtype"] == kind and found is not None and 0 < float(found[1]) < 0.02
         for agent in trio.living:
             off = largest_difference(infer(agent, "rounded", INPUTS), expected)
             # Other inputs than those that were compared: of the same size.
             assert 0 < off < max(20 * float(said[1]), 0.01)
-    if (
-        devices["int8"] == devices["float16"]
-    ):  # each plan is made for what devices are measured to do just then
-        assert sent["int8"] < 0.6 * sent["float16"]
+    assert sent["int8"] < 0.6 * sent["float16"]
     undeploy(trio, "rounded")
+
+
+def on_all_three(cluster: LocalCluster, kind: str) -> tuple[Any, Any]:
+    """What deploying said, and the plan; again where one device was measured to be too slow just then to have a part."""
+    while True:
+        deployed = deploy(cluster, PATH, "rounded", *ROWS, "--transfer-dtype", kind)
+        plan = plan_of(cluster, "rounded")
+        if len(plan["devices"]) == 3:
+            return deployed, plan
+        undeploy(cluster, "rounded")
+        time.sleep(1.0)
 
 
 def measured(cluster: LocalCluster) -> dict[str, Any]:
