@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale search transports replan chaos answers docs cases fuzz load simulate third clean
+.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers docs cases fuzz load simulate third clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -75,6 +75,9 @@ placing: .venv/.dev  ## Moirai's comparison of placers, and the figures in docs/
 
 placing-scale: .venv/.dev  ## more than 50,000 operators on eight devices, by every placer; takes some minutes
 	$(BIN)/python -m benchmarks.placing_scale --json results/placing_scale.json
+
+placing-proofs: .venv/.dev  ## what moirai proves: Inception-v1's modules, random graphs of 30 operators; under a minute
+	$(BIN)/python -m benchmarks.placing_proofs --json results/placing_proofs.json
 
 search: .venv/.dev  ## how long strategies search; takes some minutes
 	$(BIN)/python -m benchmarks.search_time --devices 4 8 32 --unequal
