@@ -116,7 +116,7 @@ SIMULATE ?= --first 0 --seeds 5000 --processes 2
 simulate: .venv/.dev  ## 5,000 seeds of 50 simulated agents on two processes; takes an hour or two
 	$(BIN)/python -m tests.simulation --agents 50 $(SIMULATE) --json results/simulation.json
 
-third: .venv/.dev  ## 1,000 simulated agents that lose a third of them at once; takes an hour
+third: .venv/.dev  ## 1,000 simulated agents that lose a third of them at once; takes an hour or more and 3 GB
 	$(BIN)/python -m tests.simulation --agents 1000 --third --json results/third.json
 
 clean:
