@@ -8,7 +8,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -100,6 +100,18 @@ def summary(outcomes: list[Outcome], failures: list[str], agents: int, took_s: f
     }
 
 
+def together(slices: Sequence[Mapping[str, float]]) -> dict[str, object]:
+    """What slices of one run came to: sums, but of how long settling took the longest that any slice says."""
+    if len({part["agents"] for part in slices}) != 1:
+        raise SystemExit("these are not slices of one run: their numbers of agents differ")
+    return {
+        name: max(part[name] for part in slices)
+        if name == "agents" or name.startswith("settled")
+        else round(sum(part[name] for part in slices), 1)
+        for name in slices[0]
+    }
+
+
 def show(table: dict[str, object], path: Path | None) -> None:
     for name, value in table.items():
         print(f"{name.replace('_', ' '):40} {value}")
@@ -120,7 +132,13 @@ def main() -> None:
         "--third", action="store_true", help="--agents find each other, and lose a third at once"
     )
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--together", type=Path, nargs="+", metavar="JSON", help="what runs of other seeds each wrote, as one"
+    )
     asked = parser.parse_args()
+    if asked.together:
+        show(together([json.loads(path.read_text()) for path in asked.together]), asked.json)
+        return
     if asked.third:
         with collecting_seldom():
             show(lose_a_third(asked.agents, asked.seed or 0), asked.json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from edgepart.agent.core import Core
 from edgepart.agent.deployments import DeploymentMap
 from edgepart.agent.follower import Follower
 from edgepart.agent.messages import NO_EPOCH
-from tests.simulation.__main__ import attempt
+from tests.simulation.__main__ import attempt, together
 from tests.simulation.box import Box
 from tests.simulation.branch import branch
 from tests.simulation.cluster import SimNet, node_id
@@ -35,21 +36,24 @@ def play_all(seeds: range, agents: int) -> None:
 
 
 @pytest.mark.parametrize("agents", [2, 3, 4, 5, 6, 8])
-def test_small_clusters_survive_anything(agents: int) -> None:
+def test_small_clusters_survive_anything(agents: int, tmp_path: Path) -> None:
     """In a process of its own, as counting which lines run takes four times as long as running them."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.simulation",
-        "--agents",
-        str(agents),
-        "--seeds",
-        str(SEEDS[agents]),
-    ]
+    found = tmp_path / "found.json"
+    asked = ["--agents", str(agents), "--seeds", str(SEEDS[agents]), "--json", str(found)]
     uncounted = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
+    command = [sys.executable, "-m", "tests.simulation", *asked]
     played = subprocess.run(command, cwd=ROOT, env=uncounted, capture_output=True, text=True)
     assert played.returncode == 0, played.stderr[-10_000:]
-    assert f"seeds                                    {SEEDS[agents]}" in played.stdout
+    table = json.loads(found.read_text())
+    assert (table["agents"], table["seeds"], table["failed_seeds"]) == (agents, SEEDS[agents], 0)
+
+
+def test_slices_of_a_run_are_added_up() -> None:
+    one = {"agents": 50, "seeds": 250, "failed_seeds": 1, "settled_s_max": 9.5, "virtual_s": 0.1}
+    other = {"agents": 50, "seeds": 250, "failed_seeds": 2, "settled_s_max": 7.0, "virtual_s": 0.2}
+    assert together([one, other]) == one | {"seeds": 500, "failed_seeds": 3, "virtual_s": 0.3}
+    with pytest.raises(SystemExit, match="not slices of one run"):
+        together([one, other | {"agents": 5}])
 
 
 SEEDS = {2: 450, 3: 450, 4: 400, 5: 350, 6: 250, 8: 200}

@@ -7,6 +7,7 @@ from math import inf
 from random import Random
 
 import pytest
+from benchmarks.placing_proofs import drawn
 from hypothesis import given, settings
 
 from edgepart.planner.errors import Infeasible, UsageError
@@ -54,22 +55,6 @@ def test_no_placement_has_a_smaller_largest_load(workload: Workload) -> None:
     if found := moirai(workload, "throughput"):
         assert least_load(workload) == pytest.approx(found.value_s)
         assert found.bound_s == found.value_s
-
-
-def drawn(tasks: int, machines: int, seed: int) -> Workload:
-    """A random graph of unequal machines, numbers as they come."""
-    random = Random(seed)
-    speeds = [random.uniform(1, 4) for _ in range(machines)]
-    rows = []
-    for _ in range(tasks):
-        size = random.uniform(1, 10)
-        rows.append(tuple(size / speed * random.uniform(0.8, 1.2) for speed in speeds))
-    tensors = []
-    for source in range(tasks - 1):
-        near = range(source + 1, min(tasks, source + 9))
-        readers = [reader for reader in near if random.random() < 0.25] or [random.choice(near)]
-        tensors.append((source, tuple(readers), random.uniform(20, 400)))
-    return workload(rows, tensors, latency_s=0.05)
 
 
 @pytest.mark.parametrize(("machines", "graphs"), [(2, 30), (3, 6)])
