@@ -110,7 +110,8 @@ fuzz: .venv/.dev  ## cases without end for everything that comes from outside; t
 load: .venv/.dev  ## a gateway between thousands of clients, some slow on purpose; takes two minutes
 	$(BIN)/python -m benchmarks.load --json results/load.json
 
-# What `make simulate` plays, as `python -m tests.simulation --help` has it; a run can be split: SIMULATE="--first 1000 --seeds 500".
+# What `make simulate` plays, as `python -m tests.simulation --help` has it; a run can be split: SIMULATE="--first 1000 --seeds 500";
+# `python -m tests.simulation --together FILES` adds up what such parts wrote with --json.
 SIMULATE ?= --first 0 --seeds 5000 --processes 2
 
 simulate: .venv/.dev  ## 5,000 seeds of 50 simulated agents on two processes; takes an hour or two
