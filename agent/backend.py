@@ -31,8 +31,9 @@ from onnx import (
 )
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
+from edgepart.agent.recipes import Value
 from edgepart.agent.rehearsal import SHARES, Divided, Rehearsal
-from edgepart.agent.sessions import Value, load_model
+from edgepart.agent.sessions import load_model
 from edgepart.planner.errors import EdgepartError, ModelError, RequestError, UsageError
 from edgepart.planner.graph import Graph
 from edgepart.planner.model import load_graph

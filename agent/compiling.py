@@ -26,12 +26,12 @@ from edgepart.agent.block_crops import crop_in_blocks, shapes_of
 from edgepart.agent.blocked import PLAIN, Kept, to_blocked, to_plain
 from edgepart.agent.compiled import MAKING, Compiled, Entry, entry_key
 from edgepart.agent.keeping import has_pictures, in_blocks, keep
+from edgepart.agent.prepared import describe
 from edgepart.agent.sessions import (
     ORT_ERRORS,
     LoadedSegment,
     Uncompiled,
     Weight,
-    describe,
     external,
     loaded_segment,
     session_options,

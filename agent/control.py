@@ -164,6 +164,9 @@ class Deployment:
     version: Version
     deleted: bool = False
     """A tombstone: the name was undeployed."""
+    fault: str = ""
+    """Why it is set aside: its model ends the processes that compute it. No device loads it until a user deploys it
+    again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Controller:
     def step(self, deployments: DeploymentMap, world: World, now: float) -> list[Effect]:
         """Look at everything and give the orders that are missing."""
         world = replace(world, apart=self._apart.look(world.cluster.broken_links, now))
-        living = {entry.name: entry for entry in deployments.living()}
+        living = {entry.name: entry for entry in deployments.in_use()}
         for name in self._cutovers.keys() - living.keys():
             del self._cutovers[name], self._variants[name]
         effects: list[Effect] = []

@@ -58,6 +58,7 @@ from edgepart.agent.events import (
     LeaderChanged,
     LeaveRequested,
     MembersChanged,
+    ModelCrashed,
     ModelsStored,
     PersistDeployments,
     PersistDrains,
@@ -165,7 +166,7 @@ class Core:
         deaf = any(m.node == self.leader and not understands_leaving(m.version) for m in others)
         if deaf or all(member.status not in (ALIVE, FLAPPING) for member in others):
             return False
-        serving = [o for entry in self.deployments.living() for o in self.follower.serving(entry.name)]
+        serving = [o for entry in self.deployments.in_use() for o in self.follower.serving(entry.name)]
         return any(node == me for order in serving for _, node in order.names)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
@@ -310,6 +311,9 @@ class Core:
                 self.follower.changed = True
             case PlanLoaded():
                 self.follower.loaded(event)
+            case ModelCrashed(name, model, why):
+                if (entry := self.deployments.set_aside(self.node, name, model, why)) is not None:
+                    yield from self._deployed((entry,))
             case BindingWanted(name, version, shapes) if self.leader:
                 yield Send(self.leader, Want(name, version, shapes))
             case SegmentsTimed(timings):
@@ -460,7 +464,7 @@ class Core:
         yield PersistDeployments(tuple(self.deployments))
         yield from self.follower.deployments_changed(self.deployments)
         for entry in changed:
-            if entry.deleted:
+            if entry.deleted or entry.fault:
                 self.standings.pop(entry.name, None)
                 self.drifts.undeployed(entry.name)
         yield from self._tell_all(Deployments(changed))

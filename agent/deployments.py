@@ -7,7 +7,7 @@ version wins. So both sides of a split may deploy, and on healing the later entr
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from edgepart.agent.control import Deployment, Version
@@ -20,6 +20,8 @@ MAX_COUNTER = 2**53
 """No honest counter gets there; a larger one would stop all later changes."""
 TOO_LARGE = 2**63
 """What messages can hold is less."""
+MOST_FAULT = 500
+"""Characters that are kept of why a model is set aside."""
 FORMAT = 1
 
 
@@ -56,6 +58,15 @@ class DeploymentMap:
 
     def living(self) -> list[Deployment]:
         return [entry for entry in self if not entry.deleted]
+
+    def usable(self, name: str) -> Deployment | None:
+        """The entry, or None where nothing of it may be loaded: it is not deployed, or set aside."""
+        entry = self.get(name)
+        return None if entry is None or entry.fault else entry
+
+    def in_use(self) -> list[Deployment]:
+        """Those that are not set aside."""
+        return [entry for entry in self.living() if not entry.fault]
 
     def has(self, entries: Iterable[Deployment]) -> bool:
         """Whether these are all in it just so."""
@@ -101,6 +112,15 @@ class DeploymentMap:
         tombstone = Deployment(name, entry.model, 0, DeployOptions(), self._next(name, node), deleted=True)
         self._entries[name] = tombstone
         return tombstone
+
+    def set_aside(self, node: str, name: str, model: str, fault: str) -> Deployment | None:
+        """The entry with what is wrong with its model; None where that is known already, or another model is deployed by
+        that name now."""
+        entry = self.usable(name)
+        if entry is None or entry.model != model:
+            return None
+        self._entries[name] = replace(entry, version=self._next(name, node), fault=fault[:MOST_FAULT])
+        return self._entries[name]
 
     def _next(self, name: str, node: str) -> Version:
         counter = self._entries[name].version.counter if name in self._entries else 0
@@ -149,6 +169,7 @@ def _entry(value: Any, where: str) -> Deployment:
             _expect(version.get("node"), str, f"{where}.version.node"),
         ),
         deleted=_expect(entry.get("deleted"), bool, f"{where}.deleted"),
+        fault=_expect(entry.get("fault", ""), str, f"{where}.fault"),
     )
 
 

@@ -21,6 +21,7 @@ from edgepart.agent.lookout import Lookout
 from edgepart.agent.membership import Membership, unique_names
 from edgepart.agent.options import Address, AgentOptions
 from edgepart.agent.plans import Plans
+from edgepart.agent.standing import said_aside
 
 HEARD_S = 20.0
 """An agent that has not heard its own announcement for so long has no multicast."""
@@ -114,6 +115,7 @@ class Doctor:
                 yield Served(entry.name, tuple(plan.programs), entry.options.devices, plan.why)
             else:
                 why = (standing.error or standing.text) if standing else "waiting for the leader"
+                why = said_aside(entry.name, entry.fault) if entry.fault else why
                 yield Served(entry.name, (), entry.options.devices, why)
 
     # Of the agent itself

@@ -92,6 +92,16 @@ class PlanLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelCrashed:
+    """A model ends the processes that compute it: it is to be set aside everywhere."""
+
+    deployment: str
+    model: str
+    """Its digest."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeployRequested:
     """A user deployed through this agent; the model is in its store."""
 
@@ -240,6 +250,7 @@ Event = (
     | CardReady
     | ModelsStored
     | PlanLoaded
+    | ModelCrashed
     | DeployRequested
     | UndeployRequested
     | DrainRequested

@@ -1,9 +1,10 @@
-"""Executor: runs this device's programs. A door: one compute thread, which is woken and never polls.
+"""Executor: runs this device's programs. A door: one compute thread for each deployment, which is woken and never polls.
 
 Requests come and go by frames: `deliver` is called from reader threads and by the local gateway, with arrays
 that it keeps and nobody changes. The oldest request that can go on goes on; while one waits for a halo,
-another computes. What is sent goes to the function given, which must not block for long: it hands frames to
-sender threads.
+another computes. One deployment computes at a time; only a run that takes long shares the device with the others, so that
+one that never ends holds up nobody else. What is sent goes to the function given, which must not block for long: it hands
+frames to sender threads.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from threading import Condition, Thread
+from threading import Condition, RLock, Thread
 
+from edgepart.agent.bindings import parent_of
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.prepared import Prepared, describe
 from edgepart.agent.recipes import Scratch
 from edgepart.agent.recorder import Recorder
 from edgepart.agent.rounding import RoundingTally, restored, round_all
 from edgepart.agent.schedule import Progress, Schedule, Value, Work, make_schedule, value_bytes
-from edgepart.agent.sessions import PreparedProgram, describe
 from edgepart.agent.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT, Subject
-from edgepart.planner.errors import ClusterError, EdgepartError, FrameError, InternalError
+from edgepart.planner.errors import ClusterError, EdgepartError, FrameError, InternalError, WorkerDied
 from edgepart.planner.plan import GATEWAY, Run, Transfer
 from edgepart.planner.plan import Send as Dispatch
 
@@ -36,6 +38,9 @@ Key = tuple[str, Epoch]
 """Deployment and epoch: one installed program."""
 
 COMPUTE_THREAD = "edgepart-compute"
+PATIENCE_S = 1.0
+"""For how long a step has the device to itself. Longer: deployments disturb each other less; shorter: they wait less for
+a step that takes long, or for ever."""
 
 RECENT_RUNS = 31
 """Of a segment; enough for a median that a few disturbed ones do not move."""
@@ -91,12 +96,12 @@ class Counters:
 
 @dataclass(frozen=True)
 class _Installed:
-    prepared: PreparedProgram
+    prepared: Prepared
     schedule: Schedule
     nodes: Mapping[str, str]
     peers: frozenset[str]
     """Node ids that its transfers come from or go to."""
-    scratch: Scratch = field(default_factory=Scratch)
+    scratch: Scratch
     """The compute thread's."""
 
 
@@ -113,8 +118,32 @@ class _Task:
     """Whether nothing of it is to be rounded."""
 
     @property
+    def lane(self) -> str:
+        return parent_of(self.deployment)
+
+    @property
     def subject(self) -> Subject:
         return Subject(self.deployment, self.epoch, self.request)
+
+
+@dataclass(eq=False)
+class _Lane:
+    """What computes one deployment, with all its variants and epochs."""
+
+    name: str
+    changed: Condition
+    """Of the executor's lock."""
+    thread: Thread | None = None
+    task: _Task | None = None
+    """Whose step is being done."""
+    began_s: float = 0.0
+    """Since when."""
+    unblocked: tuple[str, int] = ("", START)
+    """The request and the transfer that woke the thread last."""
+
+    def has_turn(self, now: float) -> bool:
+        """Whether others have to wait for it."""
+        return self.task is not None and now < self.began_s + PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +171,7 @@ Parcel = tuple[str, Tensors | Failed | Cancel, Sequence[Value]]
 
 
 class Executor:
-    """Programs installed here, the requests under way in them, and the thread that computes. Thread-safe."""
+    """Programs installed here, the requests under way in them, and the threads that compute. Thread-safe."""
 
     def __init__(self, send: Send, limits: Limits | None = None, recorder: Recorder | None = None) -> None:
         self._send = send
@@ -153,30 +182,35 @@ class Executor:
         self._tasks: dict[str, _Task] = {}
         self._ended: OrderedDict[str, _Ended | None] = OrderedDict()
         self._counters = Counters()
-        self._changed = Condition()
+        self._lock = RLock()
+        self._lanes: dict[str, _Lane] = {}
+        self._threads: list[Thread] = []
+        self._started = False
         self._stopping = False
-        self._unblocked = "", START
-        """The request and the transfer that woke the compute thread last."""
-        self._busy_since: float | None = None
-        self._thread = Thread(target=self._work, name=COMPUTE_THREAD, daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        with self._lock:
+            self._started = True
+            for lane in self._lanes.values():
+                self._begin(lane)
 
     def stop(self, wait_s: float = 3.0) -> None:
-        """Let the step under way end, or leave it behind after `wait_s`; requests that are not done are dropped (their
+        """Let the steps under way end, or leave them behind after `wait_s`; requests that are not done are dropped (their
         gateways see us leave)."""
-        with self._changed:
+        until = time.monotonic() + wait_s
+        with self._lock:
             self._stopping = True
-            self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(wait_s)
+            for lane in self._lanes.values():
+                lane.changed.notify_all()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     # Programs
 
     def expect(self, deployment: str, epoch: Epoch) -> None:
         """Its program is being prepared: keep frames that come early, until `install` or `retire`."""
-        with self._changed:
+        with self._lock:
             if (deployment, epoch) not in self._installed:
                 self._expected.setdefault((deployment, epoch), [])
 
@@ -184,7 +218,7 @@ class Executor:
         self,
         deployment: str,
         epoch: Epoch,
-        prepared: PreparedProgram,
+        prepared: Prepared,
         transfers: Sequence[Transfer],
         nodes: Mapping[str, str],
     ) -> None:
@@ -195,24 +229,27 @@ class Executor:
         if unknown := ends - set(nodes) - {GATEWAY}:
             raise InternalError(f"plan of {deployment}: no node id given for devices {sorted(unknown)}")
         peers = frozenset(nodes[name] for name in ends - {GATEWAY})
-        with self._changed:
+        with self._lock:
             if (deployment, epoch) in self._installed:
                 raise InternalError(f"{deployment} {epoch} is installed already")
-            self._installed[deployment, epoch] = _Installed(prepared, schedule, dict(nodes), peers)
+            scratch = prepared.scratch()
+            self._installed[deployment, epoch] = _Installed(prepared, schedule, dict(nodes), peers, scratch)
+            self._open(parent_of(deployment))
             early = self._expected.pop((deployment, epoch), [])
         for message, values, source in early:
             self.deliver(message, values, source)
 
-    def retire(self, deployment: str, epoch: Epoch) -> PreparedProgram | None:
+    def retire(self, deployment: str, epoch: Epoch) -> Prepared | None:
         """Leave that epoch: what is under way goes back to its gateways. Returns what to release, if
         anything."""
         out: list[Parcel] = []
-        with self._changed:
+        with self._lock:
             installed = self._installed.pop((deployment, epoch), None)
             for message, _, _ in self._expected.pop((deployment, epoch), []):
                 out.append(_stale(message, "this device has left that epoch"))
             for task in [t for t in self._tasks.values() if (t.deployment, t.epoch) == (deployment, epoch)]:
                 out.append(self._fail(task, "this device has left that epoch", stale=True))
+            self._close_idle(parent_of(deployment))
         self._post(out)
         return installed.prepared if installed else None
 
@@ -224,21 +261,23 @@ class Executor:
         Never raises for what a peer sent: what does not fit goes back to the request's gateway as Failed."""
         for value in values:
             restored(value)  # Here, and not in the compute thread or while others wait.
-        with self._changed:
+        with self._lock:
             received = self._counters.received_bytes
             received[source] = received.get(source, 0) + sum(map(value_bytes, values))
             out = self._take(message, values, source)
             task = self._tasks.get(message.request)
             if task is not None and task.progress.ready:
                 # Only then: of several pieces that a step needs, the last one wakes the thread.
-                self._unblocked = message.request, message.transfer
-                self._changed.notify()
+                lane = self._lanes[task.lane]
+                lane.unblocked = message.request, message.transfer
+                lane.changed.notify()
         self._post(out)
 
     def cancel(self, request: str) -> None:
         """Forget a request, and know its late frames as such."""
-        with self._changed:
-            self._tasks.pop(request, None)
+        with self._lock:
+            if (task := self._tasks.get(request)) is not None:
+                self._end(task)
             self._remember(request, None)
 
     def lost(self, node: str) -> None:
@@ -246,7 +285,7 @@ class Executor:
         others that went over that link, also lately, go back to their gateways, which know what is answered
         already."""
         out: list[Parcel] = []
-        with self._changed:
+        with self._lock:
             for task in list(self._tasks.values()):
                 if gateway_of(task.request) == node:
                     self._end(task)
@@ -263,7 +302,7 @@ class Executor:
 
     def counters(self) -> Counters:
         """A copy."""
-        with self._changed:
+        with self._lock:
             now = self._counters
             segments = {key: replace(t, recent_s=t.recent_s.copy()) for key, t in now.segments.items()}
             return Counters(
@@ -277,16 +316,15 @@ class Executor:
 
     def waiting(self) -> tuple[int, int]:
         """Requests under way, and the bytes that they hold."""
-        with self._changed:
+        with self._lock:
             return len(self._tasks), self._held_bytes()
 
-    def stalled_s(self) -> float:
-        """For how long the step under way has been going on: for the watchdog. 0 when there is none; inf when
-        the compute thread is gone."""
-        if not self._thread.is_alive() and not self._stopping:
-            return float("inf")
-        since = self._busy_since
-        return 0.0 if since is None else time.monotonic() - since
+    @property
+    def computes(self) -> bool:
+        """Whether all its threads are there: for the watchdog. A step that takes for ever ends with its request."""
+        with self._lock:
+            lanes = list(self._lanes.values())
+            return self._stopping or all(lane.thread is not None and lane.thread.is_alive() for lane in lanes)
 
     # Under the lock
 
@@ -331,24 +369,35 @@ class Executor:
     def _held_bytes(self) -> int:
         return sum(task.progress.held_bytes for task in self._tasks.values())
 
-    def _fail(self, task: _Task, error: str, *, stale: bool) -> Parcel:
+    def _fail(self, task: _Task, error: str, *, stale: bool, crashed: bool = False) -> Parcel:
         self._end(task)
         self._counters.requests_failed += 1
-        failed = Failed(task.deployment, task.epoch, task.request, stale, error)
+        failed = Failed(task.deployment, task.epoch, task.request, stale, error, crashed)
         return gateway_of(task.request), failed, ()
 
     def _end(self, task: _Task) -> None:
         del self._tasks[task.request]
         self._remember(task.request, None)
+        lane = self._lanes.get(task.lane)
+        if lane is not None and lane.task is task:
+            task.installed.prepared.stop()
 
     def _remember(self, request: str, ended: _Ended | None) -> None:
         self._ended[request] = ended
         while len(self._ended) > self._limits.remembered:
             self._ended.popitem(last=False)
 
-    def _next(self) -> tuple[_Task, Work] | None:
-        """The oldest request's step that can be done now."""
+    def _next(self, lane: _Lane, now: float) -> tuple[_Task, Work] | None:
+        """The oldest request's step that can be done now, if it is for this lane to do."""
+        if any(other.has_turn(now) for other in self._lanes.values() if other is not lane):
+            return None
         for task in list(self._tasks.values()):
+            if task.lane != lane.name:
+                other = self._lanes.get(task.lane)
+                if other is not None and other.task is None and task.progress.ready:
+                    other.changed.notify()
+                    return None
+                continue
             work = task.progress.next_work()
             if work is not None:
                 return task, work
@@ -364,41 +413,76 @@ class Executor:
         )
         self._counters.requests_done += 1
 
-    # The compute thread
+    # Lanes
 
-    def _work(self) -> None:
+    def _open(self, name: str) -> None:
+        if name not in self._lanes:
+            lane = self._lanes[name] = _Lane(name, Condition(self._lock))
+            if self._started:
+                self._begin(lane)
+
+    def _begin(self, lane: _Lane) -> None:
+        lane.thread = Thread(target=self._work, args=[lane], name=COMPUTE_THREAD, daemon=True)
+        self._threads = [thread for thread in self._threads if thread.is_alive()] + [lane.thread]
+        lane.thread.start()
+
+    def _close_idle(self, name: str) -> None:
+        """Where nothing of that deployment is installed any more its thread ends."""
+        if not any(parent_of(deployment) == name for deployment, _ in self._installed):
+            lane = self._lanes.pop(name, None)
+            if lane is not None:
+                lane.changed.notify_all()
+                self._give_turn(lane)
+
+    def _is_open(self, lane: _Lane) -> bool:
+        return not self._stopping and self._lanes.get(lane.name) is lane
+
+    def _give_turn(self, lane: _Lane) -> None:
+        """Others may have waited for this one."""
+        for other in self._lanes.values():
+            if other is not lane:
+                other.changed.notify()
+
+    # The compute threads
+
+    def _work(self, lane: _Lane) -> None:
         while True:
-            with self._changed:
-                self._busy_since = None
-                while (job := self._next()) is None and not self._stopping:
-                    self._await()
-                if self._stopping or job is None:
+            with self._lock:
+                while (job := self._next(lane, time.monotonic())) is None and self._is_open(lane):
+                    self._await(lane)
+                if not self._is_open(lane) or job is None:
                     return
-                self._busy_since = time.monotonic()
-            self._do(*job)
+                lane.task, lane.began_s = job[0], time.monotonic()
+            self._do(lane, *job)
 
-    def _await(self) -> None:
-        """Until something comes. It is for the oldest request that this thread waits."""
-        task = next(iter(self._tasks.values()), None) if self._recorder.on else None
+    def _await(self, lane: _Lane) -> None:
+        """Until something comes, or a step has taken so long that it is to share the device. It is for the oldest request
+        that this thread waits."""
+        turns = [o.began_s + PATIENCE_S for o in self._lanes.values() if o is not lane and o.task is not None]
+        later = [at for at in turns if at > time.monotonic()]
+        patience_s = max(0.0, min(later) - time.monotonic()) if later else None
+        mine = (one for one in self._tasks.values() if one.lane == lane.name)
+        task = next(mine, None) if self._recorder.on else None
         awaited = task.progress.awaited if task else None
         if task is None or awaited is None:
-            self._changed.wait()
+            lane.changed.wait(patience_s)
             return
         began_s = self._recorder.now()
-        self._changed.wait()
-        request, last = self._unblocked
+        lane.changed.wait(patience_s)
+        request, last = lane.unblocked
         if request == task.request:
             awaited = task.installed.schedule.incoming.get(last, awaited)
         source = awaited.source
         node = task.installed.nodes[source] if source != GATEWAY else ""
         self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)
 
-    def _do(self, task: _Task, work: Work) -> None:
+    def _do(self, lane: _Lane, task: _Task, work: Work) -> None:
         """One step of one request; whatever goes wrong is that request's, and the thread goes on."""
         began_s = time.monotonic()
         try:
             outputs = self._step(task, work)
-            with self._changed:
+            with self._lock:
+                self._step_ended(lane)
                 if self._tasks.get(task.request) is task:
                     task.progress.done(outputs)
                     if task.progress.finished:
@@ -407,14 +491,20 @@ class Executor:
                     self._count_run(task, work.step.segment, time.monotonic() - began_s)
             return
         except EdgepartError as error:
-            fault, stale = str(error), isinstance(error, ClusterError)
+            fault, stale, crashed = str(error), isinstance(error, ClusterError), isinstance(error, WorkerDied)
         except Exception as error:
             log.exception("request %s of %s", task.request, task.deployment)
-            fault, stale = f"{type(error).__name__}: {error}", False
-        with self._changed:
+            fault, stale, crashed = f"{type(error).__name__}: {error}", False, False
+        with self._lock:
+            self._step_ended(lane)
             current = self._tasks.get(task.request) is task
-            out = [self._fail(task, fault, stale=stale)] if current else []
+            out = [self._fail(task, fault, stale=stale, crashed=crashed)] if current else []
         self._post(out)
+
+    def _step_ended(self, lane: _Lane) -> None:
+        lane.task = None
+        if len(self._lanes) > 1:
+            self._give_turn(lane)
 
     def _step(self, task: _Task, work: Work) -> list[Value]:
         if self._recorder.on:
@@ -430,7 +520,7 @@ class Executor:
         if not kinds:
             return values
         found = round_all(kinds, values)
-        with self._changed:
+        with self._lock:
             self._counters.rounding.setdefault(task.deployment, RoundingTally()).count(kinds, found)
         return found
 
@@ -456,12 +546,12 @@ class Executor:
     def _act(self, task: _Task, step: Run | Dispatch, values: Sequence[Value]) -> list[Value]:
         installed = task.installed
         if isinstance(step, Run):
-            return installed.prepared.run(step.segment, values)
+            return installed.prepared.run(step.segment, values, lambda: task.request in self._tasks)
         transfer = installed.schedule.outgoing[step.transfer]
         node = installed.nodes[transfer.target] if transfer.target != GATEWAY else gateway_of(task.request)
         message = Tensors(task.deployment, task.epoch, task.request, transfer.number, (), exact=task.exact)
         self._send(node, message, values)
-        with self._changed:
+        with self._lock:
             sent = self._counters.sent_bytes
             sent[node] = sent.get(node, 0) + sum(map(value_bytes, values))
         return []

@@ -24,6 +24,7 @@ from edgepart.agent.messages import NO_EPOCH, DeployOptions, Epoch
 from edgepart.agent.plans import HeldPlan, Plans
 from edgepart.agent.residents import Residents
 from edgepart.agent.routing import Router
+from edgepart.agent.standing import said_aside
 from edgepart.agent.store import Store
 from edgepart.agent.tracing import Tracing
 from edgepart.planner import errors
@@ -162,10 +163,14 @@ class Face:
         return standing if standing is not None and standing.version == entry.version else None
 
     def _state(self, entry: Deployment) -> str:
+        if entry.fault:
+            return "set aside"
         standing = self._standing(entry)
         return standing.state if standing else "serving"
 
     def _text(self, entry: Deployment) -> str:
+        if entry.fault:
+            return said_aside(entry.name, entry.fault)
         standing = self._standing(entry)
         return standing.text if standing else "waiting for the leader"
 
@@ -191,6 +196,8 @@ class Face:
     ) -> InferResult:
         began = time.perf_counter()
         entry = self._entry(model)
+        if entry.fault:
+            raise errors.CrashError(self._text(entry))
         if self._plans.active(model) is None:
             raise Unavailable(f"{model!r} is not served now: {self._text(entry)}")
         values, info = await self._router.infer(model, inputs, deadline_s, outputs or ())
@@ -242,6 +249,10 @@ class Face:
         while True:
             news = self._news
             current = self._core.deployments.get(entry.name)
+            if current is not None and current.fault and current.model == entry.model:
+                if before is not None and not before.fault:
+                    self._deploy_again(before)
+                raise errors.CrashError(self._text(current))
             if current is None or current.version != entry.version:
                 raise errors.ClusterError(f"{entry.name!r} was deployed again or undeployed meanwhile")
             standing = self._standing(entry)
@@ -255,17 +266,16 @@ class Face:
                     if before is None:
                         self._post(events.UndeployRequested(entry.name, entry.version))
                     else:
-                        self._post(
-                            events.DeployRequested(
-                                before.name, before.model, before.model_bytes, before.options
-                            )
-                        )
+                        self._deploy_again(before)
                     raise _error(standing)
             try:
                 async with asyncio.timeout(0.2):
                     await news.wait()
             except TimeoutError:
                 continue  # this agent's own switch to the plan is no news from the leader
+
+    def _deploy_again(self, before: Deployment) -> None:
+        self._post(events.DeployRequested(before.name, before.model, before.model_bytes, before.options))
 
     async def _compared(self, entry: Deployment) -> None:
         """Until the leader says how far answers are off, for a while."""

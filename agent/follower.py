@@ -116,8 +116,8 @@ class Follower:
             self.changed = True
 
     def deployments_changed(self, deployments: DeploymentMap) -> list[Effect]:
-        """Plans of what is no longer deployed are dropped."""
-        gone = [key for key in self._held if deployments.get(parent_of(key[0])) is None]
+        """Plans of what is no longer deployed, or is set aside, are dropped."""
+        gone = [key for key in self._held if deployments.usable(parent_of(key[0])) is None]
         return [effect for key in gone for effect in self._drop(*key)]
 
     def wake_at(self) -> float:
@@ -130,7 +130,7 @@ class Follower:
     def _prepare(self, order: Prepare, deployments: DeploymentMap) -> Iterator[Effect]:
         key = (order.deployment, order.epoch)
         old = order.epoch < self._active.get(order.deployment, NO_EPOCH)
-        if key in self._held or old or deployments.get(parent_of(order.deployment)) is None:
+        if key in self._held or old or deployments.usable(parent_of(order.deployment)) is None:
             return
         self._held[key] = Held(order, LOADING)
         yield LoadPlan(

@@ -10,11 +10,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from edgepart.agent.recipes import Scratch
+from edgepart.agent.recipes import Scratch, Value
 from edgepart.agent.requester import activate_plan, check_inputs, cut, put_together
 from edgepart.agent.rounding import RoundingTally, round_all
 from edgepart.agent.schedule import Progress, make_schedule
-from edgepart.agent.sessions import Compiler, Sessions, Value
+from edgepart.agent.sessions import Compiler, Sessions
 from edgepart.planner import blobs
 from edgepart.planner.errors import InternalError
 from edgepart.planner.graph import Graph

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from edgepart.planner.cluster import Device
 from edgepart.planner.errors import UsageError
@@ -42,6 +43,11 @@ log = logging.getLogger(__name__)
 def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
     """Of this process now: its own, and files that are mapped into it."""
     return int(statm.read_text().split()[1]) * _PAGE_BYTES
+
+
+def total_memory_bytes() -> int:
+    """Of the machine."""
+    return os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
 
 
 def give_back() -> None:
@@ -95,21 +101,30 @@ def _clean_mappings(smaps: str, folder: str) -> Iterator[tuple[int, int]]:
             yield here
 
 
-async def keep_within(limit_bytes: int, files: Path) -> None:
-    """Gives back what can be, whenever more than the limit is resident; until cancelled. What starting left of programs at
-    once, so that there is room for what making sessions takes for a moment."""
+class Others(Protocol):
+    """Processes that count with this one: supervisor.py."""
+
+    def resident_bytes(self) -> int: ...
+
+    def give_back(self) -> None: ...
+
+
+async def keep_within(limit_bytes: int, files: Path, others: Others) -> None:
+    """Gives back what can be, whenever more than the limit is resident, in this process and others; until cancelled. What
+    starting left of programs at once, so that there is room for what making sessions takes for a moment."""
     await asyncio.to_thread(give_back_files, PROGRAMS)
     wait_s = CHECK_S
     while True:
         await asyncio.sleep(wait_s)
-        if (before := resident_bytes()) <= limit_bytes:
+        if (before := resident_bytes() + others.resident_bytes()) <= limit_bytes:
             wait_s = CHECK_S
             continue
         await asyncio.to_thread(give_back)
+        await asyncio.to_thread(others.give_back)
         for folder in (files, PROGRAMS):
-            if resident_bytes() > limit_bytes:
+            if resident_bytes() + others.resident_bytes() > limit_bytes:
                 await asyncio.to_thread(give_back_files, folder)
-        after = resident_bytes()
+        after = resident_bytes() + others.resident_bytes()
         log.info(
             "%.1f MB over the memory limit; gave back %.1f MB",
             *_megabytes(before - limit_bytes, before - after),

@@ -52,6 +52,8 @@ class Failed:
     """True: the device has left that epoch (or does not know it yet); run the request again on the current one."""
     error: str
     """For people."""
+    crashed: bool = False
+    """Whether the process that computed it ended over it: it may be tried once more, and no further."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Plans: those that this device holds, from LoadPlan to DropPlan. Door: tasks in the event loop, sessions in a thread.
+"""Plans: those that this device holds, from LoadPlan to DropPlan. Door: tasks in the event loop.
 
 A plan is loaded when its weights are here, its sessions are warm and the executor takes its requests; a device without a
 program in it keeps it to be a gateway.
@@ -15,11 +15,12 @@ from edgepart.agent.bindings import is_variant, parent_of
 from edgepart.agent.events import DriftMeasured, DropPlan, LoadPlan, PlanLoaded, SegmentsTimed, SwitchTo
 from edgepart.agent.executor import Executor, gateway_of
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.prepared import Loader, Prepared
 from edgepart.agent.requester import Requester
 from edgepart.agent.schedule import Value
-from edgepart.agent.sessions import PreparedProgram, Sessions
-from edgepart.planner.errors import EdgepartError, InternalError
-from edgepart.planner.plan import GATEWAY, Plan, Program, Transfer, WeightRef, from_bytes
+from edgepart.agent.standing import said_aside
+from edgepart.planner.errors import CrashError, EdgepartError, InternalError
+from edgepart.planner.plan import GATEWAY, Plan, Program, WeightRef, from_bytes
 from edgepart.planner.plan_rules import check
 from edgepart.planner.region import Array
 
@@ -49,17 +50,17 @@ class Plans:
     def __init__(
         self,
         node: str,
-        sessions: Sessions,
+        loader: Loader,
         executor: Executor,
         requester: Requester,
         fetch: FetchWeights,
         constants: Constants,
         loaded: Callable[[PlanLoaded | SegmentsTimed | DriftMeasured], None],
-        time: Callable[[str, PreparedProgram], Sequence[SegmentsTimed | DriftMeasured]] = lambda *_: (),
+        time: Callable[[str, Prepared], Sequence[SegmentsTimed | DriftMeasured]] = lambda *_: (),
     ) -> None:
         """`loaded` is told of plans, and what `time(deployment, program)` finds their segments to take."""
         self._node = node
-        self._sessions = sessions
+        self._loader = loader
         self._executor = executor
         self._requester = requester
         self._fetch = fetch
@@ -139,20 +140,20 @@ class Plans:
         if program is not None:
             weights = [ref for segment in program.segments for ref in segment.weights]
             await self._fetch(plan, weights, order.sources)
-            prepared = await self._prepare(program, plan.transfers)
+            prepared = await self._prepare(order.deployment, plan, program)
             if order.weighed:
                 for found in await asyncio.to_thread(self._timed, order.deployment, prepared):
                     self._loaded(found)
             try:
                 self._executor.install(order.deployment, order.epoch, prepared, plan.transfers, names)
             except EdgepartError:
-                self._sessions.release(prepared)
+                self._loader.release(prepared)
                 raise
         else:
             self._executor.retire(order.deployment, order.epoch)  # it expects nothing
         self._held[order.deployment, order.epoch] = held
 
-    def _timed(self, deployment: str, prepared: PreparedProgram) -> Sequence[SegmentsTimed | DriftMeasured]:
+    def _timed(self, deployment: str, prepared: Prepared) -> Sequence[SegmentsTimed | DriftMeasured]:
         """None where a segment does not run: its first request will say why."""
         try:
             return self._time(deployment, prepared)
@@ -160,18 +161,20 @@ class Plans:
             log.info("a plan is not timed: %s", error)
             return ()
 
-    async def _prepare(self, program: Program, transfers: Sequence[Transfer]) -> PreparedProgram:
+    async def _prepare(self, deployment: str, plan: Plan, program: Program) -> Prepared:
         """Sessions made in a thread; released again when nobody waits for them any more."""
-        making = asyncio.ensure_future(asyncio.to_thread(self._sessions.prepare, program, transfers))
+        making = asyncio.ensure_future(
+            asyncio.to_thread(self._loader.prepare, deployment, plan.model_digest, program, plan.transfers)
+        )
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
             making.add_done_callback(self._release_unwanted)
             raise
 
-    def _release_unwanted(self, made: asyncio.Future[PreparedProgram]) -> None:
+    def _release_unwanted(self, made: asyncio.Future[Prepared]) -> None:
         if not made.cancelled() and made.exception() is None:
-            self._sessions.release(made.result())
+            self._loader.release(made.result())
 
     def switch(self, order: SwitchTo) -> None:
         """New requests start on this epoch from now on."""
@@ -195,7 +198,7 @@ class Plans:
         self._held.pop(key, None)
         prepared = self._executor.retire(*key)
         if prepared is not None:
-            self._sessions.release(prepared)
+            self._loader.release(prepared)
         if self._active.get(order.deployment) == order.epoch:
             del self._active[order.deployment]
 
@@ -204,6 +207,12 @@ class Plans:
         for name in [name for name in self._active if parent_of(name) == deployment]:
             del self._active[name]
         self._requester.remove(deployment)
+
+    def set_aside(self, deployment: str, fault: str) -> None:
+        """Its model ends workers: its requests are answered with that; its plans are dropped by DropPlan."""
+        for name in [name for name in self._active if parent_of(name) == deployment]:
+            del self._active[name]
+            self._requester.refuse(name, lambda: CrashError(said_aside(deployment, fault)))
 
     def weights(self) -> frozenset[str]:
         """Digests of the blobs that this device's programs use."""

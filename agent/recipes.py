@@ -9,7 +9,7 @@ rounded, what came holds them rounded; that is what the user asked for.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -58,14 +58,16 @@ class Scratch:
     """Memory for arrays that are gone with the step that they are made for, used again by the next one. Not
     thread-safe."""
 
-    def __init__(self) -> None:
-        self._memory = _lines(0)
+    def __init__(self, lines: Callable[[int], Array] | None = None) -> None:
+        """`lines` gives so many bytes of memory that begin at a line of the processor's cache."""
+        self._lines = lines or _lines
+        self._memory = self._lines(0)
         self._used = 0
 
     def clear(self) -> None:
         """What was made in it is no longer needed; from now on there is room for as much at once."""
         if self._used > self._memory.nbytes:
-            self._memory = _lines(self._used)
+            self._memory = self._lines(self._used)
         self._used = 0
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

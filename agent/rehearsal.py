@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from edgepart.agent.inprocess import InProcess
-from edgepart.agent.sessions import Value
+from edgepart.agent.recipes import Value
 from edgepart.planner.cluster import Cluster, Device
 from edgepart.planner.errors import UsageError
 from edgepart.planner.evidence import devices_used, divided

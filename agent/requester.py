@@ -25,10 +25,12 @@ from edgepart.agent.schedule import Recipe, Value, check_pieces, recipe, value_b
 from edgepart.agent.spans import ATTEMPT, COPY, GATEWAY_LANE, QUEUE, QUEUES, REQUEST, REQUESTS, SEND, Subject
 from edgepart.planner.errors import (
     ClusterError,
+    CrashError,
     EdgepartError,
     FrameError,
     InternalError,
     RequestError,
+    RunError,
     Unavailable,
 )
 from edgepart.planner.plan import GATEWAY, Piece, Plan, Receive, Transfer, ValueInfo
@@ -40,7 +42,12 @@ log = logging.getLogger(__name__)
 ALONE = 15
 """Latencies of requests that ran alone, of each plan: enough for a median, and soon new."""
 
-FAILURES: Mapping[str, type[EdgepartError]] = {"request": RequestError, "unplanned": Unavailable}
+FAILURES: Mapping[str, type[EdgepartError]] = {
+    "request": RequestError,
+    "failed": RunError,
+    "crashed": CrashError,
+    "unplanned": Unavailable,
+}
 """By kind of rules.Fail; any other is a ClusterError."""
 
 
@@ -262,7 +269,7 @@ class Requester:
             )
             return
         if isinstance(message, Failed):
-            self._handle(rules.AttemptFailed(int(attempt), message.stale, message.error))
+            self._handle(rules.AttemptFailed(int(attempt), message.stale, message.error, message.crashed))
             return
         flight = self._flights.get(int(attempt))
         if flight is None or flight.epoch != message.epoch:
@@ -345,8 +352,8 @@ class Requester:
                 )
                 self._send_input(target, message, values, about)
         except EdgepartError as error:
-            stale = isinstance(error, ClusterError)
-            self._queue.append(rules.AttemptFailed(effect.attempt, stale, str(error)))
+            stale, misfit = isinstance(error, ClusterError), isinstance(error, RequestError)
+            self._queue.append(rules.AttemptFailed(effect.attempt, stale, str(error), misfit=misfit))
 
     def _subject(self, effect: rules.Start | rules.Abandon | rules.Answer) -> Subject:
         return Subject(effect.deployment, effect.epoch, f"{self._name}/{effect.attempt}")

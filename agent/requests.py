@@ -22,6 +22,8 @@ from edgepart.agent.messages import NO_EPOCH, Epoch
 from edgepart.planner.dealing import deal
 from edgepart.planner.plan import Replica
 
+MOST_CRASHES = 1
+"""Workers that may end over a request before it is given up: the first one may have had another reason."""
 EACH_REPLICA = 2
 """Requests that may be started at once for each replica, where that is more than the window has: while one is computed
 the next one's data travels."""
@@ -118,6 +120,10 @@ class AttemptFailed:
     stale: bool
     """True: try again; nothing is wrong with the request."""
     error: str
+    crashed: bool = False
+    """Whether it ended the process that computed it: it is tried once more, and no further."""
+    misfit: bool = False
+    """Whether its inputs do not fit the model, which may be another one by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +206,8 @@ class Fail:
     request: int
     error: str
     kind: str
-    """"request": it does not fit the model; "deadline"; "unplanned": a deadline as well, and there was no plan to run it
-    on; "removed": the deployment is no more."""
+    """"request": it does not fit the model; "failed": a device could not compute it; "crashed": it ended two workers;
+    "deadline"; "unplanned": a deadline as well, and there was no plan to run it on; "removed": the deployment is no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +238,8 @@ class _Request:
     attempt: _Attempt | None = None
     """The try that is under way; None: it waits."""
     replays: int = 0
+    crashes: int = 0
+    """Workers that ended over it."""
     tried: set[tuple[Epoch, int]] = field(default_factory=set)
     """Epochs and sides that its last attempts were lost on."""
     not_before_s: float = -inf
@@ -362,12 +370,21 @@ class Requests:
         request = self._attempts.get(event.attempt)
         if request is None:
             return
-        if event.stale:
+        request.crashes += event.crashed
+        if event.crashed and request.crashes > MOST_CRASHES:
+            yield from self._end(request)
+            yield Fail(
+                request.number,
+                f"{request.crashes} times a process ended that computed this request, the last time because {event.error}. "
+                "It is not tried again",
+                "crashed",
+            )
+        elif event.stale:
             request.last_error = event.error
             yield from self._put_off(request, now)
         else:
             yield from self._end(request)
-            yield Fail(request.number, event.error, "request")
+            yield Fail(request.number, event.error, "request" if event.misfit else "failed")
 
     def _replay_broken(self, node: str, now: float) -> Iterator[Effect]:
         for request in list(self._attempts.values()):

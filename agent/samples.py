@@ -8,7 +8,7 @@ import numpy as np
 from onnx import TensorProto, TypeProto
 
 from edgepart.agent.elements import element_dtype
-from edgepart.agent.sessions import Value
+from edgepart.agent.recipes import Value
 from edgepart.planner.errors import UsageError
 from edgepart.planner.graph import Graph
 

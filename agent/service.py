@@ -29,13 +29,12 @@ from edgepart.agent.charter import CHARTERS, ISSUER
 from edgepart.agent.clocks import Clocks
 from edgepart.agent.comparison import Active, Comparison
 from edgepart.agent.compiled import Compiled
-from edgepart.agent.compiling import Compiler
 from edgepart.agent.control import DRAINS, LEAVES, LEFT, REMOVED
 from edgepart.agent.core import Core
 from edgepart.agent.doctor import Doctor
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.echoes import Echoes
-from edgepart.agent.executor import COMPUTE_THREAD, Executor
+from edgepart.agent.executor import Executor
 from edgepart.agent.face import Face
 from edgepart.agent.frames import Frame
 from edgepart.agent.gateway.bodies import Limits
@@ -45,7 +44,7 @@ from edgepart.agent.joining import Doorkeeper
 from edgepart.agent.lookout import Lookout
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
-from edgepart.agent.memory import keep_within, resident_bytes, share_heaps, within
+from edgepart.agent.memory import keep_within, resident_bytes, share_heaps, total_memory_bytes, within
 from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions
 from edgepart.agent.pace import UNKNOWN_BYTES_S, Business
@@ -59,17 +58,18 @@ from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.recorder import Recorder
 from edgepart.agent.requester import Requester
 from edgepart.agent.routing import Router
-from edgepart.agent.sessions import Sessions
 from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.soundness import Soundness
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Source, Store
+from edgepart.agent.supervisor import Workers
 from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Transport
 from edgepart.agent.upkeep import Kept, Upkeep, disk_document
 from edgepart.agent.warden import Warden
 from edgepart.agent.withdrawal import Withdrawal
+from edgepart.agent.worker_orders import WorkerSettings
 from edgepart.planner.cluster import Device
 from edgepart.planner.errors import FrameError, Removed
 
@@ -82,8 +82,8 @@ LOOK_S = 0.02
 """Between two looks at whether others have taken over."""
 STRAGGLING_S = 2.0
 """How long threads that are still at work when all else has ended hold up the process."""
-STALLED_S = 60.0
-"""A single segment that runs for longer counts as stuck: the watchdog is no longer fed."""
+UNWATCHED_S = 60.0
+"""The watchdog's interval where there is none."""
 
 
 class Agent:
@@ -165,7 +165,9 @@ class Agent:
         self._keep_doing("watching the disk", self._upkeep.watch_disk())
         self._keep_doing("looking for damage", self._upkeep.scrub())
         if (limit := self._options.memory_limit_bytes) is not None:
-            self._keep_doing("keeping to the memory limit", keep_within(limit, self._options.state))
+            self._keep_doing(
+                "keeping to the memory limit", keep_within(limit, self._options.state, self._workers)
+            )
         self._keep_doing("feeding the watchdog", self._notify.feed(self._progressing))
         where = reachable_text(listen)
         self._files.announce(self._name, where, self._http.url)
@@ -223,15 +225,17 @@ class Agent:
         self._requester = Requester(node, self._post.values, recorder=self._recorder)
         compiled = Compiled(self._options.state / "compiled", self._options.compiled_bytes)
         compiled.make_room()  # which an earlier life may have left to us
-        self._sessions = Sessions(
-            threads,
-            lambda ref: self._store.file(ref.digest),
-            compiler=Compiler(compiled, threads) if self._options.compiled_bytes else None,
-            rest=self._rest,
+        limit = self._options.memory_limit_bytes
+        self._workers = Workers(
+            WorkerSettings(self._store.root, compiled.root, self._options.compiled_bytes, threads, limit),
+            limit or total_memory_bytes(),
+            self._rest,
+            self._model_crashed,
         )
+        self._ending.push_async_callback(asyncio.to_thread, self._workers.stop)
         self._plans = Plans(
             node,
-            self._sessions,
+            self._workers,
             self._executor,
             self._requester,
             self._fetching.weights,
@@ -388,6 +392,11 @@ class Agent:
             event = events.LinkDown(node, text)
         self._loop.call_soon_threadsafe(self._shell.post, event)
 
+    def _model_crashed(self, deployment: str, model: str, why: str) -> None:
+        """A model ends the processes that compute it. Any thread."""
+        event = events.ModelCrashed(deployment, model, why)
+        self._loop.call_soon_threadsafe(lambda: self._shell.post(event))
+
     def _members_changed(self, members: tuple[events.Member, ...]) -> None:
         others = {member.node for member in members} - {self.identity.node_id}
         for node in {member.node for member in self._members} - others - {self.identity.node_id}:
@@ -435,15 +444,14 @@ class Agent:
     def _led(self) -> list[Active]:
         """Deployments and the plans that serve, where this device leads."""
         core = self._shell.core
-        names = [entry.name for entry in core.deployments.living()] if core.leader == core.node else []
+        names = [entry.name for entry in core.deployments.in_use()] if core.leader == core.node else []
         found = [(name, self._plans.active(name)) for name in names]
         return [(name, active[0], active[1].plan) for name, active in found if active is not None]
 
     def _progressing(self) -> bool:
-        """Whether the event loop and the compute thread get on: what the watchdog lives on."""
-        now, stalled_s = self._loop.time(), self._executor.stalled_s()
-        watchdog = Watchdog(self._notify.watchdog_s or STALLED_S, STALLED_S)
-        return watchdog.should_ping(now, self._shell.ticked_at, now - stalled_s, stalled_s > 0)
+        """Whether the event loop gets on and the compute threads are there: what the watchdog lives on."""
+        watchdog = Watchdog(self._notify.watchdog_s or UNWATCHED_S)
+        return watchdog.should_ping(self._loop.time(), self._shell.ticked_at, self._executor.computes)
 
     def _leave(self) -> None:
         """Say goodbye: the others count this device as left, and replan at once."""
@@ -510,9 +518,6 @@ def run(options: AgentOptions) -> None:
         leaving = threading.Timer(STRAGGLING_S, os._exit, [Removed.exit_status if why else 0])
         leaving.daemon = True
         leaving.start()
-        for thread in threading.enumerate():
-            if thread.name == COMPUTE_THREAD:
-                thread.join()  # inside ONNX Runtime, which must not be torn down under it
     if why:
         raise Removed(
             f"{why}; this agent has stopped for good. To have this device in again, join with a new token"

@@ -28,20 +28,25 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import ModelProto, TensorProto, numpy_helper
-from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
+from onnxruntime.capi import onnxruntime_pybind11_state as ort_types
 
 from edgepart.agent.blocked import PLAIN, Kept
 from edgepart.agent.elements import element_dtype, is_native, is_sub_byte, onnx_number
 from edgepart.agent.keeping import ports_of
 from edgepart.agent.memory import give_back
+from edgepart.agent.prepared import describe
+from edgepart.agent.recipes import Scratch, Value
 from edgepart.planner.errors import EdgepartError, InternalError, ModelError, RequestError
 from edgepart.planner.plan import Program, Segment, Transfer, WeightRef
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
 
-Value = Any
-"""What travels: a numpy array (object dtype for strings), or for what is no tensor a list, a dict or None."""
+_CPU = ort_types.OrtDevice(ort_types.OrtDevice.cpu(), ort_types.OrtDevice.default_memory(), 0)
+SILENT = 4
+"""Of ONNX Runtime's log, which goes past ours: only what it dies of. Requests cause the rest, and the errors say it."""
+TIMED_RUNS = 3
+"""Of a segment before its plan serves; the best counts."""
 
 WeightSource = Callable[[WeightRef], Array | Path]
 """Gives a weight's bytes: a file that holds just these, or an array of any type and shape with `nbytes` bytes,
@@ -51,16 +56,16 @@ Weight = Any
 """An OrtValue, or the Path of a file."""
 
 ORT_ERRORS: tuple[type[Exception], ...] = (
-    ort_errors.Fail,
-    ort_errors.InvalidArgument,
-    ort_errors.InvalidGraph,
-    ort_errors.InvalidProtobuf,
-    ort_errors.NoModel,
-    ort_errors.NoSuchFile,
-    ort_errors.NotImplemented,
-    ort_errors.EPFail,
-    ort_errors.EngineError,
-    ort_errors.RuntimeException,
+    ort_types.Fail,
+    ort_types.InvalidArgument,
+    ort_types.InvalidGraph,
+    ort_types.InvalidProtobuf,
+    ort_types.NoModel,
+    ort_types.NoSuchFile,
+    ort_types.NotImplemented,
+    ort_types.EPFail,
+    ort_types.EngineError,
+    ort_types.RuntimeException,
     RuntimeError,
     TypeError,
     ValueError,
@@ -85,20 +90,41 @@ class LoadedModel:
     plain: bool
     """Whether numpy knows every type that goes in or out."""
 
-    def run(self, inputs: Sequence[Value]) -> list[Value]:
+    def run(self, inputs: Sequence[Value], options: Any = None) -> list[Value]:
         """Outputs in their order. RequestError says what ONNX Runtime did not like about these
-        inputs."""
+        inputs. `options` are ort.RunOptions, by which another thread can end the run."""
         try:
             if self.plain:
                 feed = dict(zip(self.input_names, inputs, strict=True))
-                return list(self.session.run(self.output_names, feed))
-            return self._run_bound(inputs)
+                return list(self.session.run(self.output_names, feed, options))
+            return self._run_bound(inputs, options)
         except ORT_ERRORS as error:
-            raise RequestError(
-                f"ONNX Runtime could not run {self.called} on this request's inputs: {error}"
-            ) from error
+            raise self._refused(error) from error
 
-    def _run_bound(self, inputs: Sequence[Value]) -> list[Value]:
+    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array], options: Any = None) -> None:
+        """As `run`, where all are arrays that numpy knows; the outputs' memory is ONNX Runtime's to write to, so that
+        nothing is copied. RequestError also where an output has another shape."""
+        try:
+            feeds, fetches = ort_types.OrtValueVector(), ort_types.OrtValueVector()
+            for array in inputs:
+                feeds.push_back(ort_types.OrtValue.ortvalue_from_numpy(array, _CPU))
+            for array in outputs:
+                fetches.push_back(ort_types.OrtValue.ortvalue_from_numpy(array, _CPU))
+            devices = [_CPU] * len(outputs)
+            self.session.run_with_ortvaluevector(
+                options, self.input_names, feeds, self.output_names, fetches, devices
+            )
+        except ORT_ERRORS as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> RequestError:
+        if "bad_alloc" in str(error) or isinstance(error, MemoryError):
+            return RequestError(
+                f"this device has not the memory for this request: {self.called} was refused more"
+            )
+        return RequestError(f"ONNX Runtime could not run {self.called} on this request's inputs: {error}")
+
+    def _run_bound(self, inputs: Sequence[Value], options: Any) -> list[Value]:
         binding = self.session.io_binding()
         memory = []  # of the values bound, which the binding does not keep
         for name, value in zip(self.input_names, inputs, strict=True):
@@ -112,7 +138,7 @@ class LoadedModel:
                 binding.bind_ortvalue_input(name, as_ort_value(value))
         for name in self.output_names:
             binding.bind_output(name)
-        self.session.run_with_iobinding(binding)
+        self.session.run_with_iobinding(binding, options)
         return [
             _as_array(value, self.dtypes[name])
             for name, value in zip(self.output_names, binding.get_outputs(), strict=True)
@@ -149,10 +175,34 @@ class PreparedProgram:
     kept: Kept = PLAIN
     """What its segments give and take blocked."""
 
-    def run(self, segment: int, inputs: Sequence[Value]) -> list[Value]:
+    def run(
+        self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = lambda: True
+    ) -> list[Value]:
         """Run segment number `segment`: values per input port in, values per output port out.
-        RequestError."""
+        RequestError. `wanted` is for programs whose runs may have to wait (supervisor.py)."""
         return self.loaded[segment].run(inputs)
+
+    def stop(self) -> None:
+        """A run in this process cannot be ended."""
+
+    def scratch(self) -> Scratch:
+        """Memory for what a run's inputs are made in."""
+        return Scratch()
+
+    def best_s(self, segment: int, budget_s: float) -> float | None:
+        """Seconds that a segment takes on made-up inputs, the best of some runs; None where there is no time left, or it
+        cannot be run before requests come."""
+        inputs = made_up_inputs(self.loaded[segment]) if budget_s > 0 else None
+        if inputs is None:
+            return None
+        best, began_s = float("inf"), time.perf_counter()
+        for _ in range(TIMED_RUNS):
+            run_s = time.perf_counter()
+            self.loaded[segment].run(inputs)
+            best = min(best, time.perf_counter() - run_s)
+            if time.perf_counter() >= began_s + budget_s:
+                break
+        return best
 
 
 class Uncompiled(EdgepartError):
@@ -335,13 +385,6 @@ class Sessions:
                 self._weights[_key(ref)] = (value, users - 1)
 
 
-def describe(segment: Segment) -> str:
-    """A segment for people: its first operators."""
-    first = ", ".join(segment.operators[:3])
-    more = len(segment.operators) - 3
-    return f"segment {segment.digest[:8]} ({first}{f' and {more} more' if more > 0 else ''})"
-
-
 def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> LoadedModel:
     """One session over a whole model: what every plan's answer is compared with. ModelError if ONNX Runtime refuses
     it."""
@@ -426,7 +469,7 @@ def session_options(threads: int, weights: Mapping[str, Any], level: Any = None)
     # An arena of each session would keep the most that it ever took, and sessions run one at a time. What is freed
     # after a run the next one finds in the C library's heap, as fast.
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
-    options.log_severity_level = 3
+    options.log_severity_level = SILENT  # what is wrong is in the error that is raised
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if weights:
         options.add_external_initializers(list(weights), list(weights.values()))

@@ -156,6 +156,8 @@ class Shell:
                 for entry in entries:
                     if entry.deleted:
                         doors.plans.undeployed(entry.name)
+                    elif entry.fault:
+                        doors.plans.set_aside(entry.name, entry.fault)
             case events.PersistDrains(drains):
                 doors.files.keep_drains(drains)
             case events.Discharged(why):

@@ -31,6 +31,11 @@ def _knows(report: Report, name: str, version: Version) -> bool:
     return any(n == name and v >= version for n, v in report.versions)
 
 
+def said_aside(deployment: str, fault: str) -> str:
+    """Of a deployment whose model ends the processes that compute it."""
+    return f"{deployment!r} is set aside on all devices: its model {fault}. Deploy it again to have it tried once more"
+
+
 def preparing(placement: Placement, world: World) -> str:
     return f"preparing a plan: {placement.ready(world)} of {len(placement.nodes)} devices are ready"
 

@@ -1,4 +1,4 @@
-"""Timing: what segments take on this device, and requests through this gateway. Door: sessions, the clock, a task.
+"""Timing: what segments take on this device, and requests through this gateway. Door: the clock, a task.
 
 Segments of a plan are timed when it is ready and before it serves; those of plans that serve are timed by the executor
 as they run, and looked at here now and then. From both follows how far the device has drifted from its calibration.
@@ -17,13 +17,11 @@ from edgepart.agent.events import DriftMeasured, Event, LatencyMeasured, Segment
 from edgepart.agent.executor import SegmentTime
 from edgepart.agent.judging import REQUESTS
 from edgepart.agent.messages import Epoch
+from edgepart.agent.prepared import Prepared
 from edgepart.agent.profiles import ProfileBook
-from edgepart.agent.sessions import LoadedSegment, PreparedProgram, made_up_inputs
 from edgepart.planner.cluster import Device
 from edgepart.planner.plan import Program
 
-RUNS = 3
-"""Of each segment before its plan serves; the best counts."""
 ENOUGH_RUNS = 5
 """Of a segment in requests, before their median counts."""
 RECENT_RUNS = 11
@@ -70,7 +68,7 @@ class Timing:
         self._drifted: dict[tuple[str, Epoch], float] = {}
         """What was told of each plan that serves."""
 
-    def time(self, deployment: str, prepared: PreparedProgram) -> Sequence[DriftMeasured | SegmentsTimed]:
+    def time(self, deployment: str, prepared: Prepared) -> Sequence[DriftMeasured | SegmentsTimed]:
         """Runs the segments that nobody has timed yet, until the budget is used up; those of a device that drifted and
         has nothing to run for that deployment all, as it may have recovered. To be called in a thread."""
         until = time.perf_counter() + self._budget_s
@@ -78,13 +76,12 @@ class Timing:
         idle = all(name != deployment for name, _ in self._before)
         kind, threads = self._kind(expected), self._device.threads
         took: dict[str, float] = {}
-        for loaded in dict.fromkeys(prepared.loaded):
-            digest = loaded.segment.digest
+        for digest, segment in {one.digest: n for n, one in enumerate(prepared.program.segments)}.items():
             known = self._book.seconds(digest, kind, threads) is not None
             if known and not (idle and expected != 1.0):
                 continue
             began = time.perf_counter()
-            if (seconds := _best_s(loaded, until)) is not None:
+            if (seconds := prepared.best_s(segment, until - began)) is not None:
                 took[digest] = seconds
                 self._rest(time.perf_counter() - began)
         factor = drift(prepared.program, self._device, took) if idle else None
@@ -151,20 +148,3 @@ class Timing:
     def _profiles(self, took: Mapping[str, float], factor: float) -> tuple[Profile, ...]:
         kind, threads = self._kind(factor), self._device.threads
         return tuple(Profile(digest, kind, threads, seconds) for digest, seconds in took.items())
-
-
-def _best_s(loaded: LoadedSegment, until: float) -> float | None:
-    """None where there is no time left, or the segment cannot be run before requests come."""
-    if time.perf_counter() >= until:
-        return None
-    inputs = made_up_inputs(loaded)
-    if inputs is None:
-        return None
-    best = float("inf")
-    for _ in range(RUNS):
-        began = time.perf_counter()
-        loaded.run(inputs)
-        best = min(best, time.perf_counter() - began)
-        if time.perf_counter() >= until:
-            break
-    return best

@@ -12,6 +12,9 @@ what has (not) changed; the facts are attributes as well.
         Infeasible         no plan fits
         Unavailable        nobody serves that now; try again later
         StillGoing         it was begun and goes on, but was not done in time
+        WorkerDied         the process that computed it ended; another try may end another one
+      RunError           a device could not compute a request, though its inputs fit the model
+        CrashError         a model or a request ends the process that computes it; it is not tried again
       PeerError          another box broke the protocol, or may not do what it asked; its connection is closed
         FrameError         bytes that are no frame, or one over its limits
         NotAuthorised      no valid certificate, token or credential
@@ -81,6 +84,18 @@ class Unavailable(ClusterError):
 
 class StillGoing(ClusterError):
     """It was begun and goes on; only the time to wait for it is over."""
+
+
+class WorkerDied(ClusterError):
+    """The process that computed it ended. Nothing else was harmed."""
+
+
+class RunError(EdgepartError):
+    """A device could not compute a request, though its inputs fit the model."""
+
+
+class CrashError(RunError):
+    """A model or a request that ends the process that computes it. It is not tried again."""
 
 
 class PeerError(EdgepartError):

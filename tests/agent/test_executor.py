@@ -4,7 +4,7 @@ request."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Queue
 from threading import Event
@@ -15,9 +15,10 @@ import pytest
 from edgepart.agent.blocked import PLAIN
 from edgepart.agent.executor import START, Executor, Limits
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.recipes import Scratch
 from edgepart.agent.schedule import Value
 from edgepart.agent.sessions import PreparedProgram, Sessions
-from edgepart.planner.errors import InternalError, Unavailable
+from edgepart.planner.errors import InternalError, Unavailable, WorkerDied
 from edgepart.planner.plan import GATEWAY, Plan, Program, Run, Send
 from edgepart.planner.region import Array
 from tests.agent import handmade
@@ -265,10 +266,16 @@ class Faulty:
         self.program = program
         self.dtypes: dict[str, np.dtype[np.float32]] = {}
         self.kept = PLAIN
-        self.entered, self.go_on = Event(), Event()
+        self.entered, self.go_on, self.stopped = Event(), Event(), Event()
         self.result: list[Array] | Exception = []
 
-    def run(self, segment: int, inputs: Sequence[Value]) -> list[Array]:
+    def stop(self) -> None:
+        self.stopped.set()
+
+    def scratch(self) -> Scratch:
+        return Scratch()
+
+    def run(self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool]) -> list[Array]:
         self.entered.set()
         assert self.go_on.wait(BOUND_S)
         if isinstance(self.result, Exception):
@@ -298,20 +305,44 @@ def _prepared(faulty: Faulty) -> PreparedProgram:
     return faulty  # type: ignore[return-value]
 
 
-def test_the_watchdog_sees_a_run_that_hangs_and_a_cancelled_one_ends_quietly(net: Net) -> None:
+def test_a_run_under_way_is_stopped_with_its_request_and_ends_quietly(net: Net) -> None:
     faulty = Faulty(net.plan.programs["a"])
     executor = net.at["node-a"]
-    assert executor.stalled_s() == 0.0
+    assert executor.computes
     executor.install("m", EPOCH, _prepared(faulty), net.plan.transfers, handmade.NODES)
     executor.deliver(Tensors("m", EPOCH, f"{GATE}/0/r", 0, ()), [handmade.request_input(1)[:, :, :5]])
     assert faulty.entered.wait(BOUND_S)
-    first = executor.stalled_s()
-    assert 0 < first < executor.stalled_s()
+    executor.cancel(f"{GATE}/0/another")
+    assert not faulty.stopped.is_set()
     executor.cancel(f"{GATE}/0/r")
+    assert faulty.stopped.is_set()
     faulty.go_on.set()
     executor.stop()
     assert net.mail.empty()
-    assert Executor(net.sender("x")).stalled_s() == float("inf")  # never started: nobody computes
+
+
+def test_a_run_that_takes_for_ever_does_not_hold_up_another_deployment(net: Net) -> None:
+    endless, other = Faulty(net.plan.programs["a"]), Faulty(net.plan.programs["a"])
+    executor = net.at["node-a"]
+    for name, faulty in (("endless", endless), ("other", other)):
+        executor.install(name, EPOCH, _prepared(faulty), net.plan.transfers, handmade.NODES)
+        executor.deliver(
+            Tensors(name, EPOCH, f"{GATE}/0/{name}", 0, ()), [handmade.request_input(1)[:, :, :5]]
+        )
+    assert endless.entered.wait(BOUND_S) and other.entered.wait(BOUND_S)
+    endless.go_on.set()
+    other.go_on.set()
+
+
+def test_a_request_that_ended_a_worker_says_so(net: Net) -> None:
+    faulty = Faulty(net.plan.programs["a"])
+    faulty.result = WorkerDied("the worker ended with SIGFPE")
+    faulty.go_on.set()
+    executor = net.at["node-a"]
+    executor.install("m", EPOCH, _prepared(faulty), net.plan.transfers, handmade.NODES)
+    executor.deliver(Tensors("m", EPOCH, f"{GATE}/0/r", 0, ()), [handmade.request_input(1)[:, :, :5]])
+    failed = net.failure()
+    assert failed.crashed and failed.stale and "SIGFPE" in failed.error
 
 
 def test_a_program_that_receives_nothing_is_started_by_a_frame_without_arrays(net: Net) -> None:

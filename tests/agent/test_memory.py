@@ -92,7 +92,7 @@ def test_whoever_is_over_the_limit_gives_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Looks are as many as the test lets pass; the wait between them doubles while it does not help."""
-    sizes = iter([50, 130, 130, 90, 90, 50, 130, 120, 120, 120, 130, 120, 120, 120])
+    sizes = iter([40, 120, 120, 80, 80, 40, 120, 110, 110, 110, 120, 110, 110, 110])
     waits: list[float] = []
 
     async def wait(seconds: float) -> None:
@@ -100,10 +100,17 @@ def test_whoever_is_over_the_limit_gives_back(
         if len(waits) > 5:
             raise asyncio.CancelledError
 
+    class Worker:
+        def resident_bytes(self) -> int:
+            return 10 * MEGABYTE
+
+        def give_back(self) -> None:
+            pass
+
     monkeypatch.setattr(memory, "resident_bytes", lambda: next(sizes) * MEGABYTE)
     monkeypatch.setattr(asyncio, "sleep", wait)
     with caplog.at_level("INFO"), pytest.raises(asyncio.CancelledError):
-        asyncio.run(memory.keep_within(100 * MEGABYTE, tmp_path))
+        asyncio.run(memory.keep_within(100 * MEGABYTE, tmp_path, Worker()))
     assert waits == [1, 1, 1, 1, 2, 4]
     assert "31.5 MB over the memory limit; gave back 41.9 MB" in caplog.text
 

@@ -15,9 +15,10 @@ from edgepart.agent.events import DriftMeasured, DropPlan, LoadPlan, PlanLoaded,
 from edgepart.agent.executor import Executor
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.plans import Plans
-from edgepart.agent.sessions import PreparedProgram, Sessions
+from edgepart.agent.prepared import Prepared
+from edgepart.agent.sessions import Sessions
 from edgepart.planner.errors import RequestError, Unavailable
-from edgepart.planner.plan import Plan, Port, WeightRef, to_bytes
+from edgepart.planner.plan import Plan, Port, Program, Transfer, WeightRef, to_bytes
 from edgepart.planner.region import Array
 from tests.agent.handmade import NODES, read_weight, segment, split_plan
 
@@ -46,13 +47,29 @@ class Gateway:
         self.told.append(("deliver", message))
 
 
+class Loading:
+    """Sessions of this process, as Plans wants them."""
+
+    def __init__(self) -> None:
+        self.sessions = Sessions(1, read_weight)
+
+    def prepare(
+        self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
+    ) -> Prepared:
+        return self.sessions.prepare(program, transfers)
+
+    def release(self, prepared: Any) -> None:
+        self.sessions.release(prepared)
+
+
 class Bench:
     """Plans with real sessions and a real executor (not started: nothing is to be computed)."""
 
     def __init__(self, node: str = A) -> None:
         self.sent: list[tuple[str, Any]] = []
         self.loaded: asyncio.Queue[PlanLoaded | SegmentsTimed | DriftMeasured] = asyncio.Queue()
-        self.sessions = Sessions(1, read_weight)
+        self.loading = Loading()
+        self.sessions = self.loading.sessions
         self.executor = Executor(lambda node, message, _: self.sent.append((node, message)))
         self.gateway = Gateway()
         self.fetching = asyncio.Event()
@@ -61,7 +78,7 @@ class Bench:
         """Whether segments cannot be timed."""
         self.plans = Plans(
             node,
-            self.sessions,
+            self.loading,
             self.executor,
             self.gateway,  # type: ignore[arg-type]
             self._fetch,
@@ -78,10 +95,10 @@ class Bench:
     async def _constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
         return {}
 
-    def _time(self, deployment: str, prepared: PreparedProgram) -> list[SegmentsTimed | DriftMeasured]:
+    def _time(self, deployment: str, prepared: Prepared) -> list[SegmentsTimed | DriftMeasured]:
         if self.fails:
             raise RequestError("it does not run on ones")
-        return [SegmentsTimed(tuple(Profile(one.segment.digest, "k", 1, 1.0) for one in prepared.loaded))]
+        return [SegmentsTimed(tuple(Profile(one.digest, "k", 1, 1.0) for one in prepared.program.segments))]
 
     async def told(self) -> PlanLoaded | SegmentsTimed | DriftMeasured:
         async with asyncio.timeout(20):

@@ -13,12 +13,13 @@ import pytest
 from edgepart.agent.blocked import PLAIN
 from edgepart.agent.executor import Executor
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.recipes import Scratch
 from edgepart.agent.requester import Requester, activate_plan
 from edgepart.agent.requests import Window
 from edgepart.agent.schedule import Value
 from edgepart.agent.sessions import Sessions
 from edgepart.agent.wire import pack_arrays, unpack_arrays
-from edgepart.planner.errors import ClusterError, InternalError, RequestError, Unavailable
+from edgepart.planner.errors import ClusterError, InternalError, RequestError, RunError, Unavailable
 from edgepart.planner.plan import (
     GATEWAY,
     Piece,
@@ -203,7 +204,7 @@ def test_outputs_of_another_replica_are_refused() -> None:
         await asyncio.sleep(0)
         full = handmade.request_input(1)
         cluster.gateway.deliver(Tensors("m", E1, sent[0], 10, ()), [full])
-        with pytest.raises(RequestError, match="10"):
+        with pytest.raises(RunError, match="10"):
             await asked
 
     in_cluster(story)
@@ -257,12 +258,15 @@ def test_the_model_s_own_complaint_is_the_answer() -> None:
         class Complains:
             program, dtypes, kept = plan.programs["a"], dict[str, Any](), PLAIN
 
-            def run(self, segment: int, inputs: Sequence[Value]) -> list[Value]:
+            def scratch(self) -> Scratch:
+                return Scratch()
+
+            def run(self, segment: int, inputs: Sequence[Value], wanted: object) -> list[Value]:
                 raise RequestError("Reshape_7: the input tensor cannot be reshaped")
 
         stand_in: Any = Complains()
         cluster.at["node-a"].install("m", E1, stand_in, plan.transfers, handmade.NODES)
-        with pytest.raises(RequestError, match="cannot be reshaped"):
+        with pytest.raises(RunError, match="cannot be reshaped"):
             await cluster.gateway.infer("m", {"x": handmade.request_input(1)})
         assert {node for node, _ in cluster.cancelled} == set(handmade.NODES.values())
 
@@ -397,7 +401,7 @@ def test_frames_that_are_not_for_this_run_or_do_not_fit_are_dropped_or_fail_it()
         cluster.gateway.deliver(Tensors("m", E1, seen[0] + "0", 4, ()), [X])
         cluster.gateway.deliver(Tensors("m", E2, seen[0], 4, ()), [X])
         cluster.gateway.deliver(Tensors("m", E1, seen[0], 4, ()), [X])
-        with pytest.raises(RequestError, match=r"in shape \(1, 2, 8, 6\), not \(1, 2, 4, 6\)"):
+        with pytest.raises(RunError, match=r"in shape \(1, 2, 8, 6\), not \(1, 2, 4, 6\)"):
             await asked
 
     in_cluster(story)

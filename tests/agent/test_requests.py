@@ -165,7 +165,17 @@ def test_a_fault_of_the_request_is_answered_as_such() -> None:
     requests = Requests()
     tell(requests, active(), Submitted(1, "m", 10))
     effects = tell(requests, AttemptFailed(0, False, "index 9 is out of bounds"))
-    assert effects == [Abandon(0, "m", E1), Fail(1, "index 9 is out of bounds", "request")]
+    assert effects == [Abandon(0, "m", E1), Fail(1, "index 9 is out of bounds", "failed")]
+
+
+def test_a_request_that_ends_two_workers_is_not_tried_a_third_time() -> None:
+    requests = Requests()
+    tell(requests, active(), Submitted(1, "m", 10))
+    assert tell(requests, AttemptFailed(0, True, "SIGFPE", crashed=True)) == [Abandon(0, "m", E1)]
+    assert requests.wake(1.0) == [Start(1, 1, "m", E1)]
+    _, failed = tell(requests, AttemptFailed(1, True, "SIGFPE", crashed=True), now=1.5)
+    assert isinstance(failed, Fail) and failed.kind == "crashed" and "2 times a process ended" in failed.error
+    assert requests.wake_at() == inf
 
 
 def test_the_deadline_answers_whatever_the_state() -> None:

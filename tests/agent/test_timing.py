@@ -17,7 +17,7 @@ from edgepart.agent.events import DriftMeasured, LatencyMeasured, SegmentsTimed
 from edgepart.agent.executor import SegmentTime
 from edgepart.agent.messages import Epoch
 from edgepart.agent.profiles import ProfileBook
-from edgepart.agent.sessions import LoadedSegment, PreparedProgram, Sessions
+from edgepart.agent.sessions import PreparedProgram, Sessions
 from edgepart.agent.timing import ENOUGH_RUNS, RECENT_RUNS, Timing
 from edgepart.planner.cluster import Device
 from edgepart.planner.plan import Program, Run, Segment
@@ -56,10 +56,10 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Makes each segment take so long."""
 
     def so_long(seconds: float) -> None:
-        def best(loaded: LoadedSegment, until: float) -> float:
+        def best(prepared: PreparedProgram, segment: int, budget_s: float) -> float:
             return seconds
 
-        monkeypatch.setattr(timing, "_best_s", best)
+        monkeypatch.setattr(PreparedProgram, "best_s", best)
 
     return so_long
 

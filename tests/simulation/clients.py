@@ -150,7 +150,7 @@ class Device:
             case rules.Fail(number, error, kind):
                 deadline = self._close(number)
                 early = kind in ("deadline", "unplanned") and now < deadline
-                if early or kind == "request":
+                if early or kind in ("failed", "crashed"):
                     raise Broken(f"{short(self.box.node)}: request {number} failed ({kind}): {error}")
                 self.net.ledger.failed[number] = f"{kind}: {error}"
             case rules.Refuse(number):

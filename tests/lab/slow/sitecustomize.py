@@ -40,7 +40,7 @@ RUNS_VARIABLE = "EDGEPART_LAB_RUNS"
 MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 """Where ONNX Runtime's Python front defines InferenceSession."""
 
-RUNS = ("run", "run_with_iobinding")
+RUNS = ("run", "run_with_iobinding", "run_with_ortvaluevector")
 FIRST_RUNS = 5
 """As often the first run of a session is made at least."""
 FIRST_S = 0.03
