@@ -207,7 +207,7 @@ class Fail:
     error: str
     kind: str
     """"request": it does not fit the model; "failed": a device could not compute it; "crashed": it ended two workers;
-    "deadline"; "unplanned": a deadline as well, and there was no plan to run it on; "removed": the deployment is no more."""
+    "deadline"; "unplanned": a deadline, and there was no plan to run it on; "removed": the deployment is no more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,25 +99,14 @@ class LoadedModel:
                 return list(self.session.run(self.output_names, feed, options))
             return self._run_bound(inputs, options)
         except ORT_ERRORS as error:
-            raise self._refused(error) from error
+            raise self.refused(error) from error
 
-    def run_into(self, inputs: Sequence[Array], outputs: Sequence[Array], options: Any = None) -> None:
-        """As `run`, where all are arrays that numpy knows; the outputs' memory is ONNX Runtime's to write to, so that
-        nothing is copied. RequestError also where an output has another shape."""
-        try:
-            feeds, fetches = ort_types.OrtValueVector(), ort_types.OrtValueVector()
-            for array in inputs:
-                feeds.push_back(ort_types.OrtValue.ortvalue_from_numpy(array, _CPU))
-            for array in outputs:
-                fetches.push_back(ort_types.OrtValue.ortvalue_from_numpy(array, _CPU))
-            devices = [_CPU] * len(outputs)
-            self.session.run_with_ortvaluevector(
-                options, self.input_names, feeds, self.output_names, fetches, devices
-            )
-        except ORT_ERRORS as error:
-            raise self._refused(error) from error
+    def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> BoundRun:
+        """A run with these arrays, all of types that numpy knows, as often as wanted."""
+        return BoundRun(self, _ort_values(inputs), _ort_values(outputs), [_CPU] * len(outputs))
 
-    def _refused(self, error: Exception) -> RequestError:
+    def refused(self, error: Exception) -> RequestError:
+        """What ONNX Runtime raised, as it is told."""
         if "bad_alloc" in str(error) or isinstance(error, MemoryError):
             return RequestError(
                 f"this device has not the memory for this request: {self.called} was refused more"
@@ -143,6 +132,34 @@ class LoadedModel:
             _as_array(value, self.dtypes[name])
             for name, value in zip(self.output_names, binding.get_outputs(), strict=True)
         ]
+
+
+@dataclass(eq=False)
+class BoundRun:
+    """A run whose outputs are written where the caller wants them, so that nothing is copied."""
+
+    loaded: LoadedModel
+    feeds: Any
+    fetches: Any
+    devices: Sequence[Any]
+
+    def run(self, options: Any = None) -> None:
+        """RequestError as LoadedModel.run, also where an output has another shape than its array."""
+        loaded = self.loaded
+        try:
+            loaded.session.run_with_ortvaluevector(
+                options, loaded.input_names, self.feeds, loaded.output_names, self.fetches, self.devices
+            )
+        except ORT_ERRORS as error:
+            raise loaded.refused(error) from error
+
+
+def _ort_values(arrays: Sequence[Array]) -> Any:
+    """Over the arrays' own memory."""
+    values = ort_types.OrtValueVector()
+    for array in arrays:
+        values.push_back(ort_types.OrtValue.ortvalue_from_numpy(array, _CPU))
+    return values
 
 
 AS_PLANNED = "as planned"

@@ -30,12 +30,12 @@ from edgepart.agent.worker_process import Death, Ended, WorkerProcess
 from edgepart.planner.errors import (
     CrashError,
     EdgepartError,
-    InternalError,
     RequestError,
     Unavailable,
     WorkerDied,
 )
 from edgepart.planner.plan import Program, Transfer
+from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,8 @@ class RemoteProgram:
     worker: Worker
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
     kept: Kept = field(default_factory=Kept)
-    outputs: tuple[tuple[np.dtype[Any], ...] | None, ...] = ()
-    """By segment, the types of its outputs, where their shapes are known before it runs."""
+    types: tuple[tuple[np.dtype[Any], ...] | None, ...] = ()
+    """By segment, those of its inputs and outputs, where all of them are usual (worker_orders.py)."""
     fault: str = ""
     """Why it cannot be run any more."""
 
@@ -198,11 +198,11 @@ class Worker:
             answer = process.ask(orders.GoOn())
         if answer[0] == orders.FAILED:
             raise orders.to_error(answer)
-        _, dtypes, block, tensors, outputs = answer
+        _, dtypes, block, tensors, types = answer
         found = {tensor: element_dtype(name) for tensor, name in dtypes.items()}
         made.dtypes = {tensor: dtype for tensor, dtype in found.items() if dtype is not None}
         made.kept = Kept(block, frozenset(tensors))
-        made.outputs = tuple(None if one is None else tuple(map(np.dtype, one)) for one in outputs)
+        made.types = tuple(None if one is None else tuple(map(np.dtype, one)) for one in types)
 
     def _gave_up(self, made: RemoteProgram, death: Death) -> EdgepartError:
         """For a program over which two workers ended, the second one with nothing else to do."""
@@ -297,13 +297,16 @@ class Worker:
                     continue  # it ended while we waited for our turn
                 if made.fault:
                     raise Unavailable(f"this program cannot be run: {made.fault}")
-                with self._under_way(made) as number:
+                number = next(self._numbers)
+                self._run = number, made
+                try:
                     if not wanted():
                         raise Unavailable("the run was stopped before it began")
-                    try:
-                        return self._exchange(process, number, made, segment, inputs)
-                    except Ended as end:
-                        raise self._lost_run(made, segment, end) from end
+                    return self._exchange(process, number, made, segment, inputs)
+                except Ended as end:
+                    raise self._lost_run(made, segment, end) from end
+                finally:
+                    self._run = None
 
     def stop_run(self, made: RemoteProgram) -> None:
         """As Prepared.stop."""
@@ -337,76 +340,66 @@ class Worker:
                 raise Unavailable("the run was stopped before it began")
             return self._alive()
 
-    @contextmanager
-    def _under_way(self, made: RemoteProgram) -> Iterator[int]:
-        with self._state:
-            number = next(self._numbers)
-            self._run = number, made
-        try:
-            yield number
-        finally:
-            with self._state:
-                self._run = None
-
     def _exchange(
         self, process: WorkerProcess, number: int, made: RemoteProgram, segment: int, inputs: Sequence[Value]
     ) -> list[Value]:
-        keep: list[Any] = []  # what the worker reads must not be used again before it has
-        types = made.outputs[segment]
-        places, packed = self._placed(inputs, keep)
-        outputs: list[Value] | None = None
-        if types is not None and places is not None:
-            ports = made.program.segments[segment].outputs
-            try:
-                outputs = [
-                    self.memory.empty(port.piece.region.shape, dtype)
-                    for port, dtype in zip(ports, types, strict=True)
-                ]
-            except MemoryError as error:
-                raise RequestError(
-                    f"there is no room for {describe(made.program.segments[segment])}: {error}"
-                ) from error
-        run = orders.Run(
-            number,
-            made.number,
-            segment,
-            places,
-            packed,
-            None if outputs is None else tuple(map(self._place, outputs)),
-        )
-        answer = process.exchange(run.to_bytes())
-        if answer[0] == orders.WANTS:
-            outputs = self._unpacked(process, answer[1], answer[2])
-        if answer[0] == orders.FAILED:
+        types = made.types[segment]
+        try:
+            if types is not None and all(map(orders.is_plain, inputs)):
+                return self._usual(process, number, made, segment, inputs, types)
+            body, metas = self._packed(inputs)
+        except MemoryError as error:
+            what = describe(made.program.segments[segment])
+            raise RequestError(f"this device has not the memory for {what}: {error}") from error
+        packed = self.memory.offset(body) or 0, body.nbytes, metas
+        answer = process.exchange(orders.Run(number, made.number, segment, packed).to_bytes())
+        if answer[0] != orders.WANTS:
             raise orders.to_error(answer)
-        if outputs is None:
-            raise InternalError("a worker was done without saying what its outputs are")
+        return self._unpacked(process, answer[1], answer[2])
+
+    def _usual(
+        self,
+        process: WorkerProcess,
+        number: int,
+        made: RemoteProgram,
+        segment: int,
+        inputs: Sequence[Array],
+        types: Sequence[np.dtype[Any]],
+    ) -> list[Value]:
+        """Inputs are copied to where the worker sees them, if they are not there yet; outputs it puts where they stay."""
+        one, memory = made.program.segments[segment], self.memory
+        here: list[Array] = []
+        offsets: list[int] = []
+        for port, dtype, array in zip(one.inputs, types, inputs, strict=False):
+            if array.dtype != dtype or array.shape != port.piece.region.shape:
+                raise RequestError(
+                    f"{describe(one)} was given {port.piece.tensor} as {array.dtype}{list(array.shape)}, "
+                    f"not {dtype}{list(port.piece.region.shape)}"
+                )
+            if (at := memory.offset(array)) is None:
+                array = memory.copy(array)
+                at = memory.offset(array) or 0
+            here.append(array)
+            offsets.append(at)
+        outputs = [
+            memory.empty(port.piece.region.shape, dtype)
+            for port, dtype in zip(one.outputs, types[len(inputs) :], strict=True)
+        ]
+        offsets += [memory.offset(array) or 0 for array in outputs]
+        answer = process.exchange(orders.UsualRun(number, made.number, segment, tuple(offsets)).to_bytes())
+        if answer[0] != orders.DONE:
+            raise orders.to_error(answer)
         return outputs
 
-    def _placed(
-        self, inputs: Sequence[Value], keep: list[Any]
-    ) -> tuple[tuple[orders.Place, ...] | None, tuple[int, int, tuple[Any, ...]] | None]:
-        """Where the inputs lie, copied to where the worker sees them if need be: as arrays, or packed."""
-        try:
-            if all(map(orders.is_plain, inputs)):
-                keep += [
-                    one if self.memory.offset(one) is not None else self.memory.copy(one) for one in inputs
-                ]
-                return tuple(map(self._place, keep)), None
-            metas, buffers = pack_arrays(inputs)
-            nbytes = sum(buffer.nbytes for buffer in buffers)
-            body = self.memory.empty((nbytes,), np.dtype(np.uint8))
-        except MemoryError as error:
-            raise RequestError(f"there is no room for a segment's inputs: {error}") from error
-        keep.append(body)
+    def _packed(self, inputs: Sequence[Value]) -> tuple[Array, tuple[Any, ...]]:
+        """Any values, where the worker sees them. MemoryError."""
+        metas, buffers = pack_arrays(inputs)
+        body = self.memory.empty((sum(buffer.nbytes for buffer in buffers),), np.dtype(np.uint8))
         at = 0
         for buffer in buffers:
             body[at : at + buffer.nbytes] = np.frombuffer(buffer, np.uint8)
             at += buffer.nbytes
-        return None, (self.memory.offset(body) or 0, nbytes, metas)
-
-    def _place(self, array: Any) -> orders.Place:
-        return self.memory.offset(array) or 0, array.dtype.str, array.shape
+        return body, metas
 
     def _unpacked(self, process: WorkerProcess, nbytes: int, metas: tuple[Any, ...]) -> list[Value]:
         """Outputs that the worker has, for which it needs room."""

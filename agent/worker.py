@@ -11,6 +11,7 @@ import logging
 import os
 import pickle
 import resource
+import socket
 import sys
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -25,13 +26,16 @@ from edgepart.agent import worker_orders as orders
 from edgepart.agent.arrays import pack_arrays, unpack_arrays
 from edgepart.agent.compiled import Compiled
 from edgepart.agent.compiling import Compiler
-from edgepart.agent.elements import element_name, is_native
+from edgepart.agent.elements import element_name
 from edgepart.agent.memory import give_back, share_heaps
-from edgepart.agent.sessions import SILENT, LoadedSegment, PreparedProgram, Sessions
+from edgepart.agent.sessions import SILENT, BoundRun, LoadedSegment, PreparedProgram, Sessions
 from edgepart.agent.shared_memory import MappedMemory
 from edgepart.agent.store import Store
+from edgepart.agent.worker_channel import Channel
 from edgepart.planner.errors import EdgepartError, InternalError, RequestError
 
+MOST_KEPT = 256
+"""Runs with their places that are kept bound. Binding takes about as long as a tiny operator."""
 log = logging.getLogger(__name__)
 
 KILLED_FIRST = 900
@@ -45,7 +49,7 @@ class Worker:
         self,
         settings: orders.WorkerSettings,
         told: Connection[Any, Any],
-        runs: Connection[Any, Any],
+        runs: Channel,
         memory: MappedMemory,
     ) -> None:
         self._told = told
@@ -53,6 +57,8 @@ class Worker:
         self._memory = memory
         self._waiting: SimpleQueue[orders.Prepare | orders.Time | orders.GoOn] = SimpleQueue()
         self._programs: dict[int, PreparedProgram] = {}
+        self._kept: dict[tuple[int, int, tuple[int, ...]], BoundRun] = {}
+        """Runs with their places bound, the oldest first."""
         compiled = Compiled(settings.compiled, settings.compiled_bytes)
         store = Store(settings.store, alone=False)
         self._sessions = Sessions(
@@ -70,11 +76,12 @@ class Worker:
 
     def serve(self) -> None:
         """Until the agent's end of the connections is closed."""
+        self._told.send_bytes(orders.answer_to_bytes(orders.READY))
         Thread(target=self._take_orders, name="orders", daemon=True).start()
         Thread(target=self._prepare_all, name="prepare", daemon=True).start()
         try:
             while True:
-                self._runs.send_bytes(self._run(orders.Run.from_bytes(self._runs.recv_bytes())))
+                self._runs.send(self._run(orders.run_from_bytes(self._runs.receive())))
         except (EOFError, OSError):
             return
 
@@ -93,6 +100,8 @@ class Worker:
                 self._waiting.put(order)
             case orders.Release(number):
                 if (prepared := self._programs.pop(number, None)) is not None:
+                    for key in [key for key in list(self._kept) if key[0] == number]:
+                        self._kept.pop(key, None)
                     self._sessions.release(prepared)
             case orders.Stop(run):
                 with self._lock:
@@ -120,8 +129,8 @@ class Worker:
         prepared = self._sessions.prepare(order.program, order.transfers)
         self._programs[order.number] = prepared
         dtypes = {tensor: element_name(dtype) for tensor, dtype in prepared.dtypes.items()}
-        outputs = tuple(map(_output_types, prepared.loaded))
-        return orders.PREPARED, dtypes, prepared.kept.block, tuple(prepared.kept.tensors), outputs
+        types = tuple(map(_types, prepared.loaded))
+        return orders.PREPARED, dtypes, prepared.kept.block, tuple(prepared.kept.tensors), types
 
     def _rest(self, took_s: float) -> None:
         """After each session: the agent says when to go on, as it knows whether requests are computed meanwhile."""
@@ -137,18 +146,16 @@ class Worker:
 
     # Runs
 
-    def _run(self, order: orders.Run) -> bytes:
+    def _run(self, order: orders.Run | orders.UsualRun) -> bytes:
         with self._lock:
             self._running, self._options.terminate = order.run, order.run == self._stopped
+        answer: tuple[Any, ...] = (orders.DONE,)
         try:
-            loaded = self._programs[order.program].loaded[order.segment]
-            inputs = self._inputs(order)
-            if order.outputs is not None:
-                places = [self._memory.array(at, shape, np.dtype(name)) for at, name, shape in order.outputs]
-                loaded.run_into(inputs, places, self._options)
-                answer: tuple[Any, ...] = (orders.DONE,)
+            if isinstance(order, orders.UsualRun):
+                self._bound(order).run(self._options)
             else:
-                answer = self._pack(loaded.run(inputs, self._options))
+                loaded = self._programs[order.program].loaded[order.segment]
+                self._pack(loaded.run(self._inputs(order), self._options))
         except Exception as error:
             if not isinstance(error, EdgepartError):
                 log.exception("a run failed inside")
@@ -157,22 +164,36 @@ class Worker:
             self._running = -1
             if order.run == self._stopped:
                 answer = orders.failure(RequestError("the run was stopped: nobody waits for it any more"))
-        return orders.answer_to_bytes(*answer)
+        return orders.DONE_BYTES if len(answer) == 1 else orders.answer_to_bytes(*answer)
+
+    def _bound(self, order: orders.UsualRun) -> BoundRun:
+        """Places are used again and again, in the same order: what was worked out for them is kept for a while."""
+        key = order.program, order.segment, order.offsets
+        bound = self._kept.get(key)
+        if bound is None:
+            loaded = self._programs[order.program].loaded[order.segment]
+            ports = *loaded.segment.inputs, *loaded.segment.outputs
+            types = _types(loaded) or ()
+            arrays = [
+                self._memory.array(at, port.piece.region.shape, np.dtype(name))
+                for at, port, name in zip(order.offsets, ports, types, strict=True)
+            ]
+            count = len(loaded.segment.inputs)
+            bound = self._kept[key] = loaded.bind(arrays[:count], arrays[count:])
+            if len(self._kept) > MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return bound
 
     def _inputs(self, order: orders.Run) -> Sequence[Any]:
-        if order.inputs is not None:
-            return [self._memory.array(at, shape, np.dtype(name)) for at, name, shape in order.inputs]
-        if order.packed is None:
-            raise InternalError("a run came without inputs")
         offset, nbytes, metas = order.packed
         return unpack_arrays(metas, self._memory.span(offset, nbytes))
 
-    def _pack(self, values: Sequence[Any]) -> tuple[Any, ...]:
+    def _pack(self, values: Sequence[Any]) -> None:
         """Puts outputs whose size was not known before where the agent then has room for them."""
         metas, buffers = pack_arrays(values)
         nbytes = sum(buffer.nbytes for buffer in buffers)
-        self._runs.send_bytes(orders.answer_to_bytes(orders.WANTS, nbytes, metas))
-        offset = int.from_bytes(self._runs.recv_bytes(), "little", signed=True)
+        self._runs.send(orders.answer_to_bytes(orders.WANTS, nbytes, metas))
+        offset = int.from_bytes(self._runs.receive(), "little", signed=True)
         if offset < 0:
             raise RequestError(f"its outputs take {nbytes:,} bytes, for which this device has no room")
         target = self._memory.span(offset, nbytes)
@@ -180,16 +201,14 @@ class Worker:
         for buffer in buffers:
             target[at : at + buffer.nbytes] = buffer
             at += buffer.nbytes
-        return (orders.DONE,)
 
 
-def _output_types(loaded: LoadedSegment) -> tuple[str | None, ...] | None:
-    """numpy's names of a segment's outputs, where all that goes in and out are plain arrays whose shapes the plan has."""
-    dtypes = [loaded.dtypes[port.name] for port in loaded.segment.outputs]
-    known = all(port.piece.region.rank > 0 for port in loaded.segment.outputs)
-    if not known or not loaded.plain or any(d is None or not is_native(d) or d.hasobject for d in dtypes):
+def _types(loaded: LoadedSegment) -> tuple[str, ...] | None:
+    """numpy's names of what a segment takes and gives, where all of that is usual."""
+    ports = [(port, loaded.dtypes[port.name]) for port in (*loaded.segment.inputs, *loaded.segment.outputs)]
+    if not loaded.plain or not all(orders.is_usual(port, dtype) for port, dtype in ports):
         return None
-    return tuple(dtype.str for dtype in dtypes if dtype is not None)
+    return tuple(dtype.str for _, dtype in ports if dtype is not None)
 
 
 def _limit(settings: orders.WorkerSettings) -> None:
@@ -207,11 +226,11 @@ def _limit(settings: orders.WorkerSettings) -> None:
 def main() -> None:
     """The process: three file descriptors as arguments, its settings as the first order."""
     told, runs, memory = (int(text) for text in sys.argv[1:4])
-    with Connection(told) as orders_in, Connection(runs) as runs_in:
+    with Connection(told) as orders_in:
         settings, level = pickle.loads(orders_in.recv_bytes())
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         _limit(settings)
-        Worker(settings, orders_in, runs_in, MappedMemory(memory)).serve()
+        Worker(settings, orders_in, Channel(socket.socket(fileno=runs)), MappedMemory(memory)).serve()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""Worker orders: what an agent and the worker process of a deployment say to each other. Facts, and their bytes.
+"""Worker orders: what an agent and a worker process say to each other. Facts, and their bytes.
 
-Two connections lead to each worker. Over the first one go orders, of which one at a time is answered, and those that are
-not answered at all; over the second one runs, one at a time. The agent's orders are pickled, as they hold programs; what
-a worker answers is MessagePack, as a model that ONNX Runtime stumbles over may have made it. Values lie in shared memory.
+Two connections lead to each worker. Over the first one go its settings, which "ready" answers, and orders, of which one
+at a time is answered, and those that are not answered at all; over the second one runs, one at a time. The agent's orders
+are pickled, as they hold programs; what a worker answers is MessagePack, as a model that ONNX Runtime stumbles over may
+have made it. Values lie in shared memory.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
+from edgepart.agent.elements import is_native
 from edgepart.planner.errors import EdgepartError, InternalError, ModelError, RequestError
-from edgepart.planner.plan import Program, Transfer
+from edgepart.planner.plan import Port, Program, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,36 +86,56 @@ Order = Prepare | GoOn | Time | Release | Stop | GiveBack
 
 DONE, WANTS, FAILED = "done", "wants", "failed"
 """What a run is answered by: all outputs are at their places; packed outputs want so many bytes; it did not work."""
-MADE, PREPARED, TIMED = "made", "prepared", "timed"
-
-Place = tuple[int, str, tuple[int, ...]]
-"""An array in shared memory: offset, numpy's name of its type, shape."""
+READY, MADE, PREPARED, TIMED = "ready", "made", "prepared", "timed"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One segment of one program."""
+    """One segment of one program, with any values; what its outputs are is told when they are there."""
 
     run: int
     """Grows with each run."""
     program: int
     segment: int
-    inputs: tuple[Place, ...] | None
-    """None: they are packed."""
-    packed: tuple[int, int, tuple[Any, ...]] | None
-    """Offset, bytes and metas (arrays.py) of inputs that are not all plain arrays."""
-    outputs: tuple[Place, ...] | None
-    """Where to put them; None: their shapes are only known then."""
+    packed: tuple[int, int, tuple[Any, ...]]
+    """Offset, bytes and metas (arrays.py) of the inputs."""
 
     def to_bytes(self) -> bytes:
-        packed: bytes = msgpack.packb(
-            (self.run, self.program, self.segment, self.inputs, self.packed, self.outputs)
-        )
-        return packed
+        packed: bytes = msgpack.packb((self.run, self.program, self.segment, self.packed))
+        return _GENERAL + packed
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Run:
-        return cls(*msgpack.unpackb(data, use_list=False, strict_map_key=False))
+
+_USUAL, _GENERAL = b"\0", b"\1"
+"""What a run's message begins with."""
+_HEAD = struct.Struct("<cQIIH")
+
+
+@dataclass(frozen=True, slots=True)
+class UsualRun:
+    """A run whose inputs and outputs are all plain arrays, of the types and shapes that the plan says. Most runs are, so
+    that this message is to be quick."""
+
+    run: int
+    program: int
+    segment: int
+    offsets: tuple[int, ...]
+    """Of the inputs, then of the outputs."""
+
+    def to_bytes(self) -> bytes:
+        count = len(self.offsets)
+        head = _HEAD.pack(_USUAL, self.run, self.program, self.segment, count)
+        return head + struct.pack(f"<{count}Q", *self.offsets)
+
+
+def run_from_bytes(data: bytes) -> Run | UsualRun:
+    """What an agent sent."""
+    if data[:1] == _GENERAL:
+        return Run(*msgpack.unpackb(data[1:], use_list=False, strict_map_key=False))
+    _, run, program, segment, count = _HEAD.unpack_from(data)
+    return UsualRun(run, program, segment, struct.unpack_from(f"<{count}Q", data, _HEAD.size))
+
+
+DONE_BYTES = msgpack.packb((DONE,))
 
 
 def answer_to_bytes(*answer: Any) -> bytes:
@@ -122,6 +145,8 @@ def answer_to_bytes(*answer: Any) -> bytes:
 
 def answer_from_bytes(data: bytes) -> tuple[Any, ...]:
     """InternalError where it is none."""
+    if data == DONE_BYTES:
+        return (DONE,)
     try:
         answer = msgpack.unpackb(data, use_list=False, strict_map_key=False)
     except (ValueError, msgpack.UnpackException) as error:
@@ -157,3 +182,8 @@ def is_plain(value: Any) -> bool:
         and value.dtype.isnative
         and value.flags.c_contiguous
     )
+
+
+def is_usual(port: Port, dtype: np.dtype[Any] | None) -> bool:
+    """Whether what goes through a port is an array whose type and shape are known before a run."""
+    return port.piece.region.rank > 0 and dtype is not None and dtype.kind in "biufc" and is_native(dtype)

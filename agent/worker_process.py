@@ -17,6 +17,7 @@ from typing import Any
 
 from edgepart.agent import worker_orders as orders
 from edgepart.agent.memory import resident_bytes
+from edgepart.agent.worker_channel import Channel
 from edgepart.planner.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class WorkerProcess:
         """`memory` is the file descriptor of what is shared. `ended` is called, in a thread of its own, when the process
         has ended. Unavailable where it cannot be started."""
         self._why = ""
-        self._telling = threading.Lock()
+        self._telling, self._asking, self._exchanging = threading.Lock(), threading.Lock(), threading.Lock()
         told, runs = socket.socketpair(), socket.socketpair()
         theirs = told[1].fileno(), runs[1].fileno(), memory
         command = [sys.executable, "-m", "edgepart.agent.worker", *map(str, theirs), name]
@@ -84,8 +85,15 @@ class WorkerProcess:
             told[1].close()
             runs[1].close()
         self._told: Connection[Any, Any] = Connection(told[0].detach())
-        self._runs: Connection[Any, Any] = Connection(runs[0].detach())
+        self._runs = Channel(runs[0])
         self._send((settings, logging.getLogger().getEffectiveLevel()))
+        try:
+            orders.answer_from_bytes(self._told.recv_bytes())
+        except (EOFError, OSError) as error:
+            death = self.death()
+            self._told.close()
+            self._runs.close()
+            raise Unavailable(f"a worker process {death} before it could work") from error
         waiting = threading.Thread(target=self._wait, args=[ended], name="edgepart-worker", daemon=True)
         waiting.start()
 
@@ -93,7 +101,8 @@ class WorkerProcess:
         """The answer to an order. Ended."""
         self.tell(order)
         try:
-            return orders.answer_from_bytes(self._told.recv_bytes())
+            with self._asking:
+                return orders.answer_from_bytes(self._told.recv_bytes())
         except (EOFError, OSError) as error:
             raise Ended(self) from error
 
@@ -104,8 +113,9 @@ class WorkerProcess:
     def exchange(self, message: bytes) -> tuple[Any, ...]:
         """The answer to a run's message. Ended."""
         try:
-            self._runs.send_bytes(message)
-            return orders.answer_from_bytes(self._runs.recv_bytes())
+            with self._exchanging:
+                self._runs.send(message)
+                return orders.answer_from_bytes(self._runs.receive())
         except (EOFError, OSError) as error:
             raise Ended(self) from error
 
@@ -140,3 +150,6 @@ class WorkerProcess:
     def _wait(self, ended: Callable[[WorkerProcess], None]) -> None:
         self._process.wait()
         ended(self)
+        with self._telling, self._asking, self._exchanging:
+            self._told.close()
+            self._runs.close()
