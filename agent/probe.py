@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,18 +21,20 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnxruntime as ort
 import psutil
 
 from edgepart.agent.executor import Executor
 from edgepart.agent.messages import NO_EPOCH, Tensors
-from edgepart.agent.sessions import PreparedProgram, load_segment
+from edgepart.agent.supervisor import Workers
+from edgepart.agent.worker_orders import WorkerSettings
 from edgepart.planner.cluster import FIXED_S, Cluster, Device, Link, to_json
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.plan import GATEWAY, Piece, Port, Program, Receive, Run, Segment, Send, Step, Transfer
 from edgepart.planner.region import Region
 
 if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
     from edgepart.agent.trials import Trial
 
 ECHO_BYTES = 1 << 20
@@ -51,6 +54,8 @@ _MOST_RUNS = 400
 _ANEW = 8
 """After so many trials those that are taken off others are measured again."""
 
+_WORKER_BYTES = 1 << 20
+"""Shared with a worker that is measured."""
 _BUDGET_S = 0.03
 """For the runs of one trial, beyond the least that it gets."""
 
@@ -99,37 +104,40 @@ def probe_device(
         memory_bytes_per_s=moves["elementwise/67108864"],
         memory_bytes=float(memory_limit or available_memory_bytes() * _SHARE_OF_MEMORY),
         threads=threads,
-        segment_s=_segment_s(threads, clock),
+        segment_s=_segment_s(threads),
         families=families,
         moves=moves,
         kernel_s=kernel_s,
     )
 
 
-def _segment_s(threads: int, clock: Callable[[], float]) -> float:
-    """What a segment costs besides its operators: a session's run, and the executor's work before and after it."""
+def _segment_s(threads: int) -> float:
+    """What a segment costs besides its operators: a run in a worker, and the executor's work before and after it."""
     from edgepart.agent.trials import CHAINED, chain
 
     program, transfers = _program(chain(1).model.SerializeToString(), CHAINED)
-    segment = load_segment(program.segments[0], {}, threads)
     done = Event()
     executor = Executor(lambda *_: done.set())
     executor.start()
-    try:
-        executor.install("probe", NO_EPOCH, PreparedProgram(program, (segment,)), transfers, {_HERE: _HERE})
-        best, end, request = float("inf"), clock() + _BUDGET_S, 0
-        while request < _LEAST_RUNS or clock() < end:
-            request += 1
-            done.clear()
-            start = clock()
-            executor.deliver(
-                Tensors("probe", NO_EPOCH, f"{_HERE}/{request}", 0, ()), [np.ones(1, np.float32)]
-            )
-            done.wait()
-            best = min(best, clock() - start)
-        return best / CHAINED
-    finally:
-        executor.stop()
+    with tempfile.TemporaryDirectory(prefix="edgepart-") as folder:
+        workers = Workers(WorkerSettings(Path(folder), Path(folder), 0, threads), _WORKER_BYTES)
+        try:
+            prepared = workers.prepare("probe", "", program, transfers)
+            executor.install("probe", NO_EPOCH, prepared, transfers, {_HERE: _HERE})
+            best, end, request = float("inf"), time.perf_counter() + _BUDGET_S, 0
+            while request < _LEAST_RUNS or time.perf_counter() < end:
+                request += 1
+                done.clear()
+                start = time.perf_counter()
+                executor.deliver(
+                    Tensors("probe", NO_EPOCH, f"{_HERE}/{request}", 0, ()), [np.ones(1, np.float32)]
+                )
+                done.wait()
+                best = min(best, time.perf_counter() - start)
+            return best / CHAINED
+        finally:
+            executor.stop()
+            workers.stop()
 
 
 _HERE = "here"
@@ -178,7 +186,9 @@ def _best_s(trial: Trial, threads: int, clock: Callable[[], float]) -> float:
     return best
 
 
-def _session(trial: Trial, threads: int) -> ort.InferenceSession:
+def _session(trial: Trial, threads: int) -> InferenceSession:
+    import onnxruntime as ort  # The agent's own process has none; this is done in one of its own (probing.py).
+
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")

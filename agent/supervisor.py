@@ -110,6 +110,7 @@ class Worker:
         self._ambiguous = False
         """Whether something else than a run may be what ends the process now."""
         self._closed = threading.Event()
+        self._closing: tuple[WorkerProcess, ...] = ()
         self._numbers = itertools.count(1)
 
     # Programs
@@ -164,9 +165,15 @@ class Worker:
         with self._state:
             self._closed.set()
             process, self._process = self._process, None
+            self._closing = (process,) if process is not None else ()
         if process is not None:
             process.kill("this deployment is not computed here any more")
         self.memory.close()
+
+    def join(self) -> None:
+        """After `close`: until the process is gone, which takes a moment."""
+        for process in self._closing:
+            process.death()
 
     def give_back(self) -> None:
         """What neither the worker nor its values need becomes the machine's again."""
@@ -496,6 +503,8 @@ class Workers:
             self._workers.clear()
         for worker in workers:
             worker.close()
+        for worker in workers:
+            worker.join()
 
     def resident_bytes(self) -> int:
         """Of all worker processes together."""

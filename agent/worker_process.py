@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -71,21 +72,24 @@ class WorkerProcess:
         has ended. Unavailable where it cannot be started."""
         self._why = ""
         self._telling, self._asking, self._exchanging = threading.Lock(), threading.Lock(), threading.Lock()
-        told, runs = socket.socketpair(), socket.socketpair()
-        theirs = told[1].fileno(), runs[1].fileno(), memory
-        command = [sys.executable, "-m", "edgepart.agent.worker", *map(str, theirs), name]
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=theirs)
+            with (
+                ExitStack() as ours,
+                ExitStack() as theirs,
+            ):  # theirs only the process is to hold: its death ends our reading
+                pairs = [socket.socketpair() for _ in range(2)]
+                for our, their in pairs:
+                    ours.enter_context(our)
+                    theirs.enter_context(their)
+                given = *(their.fileno() for _, their in pairs), memory
+                command = [sys.executable, "-m", "edgepart.agent.worker", *map(str, given), name]
+                self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=given)
+                ours.pop_all()
         except OSError as error:
-            told[0].close()
-            runs[0].close()
             raise Unavailable(f"no worker process can be started: {error.strerror}") from error
-        finally:
-            # Only the process holds its ends now, so that its death ends our reading.
-            told[1].close()
-            runs[1].close()
-        self._told: Connection[Any, Any] = Connection(told[0].detach())
-        self._runs = Channel(runs[0])
+        (told, _), (runs, _) = pairs
+        self._told: Connection[Any, Any] = Connection(told.detach())
+        self._runs = Channel(runs)
         self._send((settings, logging.getLogger().getEffectiveLevel()))
         try:
             orders.answer_from_bytes(self._told.recv_bytes())

@@ -106,7 +106,7 @@ def test_what_slows_sessions_down_is_seen(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(ort.InferenceSession, "run", slow)
     device = probe_device("box", threads=1, clock=lambda: now[0])
     assert runs[0] > len(FAMILIES) + len(MOVES)
-    assert device.segment_s == pytest.approx(0.125)
+    assert 0 < device.segment_s < 0.125  # of a worker, which is another process and has a clock of its own
     # at least a tenth of a run is counted as its work
     assert device.moves["elementwise/67108864"] == pytest.approx(8 * 2**23 / 0.0125)
     assert device.memory_bytes_per_s == device.moves["elementwise/67108864"]
