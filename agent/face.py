@@ -60,10 +60,12 @@ class Face:
         doctor: Doctor,
         security: Callable[[], dict[str, Any]],
         disk: Callable[[], Mapping[str, Any]] = dict,
+        workers_ended: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
         notes about a model, and its files. `computed`: requests that this device has done its part of. `security`: what
-        agent/warden.py tells people. `disk`: how the state directory's disk is."""
+        agent/warden.py tells people. `disk`: how the state directory's disk is. `workers_ended`: by
+        deployment, processes that computed it here and ended unasked."""
         self._name = name
         self._fingerprint = fingerprint
         self._core = core
@@ -77,6 +79,7 @@ class Face:
         self._computed = computed
         self._tracing = tracing
         self._disk = disk
+        self._workers_ended = workers_ended
         self._residents = Residents(core, post)
         self._security = security
         self._doctor = doctor
@@ -121,7 +124,8 @@ class Face:
     def _card(self, entry: Deployment) -> ModelCard:
         active = self._plans.active(entry.name)
         if active is None:
-            return ModelCard(entry.name, self._text(entry), model_digest=entry.model)
+            aside = bool(entry.fault)
+            return ModelCard(entry.name, self._text(entry), model_digest=entry.model, set_aside=aside)
         epoch, held = active
         plan = held.plan
         return ModelCard(
@@ -349,6 +353,7 @@ class Face:
             "drains": self._residents.drains(),
             "refused": self._residents.refused(),
             "disk": dict(self._disk()),
+            "workers_ended": dict(self._workers_ended()),
         }
 
     def devices(self) -> dict[str, Any]:

@@ -325,6 +325,7 @@ class Agent:
             ),
             self._warden.document,
             lambda: disk_document(self._files),
+            self._workers.deaths,
         )
         self._http = HttpServer(
             self._face,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from edgepart.agent.gateway.bodies import Bodies
@@ -86,6 +86,20 @@ class _Present(Collector):
             yield GaugeMetricFamily("edgepart_disk_trouble", text, value=float(bool(disk["trouble"])))
             text = "Files that were found damaged since the start"
             yield GaugeMetricFamily("edgepart_files_damaged", text, value=float(len(disk["damaged"])))
+        deaths = CounterMetricFamily(
+            "edgepart_workers_ended", "Processes that compute here and ended unasked", labels=["model"]
+        )
+        for model, count in sorted((status.get("workers_ended") or {}).items()):
+            deaths.add_metric([model], float(count))
+        yield deaths
+        aside = GaugeMetricFamily(
+            "edgepart_deployment_set_aside",
+            "1 where the model ends the processes that compute it",
+            labels=["model"],
+        )
+        for card in self.node.models():
+            aside.add_metric([card.name], float(card.set_aside))
+        yield aside
         serving = GaugeMetricFamily(
             "edgepart_deployment_serving", "1 while a plan is active", labels=["model"]
         )

@@ -57,6 +57,8 @@ class ModelCard:
     rounding: str = ""
     """How far answers are off by that, in a sentence; "" where nothing is rounded, or it is not known yet."""
     model_digest: str = ""
+    set_aside: bool = False
+    """Whether no device loads it, because its model ends the processes that compute it."""
     bindings: tuple[Bound, ...] = ()
     """Where the model has free dimensions: the first one, then others that requests brought. What is above is of the
     first."""

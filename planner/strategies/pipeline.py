@@ -74,7 +74,7 @@ def _loads(study: Study, device: str, parts: Sequence[Stretch]) -> Loads:
     weights = np.cumsum([0.0, *(_weights(study, part) for part in parts)])
     busy = seconds[None, :] - seconds[:, None] + study.cost.segment_s(device)
     crossing = [study.graph.inputs, *(sorted(part.crossing) for part in parts)]
-    moved = np.array([_nbytes(study, names) for names in crossing])
+    moved = np.array([_nbytes(study, names) for names in crossing], float)
     if device == study.problem.gateway:
         moved[0] = moved[-1] = 0.0
     moved /= study.cluster.card_bytes_per_s[device]

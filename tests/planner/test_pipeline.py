@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from benchmarks.models import light
+from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.planner.cluster import Cluster, Device, Link
 from edgepart.planner.layout import Problem
@@ -107,3 +109,25 @@ def test_what_needs_no_device_is_answered_at_once() -> None:
     for steps in all_steps:
         found = run_requests(Schedule(steps, []), among, "d0", 5, 2)
         assert found.answers_s == (0.0,) * 5
+
+
+def test_a_model_whose_tensors_have_no_shape_before_the_run_is_weighed_as_any_other() -> None:
+    """All that stages would send each other counts nothing then."""
+    nodes = [
+        helper.make_node("Expand", ["x", "n"], ["wide"]),
+        helper.make_node("Neg", ["wide"], ["low"]),
+        helper.make_node("ReduceSum", ["low", "axis"], ["y"], keepdims=1),
+    ]
+    takes = [("x", TensorProto.FLOAT, [1]), ("n", TensorProto.INT64, [1])]
+    made = helper.make_graph(
+        nodes,
+        "unknown",
+        [helper.make_tensor_value_info(*port) for port in takes],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])],
+        [numpy_helper.from_array(np.array([0]), "axis")],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    plan, _ = choose(
+        Problem(load_graph(model.SerializeToString()), cluster(1e9, 1e9), "d0"), "pipeline", "0" * 64
+    )
+    assert set(plan.programs) <= {"d0", "d1"}
