@@ -127,7 +127,7 @@ def test_a_model_whose_tensors_have_no_shape_before_the_run_is_weighed_as_any_ot
         [numpy_helper.from_array(np.array([0]), "axis")],
     )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    plan, _ = choose(
+    plan, *_ = choose(
         Problem(load_graph(model.SerializeToString()), cluster(1e9, 1e9), "d0"), "pipeline", "0" * 64
     )
     assert set(plan.programs) <= {"d0", "d1"}
