@@ -7,11 +7,11 @@ that a device was removed is final: one that joins again is another node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import Any
 
 from edgepart.agent.control import DRAIN_STATES, IN, REMOVED, Drain, Version
-from edgepart.agent.deployments import MAX_COUNTER, MAX_ENTRIES, TOO_LARGE, checked_format
+from edgepart.agent.deployments import MAX_COUNTER, MAX_ENTRIES, Read, entries_of, whole
+from edgepart.agent.records import json_record, read_json_record
 from edgepart.planner.errors import UsageError
 
 FORMAT = 1
@@ -73,28 +73,14 @@ class DrainMap:
 
 def to_json(entries: Iterable[Drain]) -> dict[str, Any]:
     """The content of drains.json."""
-    return {"format": FORMAT, "drains": [asdict(entry) for entry in entries]}
+    return {"format": FORMAT, "drains": [json_record(entry) for entry in entries]}
 
 
 def from_json(document: Any) -> tuple[Drain, ...]:
-    """The entries. UsageError names the fault."""
-    if not isinstance(document, dict):
-        raise UsageError(f"drains.json: expected dict, found {type(document).__name__}")
-    checked_format(document, FORMAT, "drains.json")
-    try:
-        return tuple(_entry(entry) for entry in document["drains"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"drains.json: no list of drains: {error!r}") from error
+    """The entries. UsageError names the place and the fault."""
+    return whole(readable_from_json(document))
 
 
-def _entry(entry: Any) -> Drain:
-    version = Version(entry["version"]["counter"], entry["version"]["node"])
-    read = Drain(entry["node"], entry["name"], entry["state"], version)
-    texts = (read.node, read.name, version.node)
-    if not all(isinstance(text, str) for text in texts) or type(version.counter) is not int:
-        raise TypeError(f"an entry {str(entry)[:80]}")
-    if abs(version.counter) >= TOO_LARGE:
-        raise ValueError(f"a version {str(version.counter)[:40]}")
-    if read.state not in DRAIN_STATES:
-        raise ValueError(f"a state {str(read.state)[:20]!r}")
-    return read
+def readable_from_json(document: Any) -> Read[Drain]:
+    """The entries that can be read, and what is wrong with each of the others. UsageError where it is no such document."""
+    return entries_of(document, "drains", FORMAT, lambda entry: read_json_record(Drain, entry))
