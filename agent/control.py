@@ -158,13 +158,16 @@ class Goodbye:
     incarnation: Count
 
 
+MOST_CARD_BYTES = 4 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class Card:
     """What a device and its links can do, as its probe found; broadcast when it changes (by more than
     noise)."""
 
     node: NodeId
-    document: bytes
+    document: Annotated[bytes, Many(MOST_CARD_BYTES)]
     """For whoever computes plans; the cluster logic only asks whether it is there and whether it changed."""
 
 

@@ -39,7 +39,7 @@ class Controller:
         self._held_variants = variants
         self._held_spares = spares
         self._timing = timing or PlanningTiming()
-        self._epochs: Iterator[Epoch] = epochs(term)
+        self._epochs = epochs(term)
         self._cutovers: dict[str, Cutover] = {}
         self._variants: dict[str, Variants] = {}
         self._swept: dict[tuple[str, str, Epoch], float] = {}
@@ -66,6 +66,11 @@ class Controller:
             world = replace(world, orders=tuple(self._orders()))
             effects += self._variants[name].step(cutover, world, self._epochs, now)
         return effects + list(self._sweep(world, now))
+
+    @property
+    def last_epoch(self) -> Epoch:
+        """The latest that this leadership has given to a plan."""
+        return self._epochs.last
 
     @property
     def orders(self) -> list[Prepare]:

@@ -345,6 +345,14 @@ class Discharged:
 
 
 @dataclass(frozen=True, slots=True)
+class Distrusted:
+    """A member said what cannot be; nothing followed from it. For people: it lies, or is of another version."""
+
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class PersistProfiles:
     """All profiles; losing the last ones does no harm."""
 
@@ -445,6 +453,7 @@ Effect = (
     | PersistDeployments
     | PersistDrains
     | Discharged
+    | Distrusted
     | PersistProfiles
     | LoadPlan
     | SwitchTo

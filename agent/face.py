@@ -327,7 +327,7 @@ class Face:
                     "name": member.name,
                     "node": member.node,
                     "state": self._residents.state(member),
-                    "note": member.note or None,
+                    "note": member.note or self._core.card_faults.get(member.node) or None,
                     "http": member.http or None,
                     "address": member.listen[0] if member.listen else None,
                     "leader": member.node == leader,

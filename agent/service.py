@@ -24,7 +24,7 @@ from edgepart.agent.answering import Answering
 from edgepart.agent.aside import Aside
 from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Load, Serving
-from edgepart.agent.cards import Measured, read
+from edgepart.agent.cards import Measured, fault, read
 from edgepart.agent.charter import CHARTERS, ISSUER
 from edgepart.agent.clocks import Clocks
 from edgepart.agent.comparison import Active, Comparison
@@ -290,6 +290,7 @@ class Agent:
             drifts=self._drifts,
             drains=self._drains,
             spares=self._options.spares,
+            card_fault=fault,
         )
         router = Router(core, self._requester, lambda event: self._shell.post(event))
         self._ending.callback(router.stop)

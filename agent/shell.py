@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 DIALLERS = 8
 """Addresses that are tried at once."""
+NAMED_S = 60.0
+"""Between two lines of the log about a member that is not believed."""
 GRACE_S = 2.0
 """How long a plan that nobody waits for may hold up one for a new shape: about what a new planning process takes to
 start."""
@@ -77,6 +79,7 @@ class Shell:
         self._computing: events.ComputePlan | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._members: tuple[events.Member, ...] = ()
+        self._named_at: dict[str, float] = {}
         self._stopped = False
         self._kept = True
         """Whether the map of deployments is on disk as it is."""
@@ -160,6 +163,8 @@ class Shell:
                 doors.files.keep_drains(drains)
             case events.Discharged(why):
                 doors.discharged(why)
+            case events.Distrusted(node, why):
+                self._name(node, why)
             case events.PersistProfiles(timings):
                 doors.files.keep_profiles(timings)
             case events.LoadPlan():
@@ -181,6 +186,13 @@ class Shell:
                 log.info("leader is %s, term %d", leader or "nobody", term)
             case _:
                 raise InternalError(f"an effect that the shell does not know: {effect!r}")
+
+    def _name(self, node: str, why: str) -> None:
+        """Says who is not believed; of each member only now and then, as it may say so as often as it likes."""
+        now = self._loop.time()
+        if now >= self._named_at.get(node, -NAMED_S) + NAMED_S:
+            self._named_at[node] = now
+            log.warning("%s is not believed: %s", node, why)
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)

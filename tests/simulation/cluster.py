@@ -70,6 +70,10 @@ class SimNet:
         """Node that was told, and what."""
         self.versions: dict[str, str] = {}
         """What boxes call themselves, by node, where it is not VERSION."""
+        self.liars: set[str] = set()
+        """Nodes that tests let say what is not so."""
+        self.distrusted: list[tuple[str, str, str]] = []
+        """Who did not believe whom, and why."""
         self.discharged: list[str] = []
         """Nodes that learnt that they were removed, once for each start."""
         self.computed = 0
