@@ -201,7 +201,7 @@ class Deployments:
     entries: Annotated[tuple[Deployment, ...], Many(MOST_ENTRIES)]
 
 
-DRAINS = "drains"
+DRAINS = "signed-drains"
 """In a member's `Hello.version`, after the plus: it understands what follows. One that does not would end the link."""
 IN, DRAINED, REMOVING, REMOVED = "in", "drained", "removing", "removed"
 DRAIN_STATES = (IN, DRAINED, REMOVING, REMOVED)
@@ -213,19 +213,23 @@ any more. `DRAINED` is also the status of a member in the eyes of whoever plans.
 class Drain:
     """One entry of the versioned map of devices that users drain and remove."""
 
-    node: str
-    name: str
+    node: NodeId
+    name: Name
     """What it was called then."""
-    state: str
+    state: Annotated[str, OneOf(DRAIN_STATES)]
     """One of DRAIN_STATES."""
     version: Version
+    """`node` in it is where a user asked for it."""
+    signature: Annotated[bytes, Many(80)] = b""
+    """By the CA's key (drains.py). REMOVED has that of REMOVING: the user's word, which the leader carries out. Empty in what
+    an earlier version has left on this device's disk: that is kept, and told to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drains:
     """Entries of the sender's map: all when a link comes up, the changed ones when they change."""
 
-    entries: tuple[Drain, ...]
+    entries: Annotated[tuple[Drain, ...], Many(MOST_ENTRIES)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,10 +118,10 @@ class Controller:
         told = variants.wish(want, self.term, now) if variants else None
         return [] if told is None else [Send(node, told)]
 
-    def measured(self, latency: Latency) -> bool:
-        """What requests take on a plan; whether that says anything new."""
+    def measured(self, latency: Latency, gateway: str) -> bool:
+        """What requests through that gateway take on a plan; whether that says anything new."""
         cutover = self._cutover_of(latency.deployment)
-        return cutover is not None and cutover.measured(latency)
+        return cutover is not None and cutover.measured(latency, gateway)
 
     def rounded(self, found: RoundingMeasured) -> None:
         """How far answers by a plan are off."""

@@ -123,10 +123,12 @@ class Core:
         drains: Iterable[Drain] = (),
         spares: int | None = None,
         card_fault: Callable[[bytes], str] = lambda document: "",
+        genuine: Callable[[Drain], bool] = lambda entry: True,
     ) -> None:
         """`term`, `deployments`, `models`, `profiles` and `drains` as they were persisted; `drifts` is filled here.
         `spares`: so many plans for losses are kept ready for each deployment at most; None is one for each device that
-        serves. `card_fault`: what is wrong with a card's document; "" where nothing is."""
+        serves. `card_fault`: what is wrong with a card's document; "" where nothing is.
+        `genuine`: whether the CA has signed a drain."""
         self.timing = timing or CoreTiming()
         if spares is not None:
             self.timing = replace(self.timing, planning=replace(self.timing.planning, spares=spares))
@@ -136,7 +138,7 @@ class Core:
         self.deployments = DeploymentMap(deployments)
         self.follower = Follower(facts.boot, linger_s=self.timing.linger_s)
         self.follower.models = tuple(sorted(models))
-        self.draining = Draining(facts.node, drains)
+        self.draining = Draining(facts.node, drains, genuine)
         self.membership.refusals.removed = self.draining.is_removed
         self.controller: Controller | None = None
         self.cards: dict[str, Card] = {}
@@ -421,6 +423,9 @@ class Core:
             case Deployments(entries):
                 yield from self._deployed(self.deployments.merge(entries))
             case Drains(drains):
+                if forged := self.draining.forged(drains):
+                    what = f"{forged[0].name[:64]} is {forged[0].state}"
+                    yield Distrusted(node, f"it tells that {what}, which the cluster's CA did not sign")
                 yield from self._drained(self.draining.told(drains, self.membership.members()), now)
             case DrainStanding() if self._is_led(node, message.term):
                 self.draining.standings[message.node] = message
@@ -436,7 +441,7 @@ class Core:
                 self.drifts.learn(node, message, now)
                 self._stale = True
             case Latency() if self.controller is not None:
-                self._stale |= self.controller.measured(message)
+                self._stale |= self.controller.measured(message, node)
             case Want() if self.controller is not None:
                 self._stale = True
                 yield from self.controller.wish(node, message, now)

@@ -112,10 +112,8 @@ class UndeployRequested:
 class DrainRequested:
     """A user wants a device drained, removed, or back."""
 
-    node: str
-    name: str
-    state: str
-    """IN, DRAINED or REMOVING."""
+    entry: Drain
+    """What `Draining.proposed` gave, signed."""
 
 
 @dataclass(frozen=True, slots=True)

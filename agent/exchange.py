@@ -21,6 +21,7 @@ from edgepart.agent.bounds import (
     Text,
     Ticket,
 )
+from edgepart.agent.control import Drain
 
 MOST_SPANS = 1 << 16
 """Of one axis of a region."""
@@ -180,5 +181,22 @@ class Renewed:
     """Why there is none; empty when there is one."""
 
 
-Question = WantFiles | WantPart | EchoTogether | Record | WantSpans | WantCertificate
-Answer = Files | Part | EchoedTogether | Recording | Spans | Renewed
+@dataclass(frozen=True, slots=True)
+class WantSigned:
+    """From a member to who holds the CA's key: a user wants this here; sign it. Only to members that understand signed
+    drains."""
+
+    ticket: Ticket
+    entry: Drain
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    ticket: Ticket
+    signature: Annotated[bytes, Many(80)]
+    error: Sentence = ""
+    """Why there is none; empty when there is one."""
+
+
+Question = WantFiles | WantPart | EchoTogether | Record | WantSpans | WantCertificate | WantSigned
+Answer = Files | Part | EchoedTogether | Recording | Spans | Renewed | Signed

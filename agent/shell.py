@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 DIALLERS = 8
 """Addresses that are tried at once."""
-NAMED_S = 60.0
-"""Between two lines of the log about a member that is not believed."""
+NAMED_LINES, NAMED_S, NAMED_LETTERS = 8, 60.0, 500
+"""So many lines of the log are about one member that is not believed, at most, in so long; and how long each may be."""
 GRACE_S = 2.0
 """How long a plan that nobody waits for may hold up one for a new shape: about what a new planning process takes to
 start."""
@@ -79,7 +79,8 @@ class Shell:
         self._computing: events.ComputePlan | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._members: tuple[events.Member, ...] = ()
-        self._named_at: dict[str, float] = {}
+        self._named: dict[str, tuple[float, int]] = {}
+        """Of members that are not believed, since when how many lines of the log would have been about them."""
         self._stopped = False
         self._kept = True
         """Whether the map of deployments is on disk as it is."""
@@ -190,9 +191,12 @@ class Shell:
     def _name(self, node: str, why: str) -> None:
         """Says who is not believed; of each member only now and then, as it may say so as often as it likes."""
         now = self._loop.time()
-        if now >= self._named_at.get(node, -NAMED_S) + NAMED_S:
-            self._named_at[node] = now
-            log.warning("%s is not believed: %s", node, why)
+        since, lines = self._named.get(node, (now, 0))
+        if now >= since + NAMED_S:
+            since, lines = now, 0
+        self._named[node] = since, lines + 1
+        if lines < NAMED_LINES:
+            log.warning("%s is not believed: %s", node, why[:NAMED_LETTERS])
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)
