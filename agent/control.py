@@ -221,8 +221,8 @@ class Drain:
     version: Version
     """`node` in it is where a user asked for it."""
     signature: Annotated[bytes, Many(80)] = b""
-    """By the CA's key (drains.py). REMOVED has that of REMOVING: the user's word, which the leader carries out. Empty in what
-    an earlier version has left on this device's disk: that is kept, and told to nobody."""
+    """By the CA's key (drains.py). REMOVED has that of REMOVING: the user's word, which the leader carries out. Empty in
+    what an earlier version has left on this device's disk: that is kept, and told to nobody."""
 
 
 @dataclass(frozen=True, slots=True)

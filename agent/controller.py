@@ -118,7 +118,7 @@ class Controller:
         told = variants.wish(want, self.term, now) if variants else None
         return [] if told is None else [Send(node, told)]
 
-    def measured(self, latency: Latency, gateway: str) -> bool:
+    def measured(self, latency: Latency, gateway: str = "") -> bool:
         """What requests through that gateway take on a plan; whether that says anything new."""
         cutover = self._cutover_of(latency.deployment)
         return cutover is not None and cutover.measured(latency, gateway)

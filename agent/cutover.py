@@ -118,7 +118,7 @@ class Cutover:
         if isinstance(result, PlanComputed) and self.planning.is_wanted(result.key):
             self.judge.single_s = result.single_s
 
-    def measured(self, latency: Latency, gateway: str) -> bool:
+    def measured(self, latency: Latency, gateway: str = "") -> bool:
         """What requests through that gateway take on a plan of this deployment; whether that is news."""
         return self.judge.hears(latency, gateway)
 

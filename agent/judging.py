@@ -92,8 +92,8 @@ class Judge:
         return known is None or known.epoch != latency.epoch or known.seconds != latency.seconds
 
     def seconds(self, order_epoch: object) -> float:
-        """What requests take on the plan of that epoch; 0 where too few ran alone. Of several gateways the one in the middle
-        counts, so that no single one that lies has a plan given up."""
+        """What requests take on the plan of that epoch; 0 where too few ran alone. Of several gateways the one in the
+        middle counts, so that no single one that lies has a plan given up."""
         told = [
             one.seconds
             for one in self.latencies.values()
