@@ -7,13 +7,25 @@ import logging
 from collections.abc import Sequence
 
 from edgepart.agent.blobs import Serving
-from edgepart.agent.exchange import Answer, EchoTogether, Question, Record, WantCertificate, WantSpans
+from edgepart.agent.exchange import (
+    Answer,
+    EchoTogether,
+    Question,
+    Record,
+    WantCertificate,
+    WantSigned,
+    WantSpans,
+)
 from edgepart.agent.frames import Buffer
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.post import Post
+from edgepart.agent.seals import Seals
 from edgepart.agent.tracing import Tracing
 from edgepart.agent.warden import Warden
 from edgepart.planner.errors import Unavailable
+
+Mine = EchoTogether | Record | WantSpans | WantCertificate | WantSigned
+"""What is answered from the event loop; other questions are for files."""
 
 log = logging.getLogger(__name__)
 
@@ -22,29 +34,36 @@ class Answering:
     """Hands each question to who knows, and the answer to who asked."""
 
     def __init__(
-        self, post: Post, serving: Serving, measuring: Measuring, tracing: Tracing, warden: Warden
+        self,
+        post: Post,
+        serving: Serving,
+        measuring: Measuring,
+        tracing: Tracing,
+        warden: Warden,
+        seals: Seals,
     ) -> None:
         self._post = post
         self._serving = serving
         self._measuring = measuring
         self._tracing = tracing
         self._warden = warden
+        self._seals = seals
         self._loop = asyncio.get_running_loop()
         self._under_way: set[asyncio.Task[None]] = set()
 
     def asked(self, node: str, question: Question) -> None:
         """From a reader's thread."""
-        if isinstance(question, EchoTogether | Record | WantSpans | WantCertificate):
+        if isinstance(question, Mine):
             self._loop.call_soon_threadsafe(self._begin, node, question)
         else:
             self._serving.asked(node, question)
 
-    def _begin(self, node: str, question: EchoTogether | Record | WantSpans | WantCertificate) -> None:
+    def _begin(self, node: str, question: Mine) -> None:
         task = asyncio.create_task(self._answer(node, question), name="answering a member")
         self._under_way.add(task)  # The loop itself keeps no hold on it.
         task.add_done_callback(self._ended)
 
-    async def _answer(self, node: str, question: EchoTogether | Record | WantSpans | WantCertificate) -> None:
+    async def _answer(self, node: str, question: Mine) -> None:
         answer: Answer
         payload: Sequence[Buffer] = ()
         match question:
@@ -52,6 +71,8 @@ class Answering:
                 answer = await self._measuring.asked(question)
             case WantCertificate():
                 answer = await self._warden.sign(node, question)
+            case WantSigned():
+                answer = await self._seals.asked(node, question)
             case _:
                 answer, payload = await self._tracing.asked(node, question)
         try:

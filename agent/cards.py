@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from edgepart.agent.control import Card
-from edgepart.planner.cluster import Cluster, Device, Link, Medium, from_json, to_json
+from edgepart.planner.cluster import LEAST, MOST, Cluster, Device, Link, Medium, from_json, to_json
 from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import FrameError, UsageError
 from edgepart.planner.twins import levelled
@@ -69,16 +69,25 @@ def read(document: bytes) -> Measured:
     return Measured(cluster.devices[0], links, together)
 
 
+def fault(document: bytes) -> str:
+    """Why nobody can plan with the device of this card; "" where it can be read."""
+    try:
+        read(document)
+    except FrameError as error:
+        return str(error)
+    return ""
+
+
 def _together(entry: Mapping[str, Any]) -> Together:
     nodes, rates = entry["nodes"], [float(entry[key]) for key in ("bytes_per_s", "message_s")]
-    if not all(0 < rate < float("inf") for rate in rates) or not all(isinstance(n, str) for n in nodes):
+    if not all(LEAST <= rate <= MOST for rate in rates) or not all(isinstance(n, str) for n in nodes):
         raise ValueError(f"together {entry}")
     return Together(frozenset(nodes), *rates)
 
 
 def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
     numbers = {key: float(value) for key, value in entry.items()}
-    if not all(0 <= value < float("inf") for value in numbers.values()) or numbers["bytes_per_s"] <= 0:
+    if not all(0 <= value <= MOST for value in numbers.values()) or numbers["bytes_per_s"] < LEAST:
         raise ValueError(f"link {numbers}")
     return numbers
 

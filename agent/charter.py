@@ -115,7 +115,7 @@ def revoke(charter: Charter, nodes: Iterable[str], ca: x509.Certificate, key: Ke
         if not NODE_ID.fullmatch(node):
             raise UsageError(f"{node[:40]!r} is no node id (16 hex digits). Nothing was revoked")
         at_s = int(now)
-        added.append(Revocation(node, at_s, key.sign(_revocation(node, at_s, ca), _ALGORITHM)))
+        added.append(Revocation(node, at_s, sign(_revocation(node, at_s, ca), key)))
     if len(charter.revocations) + len(added) > MOST_REVOKED:
         raise UsageError(f"a cluster keeps {MOST_REVOKED} revocations at most: make a new cluster")
     return _with(charter, added, charter.credential)
@@ -125,7 +125,7 @@ def renew(charter: Charter, secret: str, ca: x509.Certificate, key: Key) -> Char
     """With a new credential, which the revoked are never told."""
     number = charter.credential.number + 1 if charter.credential else 1
     covers = tuple(sorted(charter.revoked))
-    signature = key.sign(_credential(number, secret, covers, ca), _ALGORITHM)
+    signature = sign(_credential(number, secret, covers, ca), key)
     return Charter(charter.revocations, Credential(number, secret, covers, signature))
 
 
@@ -191,11 +191,23 @@ def _credential(number: int, secret: str, covers: tuple[str, ...], ca: x509.Cert
     return json.dumps(["edgepart credential 1", fingerprint(ca), number, secret, list(covers)]).encode()
 
 
-def _check(signature: bytes, statement: bytes, ca: x509.Certificate) -> None:
+def sign(statement: bytes, key: Key) -> bytes:
+    """The CA's signature under a statement."""
+    return key.sign(statement, _ALGORITHM)
+
+
+def is_signed(signature: bytes, statement: bytes, ca: x509.Certificate) -> bool:
+    """Whether that is the CA's signature under the statement."""
     key = ca.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise NotAuthorised("this cluster's CA has no elliptic-curve key")
+        return False
     try:
         key.verify(signature, statement, _ALGORITHM)
     except InvalidSignature:
-        raise NotAuthorised("a charter was told that the cluster's CA did not sign") from None
+        return False
+    return True
+
+
+def _check(signature: bytes, statement: bytes, ca: x509.Certificate) -> None:
+    if not is_signed(signature, statement, ca):
+        raise NotAuthorised("a charter was told that the cluster's CA did not sign")

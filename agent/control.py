@@ -9,7 +9,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
+from edgepart.agent.bounds import (
+    MOST_ENTRIES,
+    MOST_MEMBERS,
+    MOST_NAMES,
+    Address,
+    Addresses,
+    Bytes,
+    Count,
+    DeploymentName,
+    Digest,
+    Many,
+    Name,
+    NodeId,
+    Nodes,
+    Number,
+    OneOf,
+    PlanName,
+    Seconds,
+    Sentence,
+    Shapes,
+    Text,
+    Whole,
+    Word,
+)
 from edgepart.agent.messages import DeployOptions, Epoch
 
 ALIVE = "alive"
@@ -22,25 +47,26 @@ DEAD = "dead"
 LEFT = "left"
 STATUSES = (ALIVE, SUSPECT, DEAD, LEFT)
 """From the best to the worst news: of two sightings of one incarnation the worse one wins."""
+Status = Annotated[str, OneOf(STATUSES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
     """First message on a link, and the answer to one (`reply`): who speaks here."""
 
-    node: str
-    name: str
+    node: NodeId
+    name: Name
     """What the user calls the device; need not be unique (membership.unique_names)."""
-    boot: str
+    boot: Word
     """Random per process start: another boot is another process, and all that was prepared in the old one is
     gone."""
-    incarnation: int
+    incarnation: Count
     """Grows with each start and each refutation; persisted."""
-    listen: tuple[str, ...]
+    listen: Addresses
     """Where this agent takes links."""
-    http: str
+    http: Address
     """Where it takes HTTP, as a URL; empty when it does not."""
-    version: str
+    version: Word
     reply: bool = False
 
 
@@ -48,25 +74,25 @@ class Hello:
 class Sighting:
     """How one member sees a device."""
 
-    node: str
-    incarnation: int
-    status: str
+    node: NodeId
+    incarnation: Count
+    status: Status
     """One of STATUSES."""
-    name: str
-    listen: tuple[str, ...]
+    name: Name
+    listen: Addresses
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """To every linked device each `Profile.heartbeat_s`, and at once when the leader changes."""
 
-    boot: str
-    incarnation: int
-    seen_term: int
+    boot: Word
+    incarnation: Count
+    seen_term: Count
     """The largest term that the sender knows of."""
-    leader: str
+    leader: NodeId
     """Whom the sender follows, itself if it leads, or empty."""
-    term: int
+    term: Count
     """That leader's term, or 0."""
 
 
@@ -75,7 +101,7 @@ class View:
     """All that the sender sees: when a link comes up, when its view changes, and now and then. Of what follows from it each
     is worked out once, as members of a large cluster look at it often."""
 
-    sightings: tuple[Sighting, ...]
+    sightings: Annotated[tuple[Sighting, ...], Many(MOST_MEMBERS)]
 
     @cached_property
     def by_node(self) -> dict[str, Sighting]:
@@ -96,15 +122,15 @@ class View:
 class AskAbout:
     """I cannot reach `node`; can you?"""
 
-    node: str
+    node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
     """The answer to AskAbout: one of STATUSES; ALIVE only when the device was heard just now."""
 
-    node: str
-    status: str
+    node: NodeId
+    status: Status
 
 
 LEAVES = "leaves"
@@ -123,14 +149,17 @@ def understands_leaving(version: str) -> bool:
 class Leaving:
     """The sender is about to go, and serves until others do without it; `Goodbye` follows."""
 
-    boot: str
+    boot: Word
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
     """The sender leaves on purpose, at once."""
 
-    incarnation: int
+    incarnation: Count
+
+
+MOST_CARD_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +167,8 @@ class Card:
     """What a device and its links can do, as its probe found; broadcast when it changes (by more than
     noise)."""
 
-    node: str
-    document: bytes
+    node: NodeId
+    document: Annotated[bytes, Many(MOST_CARD_BYTES)]
     """For whoever computes plans; the cluster logic only asks whether it is there and whether it changed."""
 
 
@@ -147,24 +176,28 @@ class Card:
 class Version:
     """Of a deployment's entry: the larger one wins everywhere."""
 
-    counter: int
-    node: str
+    counter: Count
+    node: NodeId
     """Who wrote it; breaks ties."""
+
+
+MOST_FAULT = 500
+"""Characters of why a model is set aside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """One entry of the versioned map that every member keeps on disk."""
 
-    name: str
-    model: str
+    name: DeploymentName
+    model: Digest
     """Digest under which the store knows the model, external data included."""
-    model_bytes: int
+    model_bytes: Bytes
     options: DeployOptions
     version: Version
     deleted: bool = False
     """A tombstone: the name was undeployed."""
-    fault: str = ""
+    fault: Annotated[str, Text(MOST_FAULT)] = ""
     """Why it is set aside: its model ends the processes that compute it. No device loads it until a user deploys it
     again."""
 
@@ -173,10 +206,10 @@ class Deployment:
 class Deployments:
     """Entries of the sender's map: all when a link comes up, the changed ones when they change."""
 
-    entries: tuple[Deployment, ...]
+    entries: Annotated[tuple[Deployment, ...], Many(MOST_ENTRIES)]
 
 
-DRAINS = "drains"
+DRAINS = "signed-drains"
 """In a member's `Hello.version`, after the plus: it understands what follows. One that does not would end the link."""
 IN, DRAINED, REMOVING, REMOVED = "in", "drained", "removing", "removed"
 DRAIN_STATES = (IN, DRAINED, REMOVING, REMOVED)
@@ -188,32 +221,36 @@ any more. `DRAINED` is also the status of a member in the eyes of whoever plans.
 class Drain:
     """One entry of the versioned map of devices that users drain and remove."""
 
-    node: str
-    name: str
+    node: NodeId
+    name: Name
     """What it was called then."""
-    state: str
+    state: Annotated[str, OneOf(DRAIN_STATES)]
     """One of DRAIN_STATES."""
     version: Version
+    """`node` in it is where a user asked for it."""
+    signature: Annotated[bytes, Many(80)] = b""
+    """By the CA's key (drains.py). REMOVED has that of REMOVING: the user's word, which the leader carries out. Empty in
+    what an earlier version has left on this device's disk: that is kept, and told to nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drains:
     """Entries of the sender's map: all when a link comes up, the changed ones when they change."""
 
-    entries: tuple[Drain, ...]
+    entries: Annotated[tuple[Drain, ...], Many(MOST_ENTRIES)]
 
 
 @dataclass(frozen=True, slots=True)
 class DrainStanding:
     """How far a drain is, from the leader to all, for people and for whoever waits for it."""
 
-    term: int
-    node: str
+    term: Count
+    node: NodeId
     version: Version
     """Of the entry."""
     done: bool
     """Nothing that serves needs it, and what it stores is stored elsewhere."""
-    text: str
+    text: Sentence
 
 
 LOADING = "loading"
@@ -225,12 +262,12 @@ FAILED = "failed"
 class Holding:
     """One plan that a member has, or tries to have."""
 
-    deployment: str
+    deployment: PlanName
     epoch: Epoch
-    state: str
+    state: Annotated[str, OneOf((LOADING, READY, FAILED))]
     """LOADING, READY or FAILED."""
     active: bool
-    error: str = ""
+    error: Sentence = ""
     """Why it FAILED, for people."""
 
 
@@ -238,11 +275,11 @@ class Holding:
 class Report:
     """A member's state, to its leader: at once when it changes, and each `Profile.report_s`."""
 
-    boot: str
-    holdings: tuple[Holding, ...]
-    models: tuple[str, ...]
+    boot: Word
+    holdings: Annotated[tuple[Holding, ...], Many(10 * MOST_ENTRIES)]
+    models: Annotated[tuple[Digest, ...], Many(10 * MOST_ENTRIES)]
     """Digests of the models that it stores whole."""
-    versions: tuple[tuple[str, Version], ...]
+    versions: Annotated[tuple[tuple[DeploymentName, Version], ...], Many(MOST_ENTRIES)]
     """Its map of deployments, in short."""
 
 
@@ -250,10 +287,10 @@ class Report:
 class Want:
     """From a gateway to the leader, each second while it holds requests of these shapes: have a plan for them."""
 
-    deployment: str
+    deployment: PlanName
     version: Version
     """Of the plan that serves there."""
-    shapes: dict[str, tuple[int, ...]]
+    shapes: Shapes
     """By input with free dimensions, its whole shape."""
 
 
@@ -262,24 +299,24 @@ class Prepare:
     """From the leader to every member: have this plan ready. Devices load their programs, the others keep the
     plan to be a gateway. The same message again is no harm."""
 
-    term: int
+    term: Count
     """Of the leader that sends it; the epoch may be of an earlier one whose plan it keeps."""
-    deployment: str
+    deployment: PlanName
     version: Version
     epoch: Epoch
     plan: bytes
-    names: tuple[tuple[str, str], ...]
+    names: Annotated[tuple[tuple[Name, NodeId], ...], Many(MOST_NAMES)]
     """(device name in the plan, node id) for every device with a program."""
-    model: str
-    sources: tuple[str, ...]
+    model: Digest
+    sources: Nodes
     """Nodes that store the model whole: weights come from them."""
-    latency_s: float
+    latency_s: Seconds
     """Predicted."""
-    shapes: dict[str, tuple[int, ...]]
+    shapes: Shapes
     """That the user, or for a variant a request, gave the inputs."""
     weighed: bool = False
     """Whether another plan serves meanwhile, which this one has to beat: its segments are timed before it is READY."""
-    memory_bytes: tuple[tuple[str, int], ...] = ()
+    memory_bytes: Annotated[tuple[tuple[Name, Bytes], ...], Many(MOST_NAMES)] = ()
     """By device name, the most that its program takes, predicted."""
 
 
@@ -287,8 +324,8 @@ class Prepare:
 class Activate:
     """From the leader to every member that is ready: new requests start on this epoch."""
 
-    term: int
-    deployment: str
+    term: Count
+    deployment: PlanName
     epoch: Epoch
 
 
@@ -297,8 +334,8 @@ class Retire:
     """From the leader: drop this plan, which will not be (or is no longer) used. A plan that serves is dropped only where
     it is a variant's, and is kept a while for the requests that run on it."""
 
-    term: int
-    deployment: str
+    term: Count
+    deployment: PlanName
     epoch: Epoch
 
 
@@ -306,22 +343,27 @@ class Retire:
 class FetchModel:
     """From the leader: store this model, from any of these nodes."""
 
-    term: int
-    model: str
-    model_bytes: int
-    sources: tuple[str, ...]
+    term: Count
+    model: Digest
+    model_bytes: Bytes
+    sources: Nodes
+
+
+MOST_THREADS = 1 << 20
+MOST_SECONDS = 1e6
+"""Of one run of a segment: eleven days."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """What a segment took on a device of some kind."""
 
-    segment: str
+    segment: Digest
     """Its digest."""
-    kind: str
+    kind: Word
     """As planner/cluster.py's Device.pace gives it."""
-    threads: int
-    seconds: float
+    threads: Annotated[int, Whole(1, MOST_THREADS)]
+    seconds: Annotated[float, Number(above=0, most=MOST_SECONDS)]
     """Median of several runs, or the best of those before the plan served."""
 
     def __post_init__(self) -> None:
@@ -333,7 +375,7 @@ class Profile:
 class Timed:
     """What the sender knows that segments take: when a link comes up, and when it is news."""
 
-    timings: tuple[Profile, ...]
+    timings: Annotated[tuple[Profile, ...], Many(MOST_ENTRIES)]
 
 
 MOST_DRIFT = 16.0
@@ -345,8 +387,8 @@ class Drift:
     """How many times as long as it was calibrated to take the sender computes, as it found with this deployment: to all
     when it is news, and when a link comes up."""
 
-    deployment: str
-    factor: float
+    deployment: PlanName
+    factor: Annotated[float, Number(1 / MOST_DRIFT, MOST_DRIFT)]
 
     def __post_init__(self) -> None:
         if not 1 / MOST_DRIFT <= self.factor <= MOST_DRIFT:
@@ -357,11 +399,11 @@ class Drift:
 class Latency:
     """From a gateway to the leader: what requests took that ran alone."""
 
-    deployment: str
+    deployment: PlanName
     epoch: Epoch
-    seconds: float
+    seconds: Seconds
     """Median."""
-    requests: int
+    requests: Count
 
 
 REFUSED = "refused"
@@ -371,26 +413,26 @@ REFUSED = "refused"
 class Standing:
     """How a deployment does, from the leader to all, for people and for whoever waits for a deployment."""
 
-    term: int
-    deployment: str
+    term: Count
+    deployment: PlanName
     version: Version
-    state: str
+    state: Word
     """waiting | storing | planning | preparing | serving | failed; a variant's also refused: who waits for it, waits in
     vain"""
-    text: str
+    text: Sentence
     """The same in a sentence, with numbers."""
     acknowledged: bool
     """True when a plan of this version serves, and model and entry would survive the loss of any one device
     (or there is only one)."""
     epoch: Epoch
-    devices: tuple[str, ...]
+    devices: Annotated[tuple[Name, ...], Many(MOST_NAMES)]
     """Names of the devices that compute, of the active plan."""
-    error: str = ""
-    error_kind: str = ""
+    error: Sentence = ""
+    error_kind: Word = ""
     """Class name in planner/errors.py, so that the user's agent can raise it again."""
-    note: str = ""
+    note: Sentence = ""
     """Why the plan that serves is another than was predicted to be the best."""
-    rounding: str = ""
+    rounding: Sentence = ""
     """How far its answers are off because of what is rounded on its way; "" where nothing is, or it is not known yet."""
 
 

@@ -39,7 +39,7 @@ class Controller:
         self._held_variants = variants
         self._held_spares = spares
         self._timing = timing or PlanningTiming()
-        self._epochs: Iterator[Epoch] = epochs(term)
+        self._epochs = epochs(term)
         self._cutovers: dict[str, Cutover] = {}
         self._variants: dict[str, Variants] = {}
         self._swept: dict[tuple[str, str, Epoch], float] = {}
@@ -66,6 +66,11 @@ class Controller:
             world = replace(world, orders=tuple(self._orders()))
             effects += self._variants[name].step(cutover, world, self._epochs, now)
         return effects + list(self._sweep(world, now))
+
+    @property
+    def last_epoch(self) -> Epoch:
+        """The latest that this leadership has given to a plan."""
+        return self._epochs.last
 
     @property
     def orders(self) -> list[Prepare]:
@@ -113,10 +118,10 @@ class Controller:
         told = variants.wish(want, self.term, now) if variants else None
         return [] if told is None else [Send(node, told)]
 
-    def measured(self, latency: Latency) -> bool:
-        """What requests take on a plan; whether that says anything new."""
+    def measured(self, latency: Latency, gateway: str = "") -> bool:
+        """What requests through that gateway take on a plan; whether that says anything new."""
         cutover = self._cutover_of(latency.deployment)
-        return cutover is not None and cutover.measured(latency)
+        return cutover is not None and cutover.measured(latency, gateway)
 
     def rounded(self, found: RoundingMeasured) -> None:
         """How far answers by a plan are off."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from edgepart.agent.bindings import is_variant
+from edgepart.agent.bounds import LARGEST
 from edgepart.agent.control import (
     ALIVE,
     FLAPPING,
@@ -50,6 +51,7 @@ from edgepart.agent.events import (
     CardReady,
     DeploymentsKept,
     DeployRequested,
+    Distrusted,
     DrainRequested,
     DriftMeasured,
     Effect,
@@ -75,6 +77,7 @@ from edgepart.agent.events import (
 )
 from edgepart.agent.follower import Follower
 from edgepart.agent.membership import Facts, Membership, Timing
+from edgepart.agent.messages import Epoch
 from edgepart.agent.placement import World
 from edgepart.agent.planning import Cluster, PlanningTiming
 from edgepart.agent.profiles import ProfileBook
@@ -120,10 +123,13 @@ class Core:
         timing: CoreTiming | None = None,
         drains: Iterable[Drain] = (),
         spares: int | None = None,
+        card_fault: Callable[[bytes], str] = lambda document: "",
+        genuine: Callable[[Drain], bool] = lambda entry: True,
     ) -> None:
         """`term`, `deployments`, `models`, `profiles` and `drains` as they were persisted; `drifts` is filled here.
         `spares`: so many plans for losses are kept ready for each deployment at most; None is one for each device that
-        serves."""
+        serves. `card_fault`: what is wrong with a card's document; "" where nothing is.
+        `genuine`: whether the CA has signed a drain."""
         self.timing = timing or CoreTiming()
         if spares is not None:
             self.timing = replace(self.timing, planning=replace(self.timing.planning, spares=spares))
@@ -133,10 +139,14 @@ class Core:
         self.deployments = DeploymentMap(deployments)
         self.follower = Follower(facts.boot, linger_s=self.timing.linger_s)
         self.follower.models = tuple(sorted(models))
-        self.draining = Draining(facts.node, drains)
+        self.draining = Draining(facts.node, drains, genuine)
         self.membership.refusals.removed = self.draining.is_removed
         self.controller: Controller | None = None
         self.cards: dict[str, Card] = {}
+        """Of the devices that can be planned with."""
+        self.card_faults: dict[str, str] = {}
+        """By node, why its card cannot be used: plans are made without that device."""
+        self._card_fault = card_fault
         self.profiles = profiles or ProfileBook()
         self.drifts = drifts or DriftBook()
         self.standings: dict[str, Standing] = {}
@@ -265,8 +275,7 @@ class Core:
                 if known != message and message.node == node and self.controller is None:
                     if not self.membership.hears(node, now):
                         return None
-                    self._card(message)
-                    return []
+                    return self._card(message)
             case Standing():
                 known = self.standings.get(message.deployment)
             case Deployments(entries):
@@ -304,7 +313,7 @@ class Core:
                 self.follower.changed = self._stale = True
             case CardReady(document):
                 card = Card(self.node, document)
-                self._card(card)
+                yield from self._card(card)
                 yield from self._tell_all(card)
             case ModelsStored(models):
                 self.follower.models = tuple(sorted(models))
@@ -368,6 +377,7 @@ class Core:
             self.drifts.forget(node)
             if node not in others:
                 self.cards.pop(node, None)
+                self.card_faults.pop(node, None)
         self._boots = others
         yield from self._led(self.election.members_changed(others, now), now)
 
@@ -413,16 +423,20 @@ class Core:
                 if self.membership.seen_otherwise():  # links may be broken, or whole again
                     self._look_soon(now)
             case Card() if message.node == node:
-                self._card(message)
+                yield from self._card(message)
             case Deployments(entries):
                 yield from self._deployed(self.deployments.merge(entries))
             case Drains(drains):
+                if forged := self.draining.forged(drains):
+                    what = f"{forged[0].name[:64]} is {forged[0].state}"
+                    yield Distrusted(node, f"it tells that {what}, which the cluster's CA did not sign")
                 yield from self._drained(self.draining.told(drains, self.membership.members()), now)
-            case DrainStanding() if message.term >= self.election.seen_term:
+            case DrainStanding() if self._is_led(node, message.term):
                 self.draining.standings[message.node] = message
             case Report(boot) if node == self.node or boot == self._boots.get(node):
-                if self._reports.get(node) != message:
-                    self._reports[node] = message
+                believed = self._believed(message)
+                if self._reports.get(node) != believed:
+                    self._reports[node] = believed
                     self._look_soon(now)
             case Timed(timings):
                 if self.profiles.learn(timings):
@@ -431,13 +445,13 @@ class Core:
                 self.drifts.learn(node, message, now)
                 self._stale = True
             case Latency() if self.controller is not None:
-                self._stale |= self.controller.measured(message)
+                self._stale |= self.controller.measured(message, node)
             case Want() if self.controller is not None:
                 self._stale = True
                 yield from self.controller.wish(node, message, now)
-            case Prepare() | Activate() | Retire() | FetchModel():
+            case Prepare() | Activate() | Retire() | FetchModel() if node == self.leader:
                 yield from self.follower.obey(message, self.election.seen_term, self.deployments, now)
-            case Standing() if message.term >= self.election.seen_term:
+            case Standing() if self._is_led(node, message.term):
                 if is_variant(message.deployment):  # nobody asks how it stands, but those that wait for it
                     if message.state == REFUSED:
                         yield StandingChanged(message)
@@ -451,11 +465,33 @@ class Core:
         self._stale = True
         yield PersistProfiles(self.profiles.profiles())
 
-    def _card(self, card: Card) -> None:
-        if self.cards.get(card.node) != card:
-            self.cards[card.node] = card
-            self._digests[card.node] = hashlib.sha256(card.document).hexdigest()[:16]
-            self._stale = True
+    def _is_led(self, node: str, term: int) -> bool:
+        """Whether what that member says, in that term, is the word of the leader whom this device itself follows."""
+        return node == self.leader and term >= self.election.seen_term
+
+    def _believed(self, report: Report) -> Report:
+        """Without plans that nobody can have given it: of a term that is not known here, though whoever holds such a plan
+        has told of its term before, or of this leadership, which has not made them."""
+        last = Epoch(self.election.seen_term, LARGEST)
+        if self.controller is not None and self.controller.term == last.term:
+            last = self.controller.last_epoch
+        if all(holding.epoch <= last for holding in report.holdings):
+            return report
+        return replace(report, holdings=tuple(h for h in report.holdings if h.epoch <= last))
+
+    def _card(self, card: Card) -> list[Effect]:
+        if self.cards.get(card.node) == card:
+            return []
+        if fault := self._card_fault(card.document):
+            known = self.card_faults.get(card.node)
+            self.card_faults[card.node] = fault
+            self._stale |= self.cards.pop(card.node, None) is not None
+            return [] if known == fault else [Distrusted(card.node, f"plans are made without it: {fault}")]
+        self.card_faults.pop(card.node, None)
+        self.cards[card.node] = card
+        self._digests[card.node] = hashlib.sha256(card.document).hexdigest()[:16]
+        self._stale = True
+        return []
 
     def _deployed(self, changed: tuple[Deployment, ...]) -> Iterator[Effect]:
         if not changed:

@@ -118,9 +118,9 @@ class Cutover:
         if isinstance(result, PlanComputed) and self.planning.is_wanted(result.key):
             self.judge.single_s = result.single_s
 
-    def measured(self, latency: Latency) -> bool:
-        """What requests take on a plan of this deployment; whether that is news."""
-        return self.judge.hears(latency)
+    def measured(self, latency: Latency, gateway: str = "") -> bool:
+        """What requests through that gateway take on a plan of this deployment; whether that is news."""
+        return self.judge.hears(latency, gateway)
 
     def wake_at(self, now: float) -> float:
         resend = [at + RESEND_S for placement in self._placements() for at in placement.sent_at.values()]

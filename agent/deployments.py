@@ -6,23 +6,35 @@ version wins. So both sides of a split may deploy, and on healing the later entr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
-from edgepart.agent.control import Deployment, Version
+from edgepart.agent.bounds import LARGEST, MOST_ENTRIES
+from edgepart.agent.control import MOST_FAULT, Deployment, Version
 from edgepart.agent.messages import DeployOptions
-from edgepart.planner.errors import UsageError
-from edgepart.planner.rounding import checked
+from edgepart.agent.records import json_record, read_json_record
+from edgepart.planner.errors import FrameError, UsageError
 
-MAX_ENTRIES = 10_000
-MAX_COUNTER = 2**53
-"""No honest counter gets there; a larger one would stop all later changes."""
-TOO_LARGE = 2**63
-"""What messages can hold is less."""
-MOST_FAULT = 500
-"""Characters that are kept of why a model is set aside."""
+T = TypeVar("T")
+
+MAX_ENTRIES = MOST_ENTRIES
+MAX_COUNTER = LARGEST
+"""A version's is less. No honest one gets there; one that did could not be followed by another."""
 FORMAT = 1
+
+
+_CLASS = re.compile(r"^[A-Z][A-Za-z]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Generic[T]):
+    """What could be read of a state file."""
+
+    entries: tuple[T, ...]
+    faults: tuple[str, ...]
+    """Of each entry that could not be read, where it stands and what is wrong with it."""
 
 
 class TooNew(UsageError):
@@ -104,7 +116,7 @@ class DeploymentMap:
         return entry
 
     def delete(self, node: str, name: str) -> Deployment:
-        """The tombstone. UsageError when nothing of that name is deployed."""
+        """The tombstone. UsageError when nothing of that name is deployed, or it can be changed no more."""
         entry = self.get(name)
         if entry is None:
             names = ", ".join(e.name for e in self.living()) or "nothing"
@@ -124,6 +136,11 @@ class DeploymentMap:
 
     def _next(self, name: str, node: str) -> Version:
         counter = self._entries[name].version.counter if name in self._entries else 0
+        if counter + 1 >= MAX_COUNTER:
+            raise UsageError(
+                f"{name!r} can be changed no more: a member has given it the largest version that there is. Nothing was "
+                "changed; use another name, and look for that member in the logs"
+            )
         return Version(counter + 1, node)
 
 
@@ -134,10 +151,47 @@ def to_json(entries: Iterable[Deployment]) -> dict[str, Any]:
 
 def from_json(document: Any) -> tuple[Deployment, ...]:
     """The entries. UsageError names the place and the fault."""
-    root = _expect(document, dict, "deployments.json")
-    checked_format(root, FORMAT, "deployments.json")
-    entries = _expect(root.get("deployments"), list, "deployments.json: deployments")
-    return tuple(_entry(entry, f"deployments.json: deployments[{i}]") for i, entry in enumerate(entries))
+    return whole(readable_from_json(document))
+
+
+def readable_from_json(document: Any) -> Read[Deployment]:
+    """The entries that can be read, and what is wrong with each of the others. UsageError where it is no such document."""
+    return entries_of(document, "deployments", FORMAT, _entry)
+
+
+def whole(found: Read[T]) -> tuple[T, ...]:
+    """All entries. UsageError where one of them could not be read."""
+    if found.faults:
+        raise UsageError(f"{found.faults[0]}; restore the file")
+    return found.entries
+
+
+def entries_of(document: Any, name: str, known: int, read: Callable[[Any], T]) -> Read[T]:
+    """Of a state file `name`.json that has a format and a list `name` of entries, as `read` reads one: those that it can
+    read, and what is wrong with each of the others. UsageError where it is no such document."""
+    where = f"{name}.json"
+    if not isinstance(document, dict):
+        raise UsageError(f"{where}: expected dict, found {type(document).__name__}")
+    checked_format(document, known, where)
+    listed = document.get(name)
+    if not isinstance(listed, list):
+        raise UsageError(f"{where}: {name}: expected list, found {type(listed).__name__}")
+    return readable(listed, f"{where}: {name}", read)
+
+
+def readable(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> Read[T]:
+    """What `read` takes, and what is wrong with each of the others: one of them costs no other."""
+    found: list[T] = []
+    faults: list[str] = []
+    for number, entry in enumerate(listed):
+        try:
+            if not isinstance(entry, dict):
+                raise FrameError(f": expected dict, found {type(entry).__name__}")
+            found.append(read(entry))
+        except FrameError as error:
+            # Deployment.name: ... is deployments[3].name: ... here
+            faults.append(f"{where}[{number}]{_CLASS.sub('', str(error), count=1)}")
+    return Read(tuple(found), tuple(faults))
 
 
 def checked_format(root: Mapping[str, Any], known: int, where: str) -> None:
@@ -150,55 +204,14 @@ def checked_format(root: Mapping[str, Any], known: int, where: str) -> None:
 
 
 def _packed(entry: Deployment) -> dict[str, Any]:
-    packed = asdict(entry)
-    packed["options"]["shapes"] = {k: list(v) for k, v in sorted(entry.options.shapes.items())}
-    packed["options"]["devices"] = list(entry.options.devices)
+    packed: dict[str, Any] = json_record(entry)
+    packed["options"]["shapes"] = dict(sorted(packed["options"]["shapes"].items()))
     return packed
 
 
-def _entry(value: Any, where: str) -> Deployment:
-    entry = _expect(value, dict, where)
-    version = _expect(entry.get("version"), dict, f"{where}.version")
-    return Deployment(
-        name=_expect(entry.get("name"), str, f"{where}.name"),
-        model=_expect(entry.get("model"), str, f"{where}.model"),
-        model_bytes=_expect(entry.get("model_bytes"), int, f"{where}.model_bytes"),
-        options=_options(_expect(entry.get("options"), dict, f"{where}.options"), f"{where}.options"),
-        version=Version(
-            _expect(version.get("counter"), int, f"{where}.version.counter"),
-            _expect(version.get("node"), str, f"{where}.version.node"),
-        ),
-        deleted=_expect(entry.get("deleted"), bool, f"{where}.deleted"),
-        fault=_expect(entry.get("fault", ""), str, f"{where}.fault"),
-    )
-
-
-def _options(entry: Mapping[str, Any], where: str) -> DeployOptions:
-    shapes = _expect(entry.get("shapes"), dict, f"{where}.shapes")
-    devices = _expect(entry.get("devices"), list, f"{where}.devices")
-    axis, limit = entry.get("axis"), entry.get("memory_limit_bytes")
-    bindings = entry.get("bindings", DeployOptions().bindings)
-    budget_s = entry.get("search_budget_s")
-    dtype = entry.get("transfer_dtype", DeployOptions().transfer_dtype)
-    return DeployOptions(
-        shapes={
-            name: tuple(_expect(d, int, f"{where}.shapes[{name!r}]") for d in _expect(dims, list, where))
-            for name, dims in shapes.items()
-        },
-        objective=_expect(entry.get("objective"), str, f"{where}.objective"),
-        strategy=_expect(entry.get("strategy"), str, f"{where}.strategy"),
-        axis=None if axis is None else _expect(axis, str, f"{where}.axis"),
-        devices=tuple(_expect(device, str, f"{where}.devices") for device in devices),
-        memory_limit_bytes=None if limit is None else _expect(limit, int, f"{where}.memory_limit_bytes"),
-        bindings=_expect(bindings, int, f"{where}.bindings"),
-        search_budget_s=None if budget_s is None else _expect(budget_s, float, f"{where}.search_budget_s"),
-        transfer_dtype=checked(_expect(dtype, str, f"{where}.transfer_dtype"), f"{where}.transfer_dtype"),
-    )
-
-
-def _expect(value: Any, kind: type, where: str) -> Any:
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise UsageError(f"{where}: expected {kind.__name__}, found {type(value).__name__}; restore the file")
-    if isinstance(value, int) and abs(value) >= TOO_LARGE:
-        raise UsageError(f"{where}: {str(value)[:40]} is too large; restore the file")
-    return value
+def _entry(document: Any) -> Deployment:
+    """Options that earlier versions did not have are as they were then, and nothing was set aside."""
+    options = document.get("options") if isinstance(document, dict) else None
+    if isinstance(options, dict):
+        document = {"fault": ""} | document | {"options": json_record(DeployOptions()) | options}
+    return read_json_record(Deployment, document)

@@ -49,8 +49,16 @@ class Served:
 class Draining:
     """One device's part in it."""
 
-    def __init__(self, node: str, entries: Iterable[Drain] = ()) -> None:
+    def __init__(
+        self,
+        node: str,
+        entries: Iterable[Drain] = (),
+        genuine: Callable[[Drain], bool] = lambda entry: True,
+    ) -> None:
+        """`genuine`: whether the CA has signed an entry. Of those from this device's disk it is asked before they are told
+        to anybody."""
         self.map = DrainMap(entries)
+        self._genuine = genuine
         self.standings: dict[str, DrainStanding] = {}
         """By node, as the leader last told."""
         self._node = node
@@ -74,27 +82,46 @@ class Draining:
 
     # What users want, and what others tell
 
-    def asked(self, event: DrainRequested, members: Members) -> list[Effect]:
-        """UsageError where that would leave nobody; nothing has changed then."""
+    def proposed(self, node: str, name: str, state: str, members: Members) -> Drain | None:
+        """What a user wants, to be signed; None where it is so already. UsageError where that would leave nobody."""
         there = {member.node for member in members}
-        rest = [n for n in there - {event.node} if self.map.state(n) == IN]
-        if event.state != IN and event.node in there and not rest:
+        rest = [n for n in there - {node} if self.map.state(n) == IN]
+        if state != IN and node in there and not rest:
             raise UsageError(
-                f"{event.name} is the only device that is not drained: nothing would be left to serve. Nothing was changed"
+                f"{name} is the only device that is not drained: nothing would be left to serve. Nothing was changed"
             )
-        known = self.map.state(event.node)
-        if known == event.state or (known == REMOVED and event.state == REMOVING):
-            return []
-        return self._changed((self.map.put(self._node, event.node, event.name, event.state),), members)
+        known = self.map.state(node)
+        if known == state or (known == REMOVED and state == REMOVING):
+            return None
+        return self.map.next(self._node, node, name, state)
+
+    def asked(self, event: DrainRequested, members: Members) -> list[Effect]:
+        """UsageError where it is not signed, or somebody else wanted something else meanwhile; nothing has changed then."""
+        entry = event.entry
+        changed = self.map.merge((entry,)) if self._genuine(entry) else ()
+        if not changed and not self.map.has((entry,)):
+            raise UsageError(
+                f"{entry.name} was drained, removed or taken back elsewhere meanwhile. Nothing was changed"
+            )
+        return self._changed(changed, members) if changed else []
+
+    def forged(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
+        """Those that the CA did not sign; what is known already was looked at when it came."""
+        return tuple(entry for entry in entries if not self.map.has((entry,)) and not self._genuine(entry))
 
     def told(self, entries: Sequence[Drain], members: Members) -> list[Effect]:
-        """Another member's entries came."""
-        changed = self.map.merge(entries)
+        """Another member's entries came. What the CA did not sign is left out."""
+        forged = self.forged(entries)
+        changed = self.map.merge(entry for entry in entries if entry not in forged)
         return self._changed(changed, members) if changed else []
+
+    def _signed(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
+        """What others believe."""
+        return tuple(filter(self._genuine, entries))
 
     def greeting(self, member: Member) -> list[Effect]:
         """What a newcomer is told."""
-        entries = tuple(self.map)
+        entries = self._signed(self.map)
         if not entries or not understands(member.version, DRAINS):
             return []
         return [Send(member.node, Drains(entries)), *(Send(member.node, s) for s in self._looked.values())]
@@ -103,6 +130,8 @@ class Draining:
         """What a device is told that was removed, and does not know it."""
         entry = self.map.get(node)
         if entry is None or entry.state != REMOVED or not understands(version, DRAINS):
+            return []
+        if not self._genuine(entry):
             return []
         return [Send(node, Drains((entry,)))]
 
@@ -128,9 +157,7 @@ class Draining:
             gone = entry.node not in {member.node for member in members}
             left = [] if gone else list(_left(entry.node, world, served))
             if entry.state == REMOVING and not left:
-                effects += self._changed(
-                    (self.map.put(self._node, entry.node, entry.name, REMOVED),), members
-                )
+                effects += self._changed(self.map.merge((replace(entry, state=REMOVED),)), members)
                 continue
             text = "; ".join(left) or ("it is no member now" if gone else "nothing needs it any more")
             now = DrainStanding(world.term, entry.node, entry.version, not left, text)
@@ -141,7 +168,7 @@ class Draining:
 
     def remind(self, members: Members) -> list[Effect]:
         """Those that missed what a user said learn it."""
-        entries = tuple(self.map)
+        entries = self._signed(self.map)
         return _to_all(Drains(entries), members, self._node) if entries else []
 
     def retell(self, members: Members) -> list[Effect]:

@@ -1,25 +1,62 @@
 """Which devices were drained or removed: a versioned map that merges to the same whatever the order. No I/O.
 
-Every member keeps it (drains.json) and tells the others of changes; per device the entry with the larger version wins, but
-that a device was removed is final: one that joins again is another node.
+Every member keeps it (drains.json) and tells the others of changes; per device the entry with the larger version wins, and
+of one version that it was removed. A device that was removed and joins again is another node.
+
+Each entry is signed with the CA's key, as charters are, so that any member can hand it on and none can make one up.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any
 
-from edgepart.agent.control import DRAIN_STATES, IN, REMOVED, Drain, Version
-from edgepart.agent.deployments import MAX_COUNTER, MAX_ENTRIES, TOO_LARGE, checked_format
-from edgepart.planner.errors import UsageError
+from cryptography import x509
+
+from edgepart.agent import charter
+from edgepart.agent.certificates import Key, fingerprint
+from edgepart.agent.control import DRAIN_STATES, IN, REMOVED, REMOVING, Drain, Version
+from edgepart.agent.deployments import MAX_COUNTER, MAX_ENTRIES, Read, entries_of, whole
+from edgepart.agent.records import json_record, read_json_record
+from edgepart.planner.errors import FrameError, UsageError
 
 FORMAT = 1
 
 
 def larger(a: Drain, b: Drain) -> Drain:
     """The entry that wins."""
-    return max(a, b, key=lambda entry: (entry.state == REMOVED, entry.version, entry.state, entry.name))
+    return max(a, b, key=_rank)
+
+
+def _rank(entry: Drain) -> tuple[Version, bool, str, str, bytes]:
+    return entry.version, entry.state == REMOVED, entry.state, entry.name, entry.signature
+
+
+def sign(entry: Drain, ca: x509.Certificate, key: Key) -> Drain:
+    """As the CA's word."""
+    return replace(entry, signature=charter.sign(_statement(entry, ca), key))
+
+
+def is_signed(entry: Drain, ca: x509.Certificate) -> bool:
+    """Whether it is the CA's word."""
+    return charter.is_signed(entry.signature, _statement(entry, ca), ca)
+
+
+def _statement(entry: Drain, ca: x509.Certificate) -> bytes:
+    state = REMOVING if entry.state == REMOVED else entry.state
+    version = entry.version
+    words = [
+        "edgepart drain 1",
+        fingerprint(ca),
+        entry.node,
+        entry.name,
+        state,
+        version.counter,
+        version.node,
+    ]
+    return json.dumps(words).encode()
 
 
 class DrainMap:
@@ -57,8 +94,9 @@ class DrainMap:
                 changed.append(entry)
         return tuple(changed)
 
-    def put(self, writer: str, node: str, name: str, state: str) -> Drain:
-        """A new entry, written by `writer`. UsageError where the device was removed, or the map is full."""
+    def next(self, writer: str, node: str, name: str, state: str) -> Drain:
+        """The entry to follow what is known, for somebody to sign. UsageError where the device was removed, or the map is
+        full."""
         known = self._entries.get(node)
         if known is None and len(self._entries) >= MAX_ENTRIES:
             raise UsageError(f"{MAX_ENTRIES} devices were drained or removed so far, the most there can be")
@@ -66,35 +104,32 @@ class DrainMap:
             raise UsageError(
                 f"{name or node} was removed from the cluster; to come back it has to join again"
             )
-        counter = known.version.counter if known else 0
-        entry = self._entries[node] = Drain(node, name, state, Version(counter + 1, writer))
-        return entry
+        return Drain(node, name, state, Version((known.version.counter if known else 0) + 1, writer))
 
 
 def to_json(entries: Iterable[Drain]) -> dict[str, Any]:
     """The content of drains.json."""
-    return {"format": FORMAT, "drains": [asdict(entry) for entry in entries]}
+    return {"format": FORMAT, "drains": [_packed(entry) for entry in entries]}
 
 
 def from_json(document: Any) -> tuple[Drain, ...]:
-    """The entries. UsageError names the fault."""
-    if not isinstance(document, dict):
-        raise UsageError(f"drains.json: expected dict, found {type(document).__name__}")
-    checked_format(document, FORMAT, "drains.json")
+    """The entries. UsageError names the place and the fault."""
+    return whole(readable_from_json(document))
+
+
+def readable_from_json(document: Any) -> Read[Drain]:
+    """The entries that can be read, and what is wrong with each of the others. UsageError where it is no such document."""
+    return entries_of(document, "drains", FORMAT, _entry)
+
+
+def _packed(entry: Drain) -> dict[str, Any]:
+    packed: dict[str, Any] = json_record(entry)
+    return packed | {"signature": entry.signature.hex()}
+
+
+def _entry(document: Any) -> Drain:
     try:
-        return tuple(_entry(entry) for entry in document["drains"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UsageError(f"drains.json: no list of drains: {error!r}") from error
-
-
-def _entry(entry: Any) -> Drain:
-    version = Version(entry["version"]["counter"], entry["version"]["node"])
-    read = Drain(entry["node"], entry["name"], entry["state"], version)
-    texts = (read.node, read.name, version.node)
-    if not all(isinstance(text, str) for text in texts) or type(version.counter) is not int:
-        raise TypeError(f"an entry {str(entry)[:80]}")
-    if abs(version.counter) >= TOO_LARGE:
-        raise ValueError(f"a version {str(version.counter)[:40]}")
-    if read.state not in DRAIN_STATES:
-        raise ValueError(f"a state {str(read.state)[:20]!r}")
-    return read
+        signature = bytes.fromhex(document.get("signature", ""))
+    except (AttributeError, ValueError, TypeError) as error:
+        raise FrameError(f"Drain.signature: {error}") from error
+    return read_json_record(Drain, document | {"signature": signature})

@@ -145,6 +145,16 @@ def set_aside(path: Path) -> Path:
     return kept
 
 
+def set_aside_copy(path: Path) -> Path:
+    """The same with a copy: the file itself stays, as part of it can be used."""
+    kept = path.with_name(path.name + DAMAGED)
+    try:
+        write_atomic(kept, path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path} is damaged in part and cannot be copied ({error}); move it away") from error
+    return kept
+
+
 def sweep(folder: Path) -> None:
     """Deletes what a crash left half-written in a folder."""
     for path in folder.glob(f"{NEW}*"):

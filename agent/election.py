@@ -15,13 +15,19 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from edgepart.agent.control import Heartbeat
-from edgepart.agent.events import Effect, LeaderChanged, PersistTerm
+from edgepart.agent.events import Distrusted, Effect, LeaderChanged, PersistTerm
 
 NODE_BITS = 24
 """Low bits of a term that come from who makes it: two sides of a split cannot make the same term, nor can two starts of a
 device of which the second knows less than the first (its state was restored from a copy)."""
 MAX_TERM = 2**53
 """What JSON readers take as an exact integer; a larger one is not believed."""
+FREE_ROUNDS = 1 << 26
+"""No honest round is larger before 2097: a round stands for a minute at least (`term_beyond_any`). Up to here any term is
+believed, as a device that was off for years, or has lost its own, has to learn it at once."""
+LEAP_ROUNDS = 1 << 20
+"""Beyond that, terms are believed that are so much larger than the largest known, and one round more each second: who wants
+to use them up needs fifteen years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,26 @@ def term_beyond_any(now: float) -> int:
     return int(now // 60) << NODE_BITS
 
 
+class Leaps:
+    """How fast the largest term may grow by what others say."""
+
+    def __init__(self, now: float) -> None:
+        self._left = float(LEAP_ROUNDS)
+        self._at = now
+
+    def allows(self, term: int, seen: int, now: float) -> bool:
+        """Whether `term` is believed where `seen` is the largest so far; if so, it is seen from now on."""
+        rounds = term_round(term) - max(term_round(seen), FREE_ROUNDS)
+        if not 0 <= term < MAX_TERM:
+            return False
+        self._left = min(self._left + max(0.0, now - self._at), float(LEAP_ROUNDS))
+        self._at = now
+        if rounds > self._left:
+            return False
+        self._left -= max(0, rounds)
+        return True
+
+
 def term_round(term: int) -> int:
     """A term as people want to read it."""
     return term >> NODE_BITS
@@ -85,6 +111,11 @@ class Election:
         self._alive: frozenset[str] = frozenset()
         self._first = True
         """Whether no other member has a smaller node id."""
+        self._leaps = Leaps(now)
+        self._doubts: list[Distrusted] = []
+        """What `wake` has still to say."""
+        self._refused: dict[str, Heartbeat] = {}
+        """By member, its last heartbeat with a term that is not believed."""
         self._claims: dict[str, Heartbeat] = {}
         """All their terms are known to `seen_term` once it was decided."""
         self._best: tuple[int, str] | None = (0, "")
@@ -108,6 +139,7 @@ class Election:
         self._alive = frozenset(alive)
         self._first = not self._alive or self.node < min(self._alive)
         if not before <= self._alive:
+            self._refused = {node: beat for node, beat in self._refused.items() if node in self._alive}
             self._claims = {node: claim for node, claim in self._claims.items() if node in self._alive}
             self._best = None
         if self._alive - before:
@@ -115,16 +147,20 @@ class Election:
         return list(self._decide(now))
 
     def heard(self, node: str, beat: Heartbeat, now: float) -> list[Effect]:
-        """A member's heartbeat says whom it follows."""
-        if node not in self._alive or not 0 <= max(beat.term, beat.seen_term) < MAX_TERM:
+        """A member's heartbeat says whom it follows. Where its term is not believed, `wake` says so."""
+        known, told = self._claims.get(node), max(beat.term, beat.seen_term)
+        if node not in self._alive or known == beat or self._refused.get(node) == beat:
             return []
-        known = self._claims.get(node)
-        if known == beat:
+        if min(beat.term, beat.seen_term) < 0 or not self._leaps.allows(told, self.seen_term, now):
+            self._refused[node] = beat
+            why = f"it tells of term {told}, which is too far beyond {self.seen_term}, the largest known here"
+            self._doubts.append(Distrusted(node, why))
             return []
+        self._refused.pop(node, None)
         self._claims[node] = beat
         if beat.leader == node or (known is not None and known.leader == node):
             self._best = None
-        return list(self._decide(now, max(beat.term, beat.seen_term)))
+        return list(self._decide(now, told))
 
     def claim(self, node: str) -> Heartbeat | None:
         """The last heartbeat of a member."""
@@ -136,7 +172,9 @@ class Election:
         self._undecided, self._best = True, None
 
     def wake(self, now: float) -> list[Effect]:
-        return list(self._decide(now)) if self._undecided or now >= self.wake_at() else []
+        doubts, self._doubts = self._doubts, []
+        due = self._undecided or now >= self.wake_at()
+        return [*doubts, *self._decide(now)] if due else [*doubts]
 
     def _claimed(self) -> tuple[int, str]:
         if self._best is None:

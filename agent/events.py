@@ -122,10 +122,8 @@ class UndeployRequested:
 class DrainRequested:
     """A user wants a device drained, removed, or back."""
 
-    node: str
-    name: str
-    state: str
-    """IN, DRAINED or REMOVING."""
+    entry: Drain
+    """What `Draining.proposed` gave, signed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +354,14 @@ class Discharged:
 
 
 @dataclass(frozen=True, slots=True)
+class Distrusted:
+    """A member said what cannot be; nothing followed from it. For people: it lies, or is of another version."""
+
+    node: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class PersistProfiles:
     """All profiles; losing the last ones does no harm."""
 
@@ -456,6 +462,7 @@ Effect = (
     | PersistDeployments
     | PersistDrains
     | Discharged
+    | Distrusted
     | PersistProfiles
     | LoadPlan
     | SwitchTo

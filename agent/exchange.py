@@ -6,24 +6,42 @@ Weights and models travel as parts, so that a broken transfer goes on where it s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from edgepart.agent.bounds import (
+    MOST_RANK,
+    Bytes,
+    Count,
+    Digest,
+    Many,
+    NodeId,
+    Seconds,
+    Sentence,
+    Shapes,
+    Text,
+    Ticket,
+)
+from edgepart.agent.control import Drain
+
+MOST_SPANS = 1 << 16
+"""Of one axis of a region."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantFiles:
     """Which files make up this model?"""
 
-    ticket: int
-    model: str
+    ticket: Ticket
+    model: Digest
     """Digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    ticket: int
+    ticket: Ticket
     manifest: str
     """JSON of a Manifest (agent/store.py)."""
-    error: str = ""
+    error: Sentence = ""
     """Why there is no answer; empty when there is one."""
 
 
@@ -31,16 +49,16 @@ class Files:
 class WantPart:
     """Bytes `offset` to `offset + length` of a blob."""
 
-    ticket: int
-    digest: str
-    offset: int
-    length: int
-    model: str = ""
+    ticket: Ticket
+    digest: Digest
+    offset: Bytes
+    length: Bytes
+    model: Digest = ""
     """The model that the blob can be cut from (`region` of `constant`), where it is not stored itself."""
-    constant: str = ""
-    region: tuple[tuple[int, ...], ...] = ()
+    constant: Annotated[str, Text(64 << 10)] = ""
+    region: Annotated[tuple[Annotated[tuple[Count, ...], Many(MOST_SPANS)], ...], Many(MOST_RANK)] = ()
     """As planner/plan.py packs it: per axis start, stop, start, stop ..."""
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Shapes = field(default_factory=dict)
     """Of the model's inputs: some constants are folded from them."""
 
 
@@ -48,17 +66,17 @@ class WantPart:
 class Part:
     """The payload holds the bytes; fewer than asked for at the end."""
 
-    ticket: int
-    total_bytes: int
-    error: str = ""
+    ticket: Ticket
+    total_bytes: Bytes
+    error: Sentence = ""
 
 
 @dataclass(frozen=True, slots=True)
 class EchoTogether:
     """Measure how long echoes to `node` take while other members do the same; the answer says it."""
 
-    ticket: int
-    node: str
+    ticket: Ticket
+    node: NodeId
     nbytes: int
     """Of each echo's payload."""
     count: int
@@ -69,24 +87,24 @@ class EchoTogether:
 
 @dataclass(frozen=True, slots=True)
 class EchoedTogether:
-    ticket: int
-    seconds: float
+    ticket: Ticket
+    seconds: Seconds
     """Until all were back; of all times."""
-    error: str = ""
+    error: Sentence = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Echo:
     """Send the payload back at once: measures the link. Packed and unpacked as tensors are, as they are what is sent."""
 
-    ticket: int
+    ticket: Ticket
     arrays: tuple[Any, ...] = ()
     """As in Tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Echoed:
-    ticket: int
+    ticket: Ticket
     arrays: tuple[Any, ...] = ()
 
 
@@ -94,12 +112,12 @@ class Echoed:
 class WantClock:
     """On the control channel: what time is it?"""
 
-    ticket: int
+    ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    ticket: int
+    ticket: Ticket
     now_s: float
     """By a clock that nobody sets."""
 
@@ -117,14 +135,14 @@ end the link."""
 class Record:
     """Record what you do, until `WantSpans` comes or the time is up."""
 
-    ticket: int
-    seconds: float
+    ticket: Ticket
+    seconds: Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    ticket: int
-    error: str = ""
+    ticket: Ticket
+    error: Sentence = ""
     """Why it does not record; empty when it does."""
 
 
@@ -132,36 +150,53 @@ class Recording:
 class WantSpans:
     """What was recorded for the sender? It is forgotten with the answer."""
 
-    ticket: int
+    ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
     """The payload holds them, as agent/spans.py packs them."""
 
-    ticket: int
-    forgotten: int
+    ticket: Ticket
+    forgotten: Count
     """Earlier ones, which there was no room for."""
-    error: str = ""
+    error: Sentence = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WantCertificate:
     """From a member to who holds the CA's key: renew mine. Only to members that understand charters (agent/charter.py)."""
 
-    ticket: int
+    ticket: Ticket
     request: bytes
     """A CSR in DER; the node id is that of the link."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    ticket: int
+    ticket: Ticket
     certificate: bytes
     """DER."""
-    error: str = ""
+    error: Sentence = ""
     """Why there is none; empty when there is one."""
 
 
-Question = WantFiles | WantPart | EchoTogether | Record | WantSpans | WantCertificate
-Answer = Files | Part | EchoedTogether | Recording | Spans | Renewed
+@dataclass(frozen=True, slots=True)
+class WantSigned:
+    """From a member to who holds the CA's key: a user wants this here; sign it. Only to members that understand signed
+    drains."""
+
+    ticket: Ticket
+    entry: Drain
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    ticket: Ticket
+    signature: Annotated[bytes, Many(80)]
+    error: Sentence = ""
+    """Why there is none; empty when there is one."""
+
+
+Question = WantFiles | WantPart | EchoTogether | Record | WantSpans | WantCertificate | WantSigned
+Answer = Files | Part | EchoedTogether | Recording | Spans | Renewed | Signed

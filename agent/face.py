@@ -22,7 +22,7 @@ from edgepart.agent.election import term_round
 from edgepart.agent.gateway.node import Bound, InferResult, ModelCard, Progress
 from edgepart.agent.messages import NO_EPOCH, DeployOptions, Epoch
 from edgepart.agent.plans import HeldPlan, Plans
-from edgepart.agent.residents import Residents
+from edgepart.agent.residents import Residents, Seal
 from edgepart.agent.routing import Router
 from edgepart.agent.standing import said_aside
 from edgepart.agent.store import Store
@@ -59,13 +59,14 @@ class Face:
         tracing: Tracing,
         doctor: Doctor,
         security: Callable[[], dict[str, Any]],
+        sealed: Seal,
         disk: Callable[[], Mapping[str, Any]] = dict,
         workers_ended: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
         notes about a model, and its files. `computed`: requests that this device has done its part of. `security`: what
-        agent/warden.py tells people. `disk`: how the state directory's disk is. `workers_ended`: by
-        deployment, processes that computed it here and ended unasked."""
+        agent/warden.py tells people. `sealed` signs what users want of drains. `disk`: how the state's disk is.
+        `workers_ended`: by deployment, processes that computed it here and ended unasked."""
         self._name = name
         self._fingerprint = fingerprint
         self._core = core
@@ -80,7 +81,7 @@ class Face:
         self._tracing = tracing
         self._disk = disk
         self._workers_ended = workers_ended
-        self._residents = Residents(core, post)
+        self._residents = Residents(core, post, sealed)
         self._security = security
         self._doctor = doctor
         self._started = time.monotonic()
@@ -316,8 +317,8 @@ class Face:
     async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
         return await self._residents.drain(name, progress, remove=remove)
 
-    def undrain(self, name: str) -> dict[str, Any]:
-        return self._residents.undrain(name)
+    async def undrain(self, name: str) -> dict[str, Any]:
+        return await self._residents.undrain(name)
 
     # What is so
 
@@ -341,7 +342,7 @@ class Face:
                     "name": member.name,
                     "node": member.node,
                     "state": self._residents.state(member),
-                    "note": member.note or None,
+                    "note": member.note or self._core.card_faults.get(member.node) or None,
                     "http": member.http or None,
                     "address": member.listen[0] if member.listen else None,
                     "leader": member.node == leader,

@@ -1,7 +1,8 @@
 """What a member does with its leader's orders: the rules, without I/O.
 
-It has plans ready, switches between them only forwards, and says to whoever leads what it holds. Orders of a
-term smaller than the largest seen are refused, so that a leader that was cut off can change nothing.
+It has plans ready, switches between them only forwards, and says to whoever leads what it holds. The core gives it orders
+of the leader that this device itself follows, and of nobody else. Orders of a term smaller than the largest seen are
+refused, so that a leader that was cut off can change nothing, and plans of later terms than the order's own.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class Follower:
     def obey(self, order: Order, seen_term: int, deployments: DeploymentMap, now: float) -> list[Effect]:
         """Do what a leader says, if it may say so."""
         self.changed = True
-        if order.term < seen_term:
+        if order.term < seen_term or (not isinstance(order, FetchModel) and order.epoch.term > order.term):
             return []
         match order:
             case Prepare():

@@ -7,8 +7,8 @@ plan on several devices must not be slower than one device alone.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
+from dataclasses import dataclass, field
+from statistics import median, median_low
 from typing import Any
 
 from edgepart.agent.control import Latency
@@ -17,6 +17,8 @@ from edgepart.planner.plan import Plan, Run
 
 REQUESTS = 5
 """So many that ran alone are enough to judge a plan by."""
+MOST_GATEWAYS = 1024
+"""Whose latencies are remembered."""
 SLOWER = 1.02
 """Less than so many times as slow as one device is within what measurements are wrong by."""
 
@@ -78,18 +80,26 @@ class Judge:
 
     single_s: float = float("inf")
     """What the best single device would take, as far as is known."""
-    latency: Latency | None = None
-    """What requests take on the plan that serves."""
+    latencies: dict[str, Latency] = field(default_factory=dict)
+    """What requests take on the plan that serves, by the gateway that told it last."""
 
-    def hears(self, latency: Latency) -> bool:
+    def hears(self, latency: Latency, gateway: str = "") -> bool:
         """Whether it is news."""
-        known, self.latency = self.latency, latency
+        known = self.latencies.pop(gateway, None)
+        self.latencies[gateway] = latency
+        while len(self.latencies) > MOST_GATEWAYS:
+            del self.latencies[next(iter(self.latencies))]
         return known is None or known.epoch != latency.epoch or known.seconds != latency.seconds
 
     def seconds(self, order_epoch: object) -> float:
-        """What requests take on the plan of that epoch; 0 where too few ran alone."""
-        told = self.latency
-        return told.seconds if told and told.epoch == order_epoch and told.requests >= REQUESTS else 0.0
+        """What requests take on the plan of that epoch; 0 where too few ran alone. Of several gateways the one in the
+        middle counts, so that no single one that lies has a plan given up."""
+        told = [
+            one.seconds
+            for one in self.latencies.values()
+            if one.epoch == order_epoch and one.requests >= REQUESTS
+        ]
+        return median_low(told) if told else 0.0
 
     def disappoints(self, order_epoch: object, devices: int) -> bool:
         """Whether a plan on several devices was measured to be slower than one."""

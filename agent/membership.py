@@ -36,6 +36,7 @@ from edgepart.agent.events import (
     AddressesChanged,
     ConnectFailed,
     Disconnect,
+    Distrusted,
     Effect,
     LeaveAnnounced,
     LeaveRequested,
@@ -56,6 +57,10 @@ from edgepart.agent.roster import Roster
 from edgepart.agent.views import Views, shown
 
 __all__ = ["Facts", "Membership", "Peer", "Timing", "unique_names", "verdict"]
+
+LEAP = 1 << 20
+"""Starts and refutations that this device may have forgotten: its state was restored from an old copy. Who tells of more is
+not believed."""
 
 
 class Membership:
@@ -422,6 +427,10 @@ class Membership:
         self._views.take(sender, view.reached)
         for s in map(view.by_node.__getitem__, sorted((view.reached - self._heard_now()) | view.away)):
             if s.node == self.facts.node:
+                if s.incarnation > self.facts.incarnation + LEAP:
+                    told = f"incarnation {s.incarnation} of this device, which is at {self.facts.incarnation}"
+                    yield Distrusted(sender, f"it tells of {told}")
+                    continue
                 outdated = s.incarnation > self.facts.incarnation
                 if outdated or (s.status in (DEAD, LEFT) and s.incarnation == self.facts.incarnation):
                     self.facts = replace(self.facts, incarnation=s.incarnation + 1)

@@ -7,18 +7,36 @@ docs/protocol.md tells who sends which, when.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from edgepart.planner.rounding import EXACT
+from edgepart.agent.bounds import (
+    LARGEST,
+    MOST_NAMES,
+    Count,
+    Many,
+    Number,
+    OneOf,
+    PlanName,
+    Shapes,
+    Text,
+    Whole,
+    Word,
+)
+from edgepart.planner.rounding import EXACT, KINDS
+
+MOST_BINDINGS = 64
+"""That a user can ask for."""
+MOST_SEARCH_BUDGET_S = 600.0
+"""That a user can ask for: meanwhile the leader plans nothing else but what is urgent."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
     """Which plan of a deployment: it only grows, and frames of a left epoch are dropped."""
 
-    term: int
+    term: Count
     """Of the leader that made the plan; persisted before its first message, never reused."""
-    number: int
+    number: Count
     """Counts the plans of one term."""
 
 
@@ -29,9 +47,9 @@ NO_EPOCH = Epoch(0, 0)
 class Tensors:
     """One transfer of one request; the payload holds its pieces."""
 
-    deployment: str
+    deployment: PlanName
     epoch: Epoch
-    request: str
+    request: Word
     """`<gateway's node id>/<random boot id>/<count>`: names the gateway that the outputs go to."""
     transfer: int
     """`Transfer.number` of the plan."""
@@ -45,9 +63,9 @@ class Tensors:
 class Failed:
     """Sent to a request's gateway: this device cannot finish it."""
 
-    deployment: str
+    deployment: PlanName
     epoch: Epoch
-    request: str
+    request: Word
     stale: bool
     """True: the device has left that epoch (or does not know it yet); run the request again on the current one."""
     error: str
@@ -60,34 +78,28 @@ class Failed:
 class Cancel:
     """From a gateway to every device of the plan: forget the request (its deadline passed, it is replayed)."""
 
-    deployment: str
+    deployment: PlanName
     epoch: Epoch
-    request: str
+    request: Word
 
 
 @dataclass(frozen=True, slots=True)
 class DeployOptions:
     """What the user asked for."""
 
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    objective: str = "latency"
-    strategy: str = "auto"
-    axis: str | None = None
-    devices: tuple[str, ...] = ()
+    shapes: Shapes = field(default_factory=dict)
+    objective: Annotated[str, OneOf(("latency", "throughput"))] = "latency"
+    strategy: Annotated[str, Text(128, 1)] = "auto"
+    axis: Annotated[str, OneOf(("height", "width", "channel", "batch"))] | None = None
+    devices: Annotated[tuple[Annotated[str, Text(128, 1)], ...], Many(MOST_NAMES)] = ()
     """Names; empty means all."""
-    memory_limit_bytes: int | None = None
+    memory_limit_bytes: Annotated[int, Whole(1, LARGEST)] | None = None
     """Per device."""
-    bindings: int = 8
+    bindings: Annotated[int, Whole(0, MOST_BINDINGS)] = 8
     """How many other shapes than the first the cluster keeps plans for (agent/variants.py). More: fewer requests wait for
     a plan; fewer: less memory for sessions, and less to plan again after a loss. 0: the first shapes only."""
-    search_budget_s: float | None = None
+    search_budget_s: Annotated[float, Number(0, MOST_SEARCH_BUDGET_S, above=0)] | None = None
     """For how long the leader may search for a plan, about; None leaves it to the leader (agent/computing.py). More finds
     better plans and has them later."""
-    transfer_dtype: str = EXACT
+    transfer_dtype: Annotated[str, OneOf(KINDS)] = EXACT
     """What float32 numbers may be rounded to on their way from device to device (planner/rounding.py)."""
-
-
-MOST_BINDINGS = 64
-"""That a user can ask for."""
-MOST_SEARCH_BUDGET_S = 600.0
-"""That a user can ask for: meanwhile the leader plans nothing else but what is urgent."""

@@ -144,9 +144,18 @@ class Placement:
         return not world.leaving.isdisjoint(nodes) or any(nodes.issuperset(pair) for pair in world.apart)
 
 
-def epochs(term: int) -> Iterator[Epoch]:
+class Epochs(Iterator[Epoch]):
     """The epochs of one leadership, over all deployments."""
-    number = 0
-    while True:
-        number += 1
-        yield Epoch(term, number)
+
+    def __init__(self, term: int) -> None:
+        self.last = Epoch(term, 0)
+        """The one that was given last."""
+
+    def __next__(self) -> Epoch:
+        self.last = Epoch(self.last.term, self.last.number + 1)
+        return self.last
+
+
+def epochs(term: int) -> Epochs:
+    """Those of the leadership of that term."""
+    return Epochs(term)

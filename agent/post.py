@@ -68,6 +68,8 @@ DATA_KINDS = kinds(
     exchange.Spans,
     exchange.WantCertificate,
     exchange.Renewed,
+    exchange.WantSigned,
+    exchange.Signed,
 )
 
 SendFrame = Callable[[str, str, Frame], None]
@@ -177,6 +179,7 @@ class Post:
                 | exchange.Record()
                 | exchange.WantSpans()
                 | exchange.WantCertificate()
+                | exchange.WantSigned()
             ):
                 self._question(node, message)
             case _:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from edgepart.agent.control import Profile
+from edgepart.agent.deployments import Read, readable, whole
+from edgepart.agent.records import json_record, read_json_record
 from edgepart.planner.errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
 
 MOST = 4096
 """Profiles that are remembered; the ones not heard of for longest are forgotten."""
-MOST_THREADS = 1 << 20
 NEWS = 0.1
 """A profile that moved by less than this part is the same."""
 
@@ -61,21 +62,18 @@ def for_planner(profiles: Iterable[Profile]) -> Profiles:
 
 
 def to_json(profiles: Iterable[Profile]) -> list[Mapping[str, Any]]:
-    return [
-        {"segment": t.segment, "kind": t.kind, "threads": t.threads, "seconds": t.seconds} for t in profiles
-    ]
+    return [json_record(one) for one in profiles]
 
 
 def from_json(document: Any) -> tuple[Profile, ...]:
-    """UsageError where the document holds no profiles."""
-    try:
-        return tuple(_profile(entry) for entry in document)
-    except (TypeError, KeyError, ValueError, OverflowError) as error:
-        raise UsageError(f"no profiles of segments: {error!r}") from error
+    """UsageError where the document holds anything but profiles."""
+    return whole(readable_from_json(document))
 
 
-def _profile(entry: Mapping[str, Any]) -> Profile:
-    threads = int(entry["threads"])
-    if not 0 < threads <= MOST_THREADS:
-        raise ValueError(f"a device does not compute with {threads} threads")
-    return Profile(str(entry["segment"]), str(entry["kind"]), threads, float(entry["seconds"]))
+def readable_from_json(document: Any) -> Read[Profile]:
+    """Those that can be read, and what is wrong with each of the others. UsageError where it is no list."""
+    if not isinstance(document, list):
+        raise UsageError(f"no profiles of segments: expected list, found {type(document).__name__}")
+    return readable(
+        document, "no profiles of segments: profiles", lambda entry: read_json_record(Profile, entry)
+    )

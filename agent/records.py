@@ -1,20 +1,26 @@
 """Messages as frames: a frozen dataclass becomes a header and, strictly, a dataclass again. Rules: no door.
 
 Fields may be str, int, float, bool, bytes, None, Enum, `tuple[T, ...]`, `tuple[A, B]`, `dict[K, V]`, nested
-dataclasses, unions of these, and Any. What comes in must fit the annotations exactly: an unknown kind, a
-missing or additional field and a wrong type are FrameErrors. (An int is taken for a float; a bool is no int.)
+dataclasses, unions of these, and Any; `Annotated` gives a field its bounds (bounds.py). What comes in must fit the
+annotations exactly: an unknown kind, a missing or additional field, a wrong type and a value out of bounds are FrameErrors,
+which name the field. (An int is taken for a float; a bool is no int.) Without bounds of its own an int has 64 bits, and
+a float is a number.
+
+Messages, files and what HTTP brings are read by the same code, so what is taken at one door is taken at all.
 """
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from reprlib import repr as shortly  # what others sent may be of any size and depth
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from edgepart.agent.bounds import Bound
 from edgepart.agent.frames import Buffer, Frame
 from edgepart.planner.errors import FrameError, InternalError
 
@@ -50,9 +56,33 @@ def frame_to_message(frame: Frame, registry: Kinds) -> Any:
 
 
 def read_record(cls: type[T], document: Any) -> T:
-    """An instance of a dataclass of plain fields, from what JSON or MessagePack gave. FrameError where it does not fit."""
+    """An instance of a dataclass of plain fields, from what MessagePack gave. FrameError where it does not fit."""
     found: T = _record(cls)(document)
     return found
+
+
+def read_json_record(cls: type[T], document: Any, given: T | None = None) -> T:
+    """The same from what JSON gave. `given`: whose fields count where the document has none."""
+    if given is not None and type(document) is dict:
+        document = _plain(given) | document
+    try:
+        return read_record(cls, _tuples(document))
+    except RecursionError:
+        raise FrameError(f"{cls.__name__}: it is nested too deeply") from None
+
+
+def json_record(record: Any) -> Any:
+    """A dataclass as a document that `read_json_record` reads."""
+    return _plain(record)
+
+
+def _tuples(document: Any) -> Any:
+    """With tuples for JSON's lists."""
+    if type(document) in (list, tuple):
+        return tuple(map(_tuples, document))
+    if type(document) is dict:
+        return {key: _tuples(item) for key, item in document.items()}
+    return document
 
 
 @cache
@@ -88,7 +118,9 @@ def _reader(annotation: Any) -> _Reader:
         return _exactly(type(None))
     if annotation is float:
         return _float
-    if annotation in (str, int, bool, bytes):
+    if annotation is int:
+        return _int
+    if annotation in (str, bool, bytes):
         return _exactly(annotation)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return _enum(annotation)
@@ -99,6 +131,8 @@ def _reader(annotation: Any) -> _Reader:
 
 def _generic(annotation: Any) -> _Reader:
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _bounded(_reader(arguments[0]), arguments[1:])
     if origin in (Union, types.UnionType):
         return _union(arguments)
     if origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -119,13 +153,38 @@ def _exactly(expected: type) -> _Reader:
     return read
 
 
+def _bounded(reader: _Reader, bounds: Sequence[Bound]) -> _Reader:
+    def read(value: Any) -> Any:
+        found = reader(value)
+        for bound in bounds:
+            if fault := bound.fault(found):
+                raise FrameError(fault)
+        return found
+
+    return read
+
+
+_MOST_INT = 1 << 63
+
+
+def _int(value: Any) -> int:
+    if type(value) is not int:
+        raise FrameError(f"expected int, got {type(value).__name__}")
+    if not -_MOST_INT <= value < _MOST_INT:  # an int of JSON may have any number of digits
+        raise FrameError(f"{shortly(value)} has more than 64 bits")
+    return value
+
+
 def _float(value: Any) -> float:
     if type(value) not in (float, int):
         raise FrameError(f"expected float, got {type(value).__name__}")
     try:
-        return float(value)
-    except OverflowError:  # an int of JSON may have any number of digits
+        found = float(value)
+    except OverflowError:
         raise FrameError("a number is larger than any float") from None
+    if math.isnan(found):
+        raise FrameError("NaN is no number")
+    return found
 
 
 def _enum(cls: type[Enum]) -> _Reader:
@@ -160,7 +219,13 @@ def _mapping(key: _Reader, item: _Reader) -> _Reader:
     def read(value: Any) -> dict[Any, Any]:
         if type(value) is not dict:
             raise FrameError(f"expected a map, got {type(value).__name__}")
-        return {key(name): item(entry) for name, entry in value.items()}
+        read: dict[Any, Any] = {}
+        for name, entry in value.items():
+            try:
+                read[key(name)] = item(entry)
+            except FrameError as error:
+                raise FrameError(_within(f"[{shortly(name)}]", error)) from error
+        return read
 
     return read
 
@@ -183,6 +248,12 @@ def _union(members: tuple[Any, ...]) -> _Reader:
     return read
 
 
+def _within(place: str, error: FrameError) -> str:
+    """The same error, seen from further outside."""
+    text = str(error)
+    return f"{place}{text}" if text.startswith("[") else f"{place}: {text}"
+
+
 class _Record:
     """Reads one dataclass. Prepared after it is made, so that a class may hold itself."""
 
@@ -193,17 +264,21 @@ class _Record:
     def prepare(self) -> None:
         if self._readers is None:
             self._readers = {}
-            hints = get_type_hints(self._cls)
+            hints = get_type_hints(self._cls, include_extras=True)
             self._readers.update({f.name: _reader(hints[f.name]) for f in fields(self._cls) if f.init})
 
     def __call__(self, value: Any) -> Any:
         readers, name = self._readers or {}, self._cls.__name__
         if type(value) is not dict or value.keys() != readers.keys():
             raise FrameError(f"{name}: {_difference(value, readers)}")
+        read: dict[str, Any] = {}
+        for field, reader in readers.items():
+            try:
+                read[field] = reader(value[field])
+            except FrameError as error:
+                raise FrameError(_within(f"{name}.{field}", error)) from error
         try:
-            return self._cls(**{field: reader(value[field]) for field, reader in readers.items()})
-        except FrameError as error:
-            raise FrameError(f"{name}: {error}") from error
+            return self._cls(**read)
         except (ValueError, TypeError) as error:
             raise FrameError(f"{name} refuses its fields: {error}") from error
 

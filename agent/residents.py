@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from edgepart.agent import events
@@ -17,6 +17,8 @@ from edgepart.agent.gateway.node import Progress
 from edgepart.agent.versions import bare, understands
 from edgepart.planner.errors import ClusterError, Unavailable, UsageError
 
+Seal = Callable[[Drain], Awaitable[Drain]]
+"""An entry, signed with the CA's key. UsageError, Unavailable where it cannot be had."""
 LOOK_S = 0.1
 """Between two looks at how far it is."""
 _NODE = re.compile(r"[0-9a-f]{16}")
@@ -25,18 +27,19 @@ _NODE = re.compile(r"[0-9a-f]{16}")
 class Residents:
     """For the event loop's thread."""
 
-    def __init__(self, core: Core, post: Callable[[events.Event], None]) -> None:
+    def __init__(self, core: Core, post: Callable[[events.Event], None], sealed: Seal) -> None:
         self._core = core
+        self._sealed = sealed
         self._post = post
 
     async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
         """Returns when nothing needs the device any more; with `remove`, when it is no member any more.
 
-        UsageError: no such device, or the last one that serves; Unavailable: the leader is too old; ClusterError: somebody
-        wanted otherwise meanwhile."""
+        UsageError: no such device, the last one that serves, or whoever holds the CA's key does not sign it; Unavailable:
+        the leader is too old, or nobody is here who holds that key; ClusterError: somebody wanted otherwise meanwhile."""
         node, called = self._find(name)
         self._check_leader()
-        self._post(events.DrainRequested(node, called, REMOVING if remove else DRAINED))
+        await self._ask(node, called, REMOVING if remove else DRAINED)
         told = ""
         while True:
             entry = self._core.draining.map.get(node)
@@ -48,9 +51,15 @@ class Residents:
                 progress(told := text, 0, 0)
             await asyncio.sleep(LOOK_S)
 
-    def undrain(self, name: str) -> dict[str, Any]:
+    async def _ask(self, node: str, called: str, state: str) -> None:
+        core = self._core
+        entry = core.draining.proposed(node, called, state, core.membership.members())
+        if entry is not None:
+            self._post(events.DrainRequested(await self._sealed(entry)))
+
+    async def undrain(self, name: str) -> dict[str, Any]:
         node, called = self._find(name)
-        self._post(events.DrainRequested(node, called, IN))
+        await self._ask(node, called, IN)
         return {"name": called, "node": node, "state": IN}
 
     def state(self, member: events.Member) -> str:

@@ -24,7 +24,7 @@ from edgepart.agent.answering import Answering
 from edgepart.agent.aside import Aside
 from edgepart.agent.asks import Asks
 from edgepart.agent.blobs import Fetching, Load, Serving
-from edgepart.agent.cards import Measured, read
+from edgepart.agent.cards import Measured, fault, read
 from edgepart.agent.charter import CHARTERS, ISSUER
 from edgepart.agent.clocks import Clocks
 from edgepart.agent.comparison import Active, Comparison
@@ -58,6 +58,7 @@ from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.recorder import Recorder
 from edgepart.agent.requester import Requester
 from edgepart.agent.routing import Router
+from edgepart.agent.seals import Seals
 from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.soundness import Soundness
 from edgepart.agent.statefiles import StateFiles
@@ -132,7 +133,9 @@ class Agent:
         node, post = self.identity.node_id, self._shell.post
         device = within(device, self._options.memory_limit_bytes, resident_bytes())
         self._measuring = Measuring(node, device, self._echoes, self._asks, post, self._measured_by)
-        self._answering = Answering(self._post, self._serving, self._measuring, self._tracing, self._warden)
+        self._answering = Answering(
+            self._post, self._serving, self._measuring, self._tracing, self._warden, self._seals
+        )
         self._post.connect(
             self._plans,
             self._echoes,
@@ -195,6 +198,7 @@ class Agent:
         self._asks = Asks(self._post.data)
         self._clocks = Clocks(self._post.control)
         self._warden = Warden(self.identity, self._transport, self._post.control, self._asks.ask)
+        self._seals = Seals(self.identity, self._asks.ask, lambda: self._shell.core)
         self._lookout.revoked = lambda: self._warden.revoked
         self._echoes = Echoes(self._post.arrays)
         self._ending.push_async_callback(asyncio.to_thread, self._echoes.stop)
@@ -294,6 +298,8 @@ class Agent:
             drifts=self._drifts,
             drains=self._drains,
             spares=self._options.spares,
+            card_fault=fault,
+            genuine=self._seals.genuine,
         )
         router = Router(core, self._requester, lambda event: self._shell.post(event))
         self._ending.callback(router.stop)
@@ -324,6 +330,7 @@ class Agent:
                 self._warden.warnings,
             ),
             self._warden.document,
+            self._seals.sealed,
             lambda: disk_document(self._files),
             self._workers.deaths,
         )

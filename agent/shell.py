@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 DIALLERS = 8
 """Addresses that are tried at once."""
+NAMED_LINES, NAMED_S, NAMED_LETTERS = 8, 60.0, 500
+"""So many lines of the log are about one member that is not believed, at most, in so long; and how long each may be."""
 GRACE_S = 2.0
 """How long a plan that nobody waits for may hold up one for a new shape: about what a new planning process takes to
 start."""
@@ -77,6 +79,8 @@ class Shell:
         self._computing: events.ComputePlan | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._members: tuple[events.Member, ...] = ()
+        self._named: dict[str, tuple[float, int]] = {}
+        """Of members that are not believed, since when how many lines of the log would have been about them."""
         self._stopped = False
         self._kept = True
         """Whether the map of deployments is on disk as it is."""
@@ -162,6 +166,8 @@ class Shell:
                 doors.files.keep_drains(drains)
             case events.Discharged(why):
                 doors.discharged(why)
+            case events.Distrusted(node, why):
+                self._name(node, why)
             case events.PersistProfiles(timings):
                 doors.files.keep_profiles(timings)
             case events.LoadPlan():
@@ -183,6 +189,16 @@ class Shell:
                 log.info("leader is %s, term %d", leader or "nobody", term)
             case _:
                 raise InternalError(f"an effect that the shell does not know: {effect!r}")
+
+    def _name(self, node: str, why: str) -> None:
+        """Says who is not believed; of each member only now and then, as it may say so as often as it likes."""
+        now = self._loop.time()
+        since, lines = self._named.get(node, (now, 0))
+        if now >= since + NAMED_S:
+            since, lines = now, 0
+        self._named[node] = since, lines + 1
+        if lines < NAMED_LINES:
+            log.warning("%s is not believed: %s", node, why[:NAMED_LETTERS])
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)

@@ -10,7 +10,8 @@ ballast           bytes that are given up when the disk is full, so that the fil
 lock              held by the agent that runs on this directory
 
 A file that cannot be written (the disk is full) is written as soon as it can be; the agent goes on with what it has in
-memory meanwhile. One that is damaged is set aside and named: members have what is in most of them.
+memory meanwhile. One that is damaged is set aside and named: members have what is in most of them. An entry that cannot be
+read costs no other: the file is kept as it was under another name, and goes on with the entries that can be.
 """
 
 from __future__ import annotations
@@ -24,13 +25,17 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from edgepart.agent import deployments, drains, profiles
+from edgepart.agent.bounds import Addresses, NodeId
 from edgepart.agent.control import Deployment, Drain, Profile
-from edgepart.agent.durable import read_json, set_aside, sweep, write_atomic
+from edgepart.agent.deployments import Read, readable
+from edgepart.agent.durable import read_json, set_aside, set_aside_copy, sweep, write_atomic
 from edgepart.agent.election import MAX_TERM, term_beyond_any
+from edgepart.agent.records import read_json_record
 from edgepart.planner.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -43,6 +48,14 @@ SPARE_BYTES = 64 << 20
 CHECK, CHECKED = "crc", frozenset({"term.json", "deployments.json", "drains.json"})
 """The field that holds a file's checksum, and which files have one: all but hints, which may be wrong anyway."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Where a member listened when last seen."""
+
+    node: NodeId
+    listen: Addresses
 
 
 class StateFiles:
@@ -96,7 +109,7 @@ class StateFiles:
 
     def deployments(self) -> tuple[Deployment, ...]:
         """Where the file is damaged, none: other members tell theirs."""
-        return self._read("deployments.json", deployments.from_json) or ()
+        return self._entries("deployments.json", deployments.readable_from_json, self.keep_deployments)
 
     def keep_deployments(self, entries: Iterable[Deployment]) -> bool:
         """Whether they are on disk now."""
@@ -104,14 +117,14 @@ class StateFiles:
 
     def drains(self) -> tuple[Drain, ...]:
         """Where the file is damaged, none: other members tell theirs."""
-        return self._read("drains.json", drains.from_json) or ()
+        return self._entries("drains.json", drains.readable_from_json, self.keep_drains)
 
     def keep_drains(self, entries: Iterable[Drain]) -> bool:
         return self._write("drains.json", drains.to_json(entries))
 
     def profiles(self) -> tuple[Profile, ...]:
         """Where the file is damaged, none: segments are measured again."""
-        return self._read("profiles.json", profiles.from_json) or ()
+        return self._entries("profiles.json", profiles.readable_from_json, self.keep_profiles)
 
     def keep_profiles(self, timings: Iterable[Profile]) -> bool:
         return self._write("profiles.json", profiles.to_json(timings))
@@ -119,12 +132,16 @@ class StateFiles:
     def members(self) -> dict[str, tuple[str, ...]]:
         """Addresses by node id, as they were last seen. Where the file is damaged, none: they are looked for anew."""
 
-        def read(document: Any) -> dict[str, tuple[str, ...]]:
-            if not isinstance(document, dict) or not all(isinstance(v, list) for v in document.values()):
-                raise UsageError("expected lists of addresses by node id")
-            return {node: tuple(map(str, addresses)) for node, addresses in document.items()}
+        def read(document: Any) -> Read[Hint]:
+            if not isinstance(document, dict):
+                raise UsageError("cluster.json: expected lists of addresses by node id")
+            listed = ({"node": node, "listen": listen} for node, listen in document.items())
+            return readable(listed, "cluster.json", lambda entry: read_json_record(Hint, entry))
 
-        return self._read("cluster.json", read) or {}
+        def keep(hints: Iterable[Hint]) -> bool:
+            return self.keep_members({hint.node: hint.listen for hint in hints})
+
+        return {hint.node: hint.listen for hint in self._entries("cluster.json", read, keep)}
 
     def keep_members(self, members: Mapping[str, Iterable[str]]) -> bool:
         return self._write(
@@ -222,6 +239,25 @@ class StateFiles:
         return True
 
     # A damaged file
+
+    def _entries(
+        self,
+        name: str,
+        parse: Callable[[Any], Read[T]],
+        keep: Callable[[Iterable[T]], bool],
+    ) -> tuple[T, ...]:
+        """Those of a file that can be read. Where there are others, they are named, and stay in a copy of it."""
+        read: Read[T] | None = self._read(name, parse)
+        if read is None:
+            return ()
+        if faults := read.faults:
+            more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+            kept = set_aside_copy(self.state / name)
+            text = f"{faults[0]}{more}: what cannot be read is left out, and was kept in {kept}"
+            log.error("%s", text)
+            self.damaged.append(text)
+            keep(read.entries)
+        return read.entries
 
     def _read(self, name: str, parse: Callable[[Any], T]) -> T | None:
         """What a file holds; None where there is none, or it is damaged and set aside."""

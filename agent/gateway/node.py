@@ -134,9 +134,10 @@ class Node(Protocol):
         """Have plans made without a member, and what it stores stored elsewhere; `remove`: and then have it leave for
         good. `name`: a member's, or a node id. Returns when that is so; {"name", "node", "state"}.
 
-        UsageError: no such device, or the last one; Unavailable: the leader cannot."""
+        UsageError: no such device, the last one, or whoever may sign that does not; Unavailable: the leader cannot, or
+        nobody is here who may sign it."""
 
-    def undrain(self, name: str) -> dict[str, Any]:
+    async def undrain(self, name: str) -> dict[str, Any]:
         """Let it serve again; {"name", "node", "state"}. UsageError: no such device, or it was removed."""
 
     def status(self) -> dict[str, Any]:

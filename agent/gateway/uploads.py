@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -19,9 +19,9 @@ from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.http import HttpProcessingError
 
 from edgepart.agent.gateway.bodies import Limits, TooLarge
-from edgepart.agent.messages import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
-from edgepart.planner.errors import RequestError, UsageError
-from edgepart.planner.rounding import checked
+from edgepart.agent.messages import DeployOptions
+from edgepart.agent.records import json_record, read_json_record
+from edgepart.planner.errors import FrameError, RequestError, UsageError
 
 CHUNK_BYTES = 1 << 20
 OPTIONS_BYTES = 1 << 20
@@ -73,68 +73,16 @@ def read_options(text: str) -> DeployOptions:
         raise UsageError(
             f"options: there is no {unknown}; there are {list(DeployOptions.__dataclass_fields__)}"
         )
-    objective = document.get("objective", "latency")
-    if objective not in ("latency", "throughput"):
-        raise UsageError(f"options: objective {objective!r} is neither 'latency' nor 'throughput'")
-    axis = document.get("axis")
-    if axis not in (None, "height", "width", "channel", "batch"):
-        raise UsageError(f"options: axis {axis!r} is none of height, width, channel, batch")
-    limit = document.get("memory_limit_bytes")
-    if limit is not None and not (_is_count(limit) and limit):
-        raise UsageError(f"options: memory_limit_bytes {limit!r} is no positive whole number")
-    bindings = document.get("bindings", DeployOptions().bindings)
-    if not _is_count(bindings) or bindings > MOST_BINDINGS:
-        raise UsageError(f"options: bindings {bindings!r} is no whole number from 0 to {MOST_BINDINGS}")
-    budget_s = document.get("search_budget_s")
-    if budget_s is not None and not (_is_number(budget_s) and 0 < budget_s <= MOST_SEARCH_BUDGET_S):
-        raise UsageError(
-            f"options: search_budget_s {budget_s!r} is no positive number of seconds up to {MOST_SEARCH_BUDGET_S:g}"
-        )
-    strategy = document.get("strategy", "auto")
-    if not isinstance(strategy, str) or not strategy:
-        raise UsageError("options: strategy must be a name")
-    dtype = document.get("transfer_dtype", DeployOptions().transfer_dtype)
-    if not isinstance(dtype, str):
-        raise UsageError("options: transfer_dtype must be a name")
-    return DeployOptions(
-        shapes=_shapes(document.get("shapes", {})),
-        objective=objective,
-        strategy=strategy,
-        axis=axis,
-        devices=_texts(document.get("devices", [])),
-        memory_limit_bytes=limit,
-        bindings=bindings,
-        search_budget_s=None if budget_s is None else float(budget_s),
-        transfer_dtype=checked(dtype, "options: transfer_dtype"),
-    )
+    try:
+        return read_json_record(DeployOptions, document, DeployOptions())
+    except FrameError as error:
+        raise UsageError(f"options: {str(error).removeprefix('DeployOptions.')}") from error
 
 
 def options_document(options: DeployOptions) -> dict[str, Any]:
     """The JSON that `read_options` reads."""
-    return {name: getattr(options, name) for name in DeployOptions.__dataclass_fields__}
-
-
-def _shapes(value: Any) -> dict[str, tuple[int, ...]]:
-    good = isinstance(value, Mapping) and all(
-        isinstance(dims, list) and all(map(_is_count, dims)) for dims in value.values()
-    )
-    if not good:
-        raise UsageError('options: shapes must look like {"x": [1, 3, 224, 224]}')
-    return {str(name): tuple(dims) for name, dims in value.items()}
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
-        raise UsageError("options: devices must be a list of names")
-    return tuple(value)
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    document: dict[str, Any] = json_record(options)
+    return document
 
 
 def _place(folder: Path, name: str | None) -> Path:

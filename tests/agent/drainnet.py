@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgepart.agent.control import IN
-from edgepart.agent.events import DeploymentsKept, DrainRequested
+from edgepart.agent.events import DeploymentsKept
 from tests.simulation.cluster import VERSION, SimNet
 
 __all__ = ["VERSION", "DrainNet"]
@@ -22,10 +22,6 @@ class DrainNet(SimNet):
         box.disk.full = False
         box.disk.deployments = tuple(self.core(node).deployments)
         self.give(box, DeploymentsKept(True))
-
-    def wish(self, asked: str, node: str, state: str) -> None:
-        """A user says so there."""
-        self.give(self.boxes[asked], DrainRequested(node, f"box{int(node, 16)}", state))
 
     def is_out(self, node: str, asked: str) -> bool:
         """Whether whoever is asked there is told that nothing needs the device."""

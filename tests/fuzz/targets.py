@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from tests.fuzz.doors import http, identity, mqtt, plans, state, wire, workloads
+from tests.fuzz.doors import http, identity, members, mqtt, plans, state, wire, workloads
 from tests.fuzz.target import Target
 
 TARGETS: tuple[Target, ...] = (
     *wire.TARGETS,
+    *members.TARGETS,
     *identity.TARGETS,
     *mqtt.TARGETS,
     *http.TARGETS,

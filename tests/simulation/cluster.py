@@ -17,6 +17,7 @@ from edgepart.agent.events import (
     ComputePlan,
     ConnectFailed,
     DeployRequested,
+    DrainRequested,
     Effect,
     Event,
     LeaveAnnounced,
@@ -70,6 +71,10 @@ class SimNet:
         """Node that was told, and what."""
         self.versions: dict[str, str] = {}
         """What boxes call themselves, by node, where it is not VERSION."""
+        self.liars: set[str] = set()
+        """Nodes that tests let say what is not so."""
+        self.distrusted: list[tuple[str, str, str]] = []
+        """Who did not believe whom, and why."""
         self.discharged: list[str] = []
         """Nodes that learnt that they were removed, once for each start."""
         self.computed = 0
@@ -428,6 +433,13 @@ class SimNet:
         box.disk.models.add(MODEL)
         self.give(box, ModelsStored(tuple(box.disk.models)))
         self.give(box, DeployRequested(name, MODEL, model_bytes, options or DeployOptions()))
+
+    def wish(self, asked: str, node: str, state: str) -> None:
+        """A user says there what is to become of a device."""
+        core = self.core(asked)
+        entry = core.draining.proposed(node, f"box{int(node, 16)}", state, core.membership.members())
+        if entry is not None:
+            self.give(self.boxes[asked], DrainRequested(entry))
 
     def want(self, node: str, shapes: Shapes, seconds: float = 1e9, *, name: str = "net") -> str:
         """A gateway holds requests of these shapes for so long, and says so each second. The variant's name now."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from edgepart.agent.control import DRAINED, IN, REMOVING, Deployment
-from edgepart.agent.events import DrainRequested, UndeployRequested
+from edgepart.agent.events import UndeployRequested
 from edgepart.planner.errors import UsageError
 from tests.simulation.cluster import SimNet, node_id
 from tests.simulation.schedule import LARGE, Fault, Schedule, schedule
@@ -151,7 +151,7 @@ def _wish(net: SimNet, node: str, fault: Fault, state: str) -> None:
     """A user says there what is to become of some box, which may be off."""
     about = fault.boxes[-1] if state == REMOVING else int(fault.amount * len(net.boxes)) + 1
     with suppress(UsageError):  # nobody would be left
-        net.give(net.boxes[node], DrainRequested(node_id(about), f"box{about}", state))
+        net.wish(node, node_id(about), state)
 
 
 def _ask(net: SimNet, node: str, deadline_s: float) -> None:

@@ -15,6 +15,7 @@ from edgepart.agent.events import (
     DeploymentsKept,
     Discharged,
     Disconnect,
+    Distrusted,
     DropPlan,
     Effect,
     LeaderChanged,
@@ -203,6 +204,10 @@ def _work(net: SimNet, box: Box, effect: Effect) -> None:
             _copy(net, box, model, sources)
         case ComputePlan():
             _compute(net, box, effect)
+        case Distrusted(node, why):
+            net.distrusted.append((box.node, node, why))
+            if node not in net.liars:
+                raise Broken(f"{short(box.node)} does not believe {short(node)}, who is honest: {why}")
         case Discharged():
             net.discharge(box)
         case _:

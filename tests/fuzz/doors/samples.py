@@ -6,7 +6,9 @@ import random
 import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from edgepart.agent.bounds import OneOf
 
 NODES = tuple(f"{n:016x}" for n in range(1, 4))
 DIGESTS = ("1" * 64, "ab" * 32)
@@ -39,6 +41,8 @@ def sample(kind: Any, draw: random.Random, name: str = "") -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if kind is Any:
         return draw.choice(METAS)
+    if origin is Annotated:
+        return _bounded(arguments[0], arguments[1:], draw, name)
     if is_dataclass(kind) and isinstance(kind, type):
         return _record(kind, draw)
     if origin in (Union, types.UnionType):
@@ -52,9 +56,20 @@ def sample(kind: Any, draw: random.Random, name: str = "") -> Any:
     return _atom(kind, draw, name)
 
 
+def _bounded(kind: Any, bounds: tuple[Any, ...], draw: random.Random, name: str) -> Any:
+    for bound in bounds:
+        if isinstance(bound, OneOf):
+            return draw.choice(bound.choices)
+    for _ in range(100):
+        found = sample(kind, draw, name)
+        if not any(bound.fault(found) for bound in bounds):
+            return found
+    raise AssertionError(f"nothing is drawn for {name!r} within {bounds}: give it values here")
+
+
 def _record(kind: type[Any], draw: random.Random) -> Any:
     """Records that check their fields may refuse some: these are drawn again."""
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     for _ in range(100):
         try:
             return kind(**{f.name: sample(hints[f.name], draw, f.name) for f in fields(kind)})

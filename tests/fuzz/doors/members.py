@@ -1,0 +1,117 @@
+"""The door that a member has to the cluster logic: whatever it says, what this device says and keeps next can be told,
+written and read again, nobody is removed, and plans are made of cards that can be read."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+
+from edgepart.agent import cards, deployments
+from edgepart.agent.control import Card, Drains, Heartbeat, Hello, Report, View
+from edgepart.agent.core import Core
+from edgepart.agent.election import FREE_ROUNDS, LEAP_ROUNDS, term_round
+from edgepart.agent.events import (
+    CardReady,
+    ComputePlan,
+    DeployRequested,
+    Discharged,
+    Effect,
+    Event,
+    LinkUp,
+    ModelsStored,
+    PersistDeployments,
+    PersistDrains,
+    PersistIncarnation,
+    PersistTerm,
+    Received,
+    Send,
+)
+from edgepart.agent.frames import MEMBER, Decoder, Frame, encode
+from edgepart.agent.membership import LEAP, Facts
+from edgepart.agent.messages import DeployOptions
+from edgepart.agent.post import CONTROL_KINDS
+from edgepart.agent.records import frame_to_message, message_to_frame
+from edgepart.planner.cluster import Device
+from edgepart.planner.errors import FrameError
+from tests.fuzz.doors.samples import NODES, sample
+from tests.fuzz.forms import Frames
+from tests.fuzz.target import Target, expect, plainly
+
+ME, HONEST, LIAR = NODES
+CARD = cards.write(cards.Measured(Device("pi", "x86", 1e9, 1e9, 1e9)))
+MODEL = "1" * 64
+MOST_MESSAGES = 20
+"""Of one case."""
+
+
+def _bytes(frame: Frame) -> bytes:
+    return b"".join(map(bytes, encode(frame)))
+
+
+def _leader() -> tuple[Core, float]:
+    """One that leads two others, and has something to plan."""
+    core = Core(Facts(ME, "me", "b0", 5), 0.0, genuine=lambda entry: False, card_fault=cards.fault)
+    hello = Hello(HONEST, "pi", "b0", 1, ("127.0.0.1:1",), "", "0.1.0")
+    events: list[tuple[float, Event]] = [(0.0, CardReady(CARD)), (0.0, ModelsStored((MODEL,)))]
+    for node in (HONEST, LIAR):
+        told = Hello(node, hello.name, "b0", 1, hello.listen, "", hello.version)
+        events += [(3.0, LinkUp(node)), (3.0, Received(node, told)), (3.1, Received(node, Card(node, CARD)))]
+    core.wake(2.0)
+    for at, event in events:
+        core.handle(event, at)
+    core.handle(DeployRequested("net", MODEL, 5, DeployOptions()), 3.2)
+    return core, 3.3
+
+
+def _hear(data: bytes) -> None:
+    core, now = _leader()
+    before = core.membership.facts.incarnation
+    messages = [frame_to_message(frame, CONTROL_KINDS) for frame in Decoder(MEMBER).feed(data)]
+    for message in messages[:MOST_MESSAGES]:
+        now += 0.01
+        _check(core.handle(Received(LIAR, message), now), before)
+    for _ in range(5):
+        now = max(now, min(core.wake_at(), now + 1.0))
+        _check(core.wake(now), before)
+    expect(
+        core.membership.facts.incarnation <= before + LEAP + MOST_MESSAGES * (LEAP + 1),
+        "an incarnation leapt",
+    )
+
+
+def _check(effects: Iterable[Effect], before: int) -> None:
+    for effect in effects:
+        match effect:
+            case Send(_, message):
+                told = Decoder(MEMBER).feed(_bytes(message_to_frame(message)))[0]
+                try:
+                    frame_to_message(told, CONTROL_KINDS)
+                except FrameError as error:
+                    expect(False, f"what it says next is not taken by others: {error}")
+            case PersistTerm(term):
+                expect(term_round(term) <= FREE_ROUNDS + LEAP_ROUNDS + MOST_MESSAGES, "a term leapt")
+            case PersistIncarnation(incarnation):
+                expect(0 < incarnation < 2**53, "an incarnation that is not read again")
+            case PersistDeployments(entries):
+                document = json.loads(json.dumps(deployments.to_json(entries)))
+                expect(deployments.from_json(document) == entries, "deployments are others when read again")
+            case PersistDrains() | Discharged():
+                expect(False, "a member's word drained or removed somebody")
+            case ComputePlan(key, _, told_cards):
+                cluster = cards.cluster_of(told_cards, {node: name for node, name, _ in key.devices})
+                expect(len(cluster.devices) == len(key.devices), "a plan for a device that is not known")
+            case _:
+                continue
+
+
+def _seeds() -> list[bytes]:
+    draw = random.Random(11)
+    kinds = [cls for name, cls in CONTROL_KINDS.items() if name != "Charter"]
+    found = [_bytes(message_to_frame(sample(cls, draw))) for cls in kinds for _ in range(3)]
+    beat = Heartbeat("b0", 1, 2**52, LIAR, 2**52)
+    lies = [beat, sample(View, draw), sample(Drains, draw), sample(Report, draw), Card(LIAR, CARD)]
+    return [*found, b"".join(_bytes(message_to_frame(lie)) for lie in lies)]
+
+
+TARGETS = (Target("a member's messages", _seeds, plainly(_hear), (FrameError,), Frames(), 0.2),)
