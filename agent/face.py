@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -58,11 +58,12 @@ class Face:
         tracing: Tracing,
         doctor: Doctor,
         security: Callable[[], dict[str, Any]],
-        disk: Callable[[], Mapping[str, Any]] = dict,
+        disk: Callable[[], Mapping[str, Any]],
+        written: Callable[[], Awaitable[None]],
     ) -> None:
         """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
         notes about a model, and its files. `computed`: requests that this device has done its part of. `security`: what
-        agent/warden.py tells people. `disk`: how the state directory's disk is."""
+        agent/warden.py tells people. `disk`: how the state directory's disk is; `written` waits until all is on it."""
         self._name = name
         self._fingerprint = fingerprint
         self._core = core
@@ -76,6 +77,7 @@ class Face:
         self._computed = computed
         self._tracing = tracing
         self._disk = disk
+        self._written = written
         self._residents = Residents(core, post)
         self._security = security
         self._doctor = doctor
@@ -296,14 +298,19 @@ class Face:
     async def undeploy(self, name: str) -> None:
         entry = self._entry(name)
         self._post(events.UndeployRequested(name, entry.version))
+        await self._written()
 
     # Devices
 
     async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
-        return await self._residents.drain(name, progress, remove=remove)
+        done = await self._residents.drain(name, progress, remove=remove)
+        await self._written()
+        return done
 
-    def undrain(self, name: str) -> dict[str, Any]:
-        return self._residents.undrain(name)
+    async def undrain(self, name: str) -> dict[str, Any]:
+        done = self._residents.undrain(name)
+        await self._written()
+        return done
 
     # What is so
 

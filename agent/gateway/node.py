@@ -134,7 +134,7 @@ class Node(Protocol):
 
         UsageError: no such device, or the last one; Unavailable: the leader cannot."""
 
-    def undrain(self, name: str) -> dict[str, Any]:
+    async def undrain(self, name: str) -> dict[str, Any]:
         """Let it serve again; {"name", "node", "state"}. UsageError: no such device, or it was removed."""
 
     def status(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Residency:
 
     async def undrain(self, request: web.Request) -> web.Response:
         self._allow(request)
-        return document_response({"result": self._node.undrain(request.match_info["name"])})
+        return document_response({"result": await self._node.undrain(request.match_info["name"])})
 
     async def stop(self) -> None:
         """Nobody waits here any more; what was asked for goes on."""

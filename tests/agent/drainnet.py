@@ -21,7 +21,7 @@ class DrainNet(SimNet):
         box = self.boxes[node]
         box.disk.full = False
         box.disk.deployments = tuple(self.core(node).deployments)
-        self.give(box, DeploymentsKept(True))
+        self.give(box, DeploymentsKept(box.disk.versions()))
 
     def wish(self, asked: str, node: str, state: str) -> None:
         """A user says so there."""

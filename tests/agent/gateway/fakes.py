@@ -153,7 +153,7 @@ class FakeNode:
             await self.gate.wait()
         return {"name": name, "node": "0" * 16, "state": "removed" if remove else "drained"}
 
-    def undrain(self, name: str) -> dict[str, Any]:
+    async def undrain(self, name: str) -> dict[str, Any]:
         return {"name": name, "node": "0" * 16, "state": "in"}
 
     def status(self) -> dict[str, Any]:

@@ -160,7 +160,7 @@ class _Node:
             raise UsageError("there is no such device")
         return {"name": name, "node": "0" * 16, "state": "removed" if remove else "drained"}
 
-    def undrain(self, name: str) -> dict[str, Any]:
+    async def undrain(self, name: str) -> dict[str, Any]:
         if name != self.name:
             raise UsageError("there is no such device")
         return {"name": name, "node": "0" * 16, "state": "in"}
