@@ -44,13 +44,14 @@ def run(work: Callable[[DiskQueue, Disk], Awaitable[None]]) -> Disk:
 def test_of_what_waits_only_the_newest_is_written_and_all_who_wait_are_told() -> None:
     told: list[tuple[str, bool]] = []
 
+    def tell(what: str) -> Callable[[bool], None]:
+        return lambda ok: told.append((what, ok))
+
     async def work(queue: DiskQueue, disk: Disk) -> None:
         for version in range(4):
-            queue.put(
-                "map", disk.write(f"map {version}"), lambda ok, v=version: told.append((f"map {v}", ok))
-            )
+            queue.put("map", disk.write(f"map {version}"), tell(f"map {version}"))
             await asyncio.to_thread(disk.begun.wait, 10)
-        queue.put("hints", disk.write("hints", ok=False), lambda ok: told.append(("hints", ok)))
+        queue.put("hints", disk.write("hints", ok=False), tell("hints"))
         queue.put("term", disk.write("term"), first=True)
         disk.free.set()
         await queue.caught_up()

@@ -196,7 +196,8 @@ def test_what_fails_holds_up_nothing_else(door: str, fault: Exception) -> None:
         script.at = 0.0
         shell.post(events.LeaveRequested())
         assert isinstance(await script.next(), events.LeaveRequested)
-        assert "woken" in [await script.next() for _ in range(2)]
+        while await script.next() != "woken":
+            pass  # the disk has its say in between
 
     assert in_their_order(run(work))
 
