@@ -36,7 +36,6 @@ from edgepart.agent.control import (
     Retire,
     Standing,
     Timed,
-    Version,
     View,
     Want,
     understands_leaving,
@@ -73,6 +72,7 @@ from edgepart.agent.events import (
     SegmentsTimed,
     Send,
     StandingChanged,
+    TermKept,
     UndeployRequested,
 )
 from edgepart.agent.follower import Follower
@@ -157,7 +157,7 @@ class Core:
         self._report_at = now
         self._sync_at = now + self.timing.sync_s
         self._stale = True  # something that the controller should look at
-        self._kept = True  # whether the map of deployments is on disk as it is
+        self._kept = self.deployments.versions()  # of the map of deployments, what is on disk
         self._expel_at: dict[str, float] = {}
         self._stopped = False
         self._lead_at = self._wake_at = now
@@ -255,8 +255,10 @@ class Core:
                 if message is not known and message != known:
                     if message.boot != self._boots.get(node) or not self.membership.beats(node, message, now):
                         return None
+                    seen_term = self.election.seen_term
                     decided = self.election.heard(node, message, now)
-                    return self._run(self._led(decided, now), now) if decided else []
+                    news = decided or self.election.seen_term != seen_term
+                    return self._run(self._led(decided, now), now) if news else []
             case View():
                 if not self.membership.sees(node, message, now):
                     return None
@@ -308,8 +310,10 @@ class Core:
                 yield from self._message(node, message, now)
             case Received(node, Hello() as hello):
                 yield from self.draining.farewell(node, hello.version)
-            case DeploymentsKept(on_disk):
-                self._kept = on_disk
+            case TermKept(term):
+                yield from self._led(self.election.kept(term, now), now)
+            case DeploymentsKept(versions):
+                self._kept = versions
                 self.follower.changed = self._stale = True
             case CardReady(document):
                 card = Card(self.node, document)
@@ -505,10 +509,10 @@ class Core:
                 self.drifts.undeployed(entry.name)
         yield from self._tell_all(Deployments(changed))
 
-    def _drained(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
+    def _drained(self, effects: list[Effect], now: float) -> Iterator[Effect]:
         """What follows from a change of who is drained or removed."""
         yield from effects
-        self._stale = True
+        self._stale |= bool(effects)
         for member in self.membership.members():
             if member.node != self.node and self.draining.is_removed(member.node):
                 self._expel_at.setdefault(member.node, now + EXPEL_S)
@@ -555,7 +559,7 @@ class Core:
         """A leader's own report takes no message. Whether it was news."""
         if self.controller is None or (not self.follower.changed and self.node in self._reports):
             return False
-        report = self.follower.report(self._versions())
+        report = self.follower.report(self._kept)
         news = self._reports.get(self.node) != report
         self._reports[self.node] = report
         self._stale |= news
@@ -567,11 +571,7 @@ class Core:
         self._report_at = now + self.timing.report_s
         self.follower.changed = False
         if self.leader and not self.election.leading:
-            yield Send(self.leader, self.follower.report(self._versions()))
-
-    def _versions(self) -> tuple[tuple[str, Version], ...]:
-        """Of the deployments that are on this device's disk: none while the file could not be written."""
-        return self.deployments.versions() if self._kept else ()
+            yield Send(self.leader, self.follower.report(self._kept))
 
     def _look_soon(self, now: float) -> None:
         """As leader: at once where the last look is long enough ago."""

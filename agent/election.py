@@ -5,6 +5,9 @@ smallest node id takes over: every member can tell who that is from its view. Ea
 larger than any seen anywhere and persisted before its first message; where two leaders meet (a split heals)
 the larger term wins. Plans are soft state, so no majority is needed: both sides of a split may have a leader,
 each with its own term.
+
+A disk may be slow: whoever is to lead asks for its term to be written, goes on as before, and leads when `kept` says that
+it is on disk and it is still its turn.
 """
 
 from __future__ import annotations
@@ -104,7 +107,11 @@ class Election:
         self.node = node
         self._who = sha256(f"{node} {boot}".encode()).hexdigest()[:16] if boot else node
         self.seen_term = term
-        """Largest term seen anywhere, persisted."""
+        """Largest term that anybody used, as far as is known here."""
+        self._asked_term = self._kept_term = term
+        """Largest that was given out to be written, and that is on disk."""
+        self._own_term = 0
+        """The one to lead in next; nobody hears of it before it is on disk."""
         self.leader = ""
         self.term = 0
         self._timing = timing or ElectionTiming()
@@ -171,6 +178,11 @@ class Election:
         self._claims.pop(node, None)
         self._undecided, self._best = True, None
 
+    def kept(self, term: int, now: float) -> list[Effect]:
+        """This term or a larger one is on disk."""
+        self._kept_term = max(self._kept_term, term)
+        return list(self._decide(now))
+
     def wake(self, now: float) -> list[Effect]:
         doubts, self._doubts = self._doubts, []
         due = self._undecided or now >= self.wake_at()
@@ -190,9 +202,8 @@ class Election:
             if seen > self.term:  # a term that we did not know was used before: ours must be larger
                 yield from self._lead(seen)
             return
-        if seen > self.seen_term:
-            self.seen_term = seen
-            yield PersistTerm(seen)
+        self.seen_term = seen
+        yield from self._persist(seen)
         if best[1]:
             yield from self._follow(best[1], best[0])
         elif self._may_lead(now):
@@ -207,9 +218,20 @@ class Election:
         return all(claim.leader in ("", self.node) for claim in self._claims.values())
 
     def _lead(self, seen: int) -> Iterator[Effect]:
-        self.seen_term = next_term(seen, self._who)
-        yield PersistTerm(self.seen_term)
-        yield from self._follow(self.node, self.seen_term)
+        self.seen_term = seen
+        if self._own_term <= seen:
+            self._own_term = next_term(seen, self._who)
+        yield from self._persist(self._own_term)
+        if self._own_term <= self._kept_term:
+            self.seen_term = self._own_term
+            yield from self._follow(self.node, self._own_term)
+        elif not self.leading:
+            yield from self._follow("", 0)
+
+    def _persist(self, term: int) -> Iterator[Effect]:
+        if term > self._asked_term:
+            self._asked_term = term
+            yield PersistTerm(term)
 
     def _follow(self, leader: str, term: int) -> Iterator[Effect]:
         if (leader, term) != (self.leader, self.term):

@@ -1,6 +1,6 @@
 """What goes into the cluster logic and what comes out: facts. The shell (agent/service.py) turns what happens
-into events and obeys the effects in their order; a Persist* effect is on disk before the next effect is
-begun.
+into events and obeys the effects in their order. No effect waits for the disk: TermKept and DeploymentsKept say
+when what a Persist* effect told is there, and the core tells nobody before what must be on disk first.
 """
 
 from __future__ import annotations
@@ -127,10 +127,18 @@ class DrainRequested:
 
 
 @dataclass(frozen=True, slots=True)
-class DeploymentsKept:
-    """Whether the map of deployments is on disk as it is; said when that has changed."""
+class TermKept:
+    """The answer to PersistTerm: this term or a larger one is on disk, or the disk does not take it now."""
 
-    on_disk: bool
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentsKept:
+    """The answer to PersistDeployments, once it could be obeyed: what is on disk now."""
+
+    versions: tuple[tuple[str, Version], ...]
+    """By name, tombstones included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +261,7 @@ Event = (
     | UndeployRequested
     | DrainRequested
     | DeploymentsKept
+    | TermKept
     | BindingWanted
     | PlanComputed
     | PlanFailed
@@ -324,6 +333,8 @@ class LeaderChanged:
 
 @dataclass(frozen=True, slots=True)
 class PersistTerm:
+    """Write it down and answer TermKept; nobody leads in a term before that."""
+
     term: int
 
 
@@ -334,7 +345,7 @@ class PersistIncarnation:
 
 @dataclass(frozen=True, slots=True)
 class PersistDeployments:
-    """The whole map, tombstones included (deployments.to_json)."""
+    """The whole map, tombstones included (deployments.to_json). DeploymentsKept follows; reports say what that said."""
 
     entries: tuple[Deployment, ...]
 

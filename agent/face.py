@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,14 @@ class Face:
         doctor: Doctor,
         security: Callable[[], dict[str, Any]],
         sealed: Seal,
-        disk: Callable[[], Mapping[str, Any]] = dict,
+        disk: Callable[[], Mapping[str, Any]],
+        written: Callable[[], Awaitable[None]],
         workers_ended: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
         notes about a model, and its files. `computed`: requests that this device has done its part of. `security`: what
-        agent/warden.py tells people. `sealed` signs what users want of drains. `disk`: how the state's disk is.
-        `workers_ended`: by deployment, processes that computed it here and ended unasked."""
+        agent/warden.py tells people. `sealed` signs what users want of drains. `disk`: how the state's disk is; `written`
+        waits until all is on it. `workers_ended`: by deployment, processes that computed it here and ended unasked."""
         self._name = name
         self._fingerprint = fingerprint
         self._core = core
@@ -80,6 +81,7 @@ class Face:
         self._computed = computed
         self._tracing = tracing
         self._disk = disk
+        self._written = written
         self._workers_ended = workers_ended
         self._residents = Residents(core, post, sealed)
         self._security = security
@@ -311,14 +313,19 @@ class Face:
     async def undeploy(self, name: str) -> None:
         entry = self._entry(name)
         self._post(events.UndeployRequested(name, entry.version))
+        await self._written()
 
     # Devices
 
     async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
-        return await self._residents.drain(name, progress, remove=remove)
+        done = await self._residents.drain(name, progress, remove=remove)
+        await self._written()
+        return done
 
     async def undrain(self, name: str) -> dict[str, Any]:
-        return await self._residents.undrain(name)
+        done = await self._residents.undrain(name)
+        await self._written()
+        return done
 
     # What is so
 

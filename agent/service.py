@@ -31,6 +31,7 @@ from edgepart.agent.comparison import Active, Comparison
 from edgepart.agent.compiled import Compiled
 from edgepart.agent.control import DRAINS, LEAVES, LEFT, REMOVED
 from edgepart.agent.core import Core
+from edgepart.agent.diskqueue import DiskQueue
 from edgepart.agent.doctor import Doctor
 from edgepart.agent.drift import DriftBook
 from edgepart.agent.echoes import Echoes
@@ -116,6 +117,8 @@ class Agent:
         self._ending = AsyncExitStack()
         """How to undo what was started, last first."""
         self._ending.callback(os.close, lock)
+        self._disk = DiskQueue(self._loop)
+        self._ending.push_async_callback(asyncio.to_thread, self._disk.stop)
         self._recorder = Recorder()
         self._wired = threading.Event()
         """Until it is set nobody is there to take frames and news of links; the transport's threads wait."""
@@ -173,8 +176,9 @@ class Agent:
             )
         self._keep_doing("feeding the watchdog", self._notify.feed(self._progressing))
         where = reachable_text(listen)
-        self._files.announce(self._name, where, self._http.url)
         self._ending.callback(self._files.withdraw)
+        announce = lambda: self._files.announce(self._name, where, self._http.url)  # noqa: E731
+        await self._disk.written("addresses", announce)
         self._notify.ready()
         log.info("agent %s (%s) listens on %s, %s", self._name, self.identity.node_id, where, self._http.url)
 
@@ -331,7 +335,8 @@ class Agent:
             ),
             self._warden.document,
             self._seals.sealed,
-            lambda: disk_document(self._files),
+            lambda: disk_document(self._files, self._disk),
+            self._disk.caught_up,
             self._workers.deaths,
         )
         self._http = HttpServer(
@@ -354,6 +359,7 @@ class Agent:
                 self._fetching,
                 self._store,
                 files,
+                self._disk,
                 self._members_changed,
                 self._face.standing_changed,
                 self._discharge,
@@ -363,6 +369,7 @@ class Agent:
             Kept(
                 core,
                 files,
+                self._disk,
                 self._store,
                 self._soundness,
                 self._plans,
@@ -416,7 +423,8 @@ class Agent:
         self._measuring.members(others)
         self._warden.members(members)
         self._notify.status(f"{len(members)} members: {', '.join(m.name for m in members)}")
-        self._files.keep_members(self._lookout.remembered(self._is_gone))  # last: a disk may be full
+        remembered = self._lookout.remembered(self._is_gone)
+        self._disk.put("members", lambda: self._files.keep_members(remembered))
 
     def _is_gone(self, node: str) -> bool:
         """Whether it left on purpose, or was removed."""

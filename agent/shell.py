@@ -1,7 +1,7 @@
 """Shell: drives the cluster logic (core.py) and obeys it. Door: the event loop, its clock, and the doors it is given.
 
-Events are handled one after the other in the event loop's thread; effects are obeyed in order, and what persists is on disk
-before the next one is begun.
+Events are handled one after the other in the event loop's thread; effects are obeyed in order. What persists is written
+beside all that, however slow the disk is; the core is told when it is there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any, Protocol
 from edgepart.agent import events
 from edgepart.agent.bindings import is_variant
 from edgepart.agent.blobs import Fetching
-from edgepart.agent.control import Report, Standing
+from edgepart.agent.control import Deployment, Standing, Version
 from edgepart.agent.core import Core
+from edgepart.agent.diskqueue import DiskQueue
 from edgepart.agent.options import Address, parse_address
 from edgepart.agent.plans import Plans
 from edgepart.agent.planwork import Planwork
@@ -56,6 +57,8 @@ class Doors:
     fetching: Fetching
     store: Store
     files: StateFiles
+    disk: DiskQueue
+    """Who alone writes to `files`."""
     members: Callable[[tuple[events.Member, ...]], None]
     """Told of every change of the members."""
     standing: Callable[[Standing], None]
@@ -82,8 +85,8 @@ class Shell:
         self._named: dict[str, tuple[float, int]] = {}
         """Of members that are not believed, since when how many lines of the log would have been about them."""
         self._stopped = False
-        self._kept = True
-        """Whether the map of deployments is on disk as it is."""
+        self._unkept: tuple[tuple[str, Version], ...] | None = None
+        """Versions of deployments that the disk did not take; they are tried again."""
         self.ticked_at = self._loop.time()
         """When the core last ran: for the watchdog."""
 
@@ -108,19 +111,16 @@ class Shell:
 
     def caught_up(self) -> None:
         """What could not be written is on disk now."""
-        if not self._kept:
-            self._kept = True
-            self.post(events.DeploymentsKept(True))
+        if self._unkept is not None and not self._doors.files.behind:
+            self.post(events.DeploymentsKept(self._unkept))
+            self._unkept = None
 
     def _wake(self) -> None:
         self._run(self.core.wake(self._loop.time()))
 
     def _run(self, effects: list[events.Effect]) -> None:
         self.ticked_at = self._loop.time()
-        kept = self._kept
         for effect in effects:
-            if isinstance(effect, events.Send) and isinstance(effect.message, Report) and kept != self._kept:
-                continue  # It says that what could not be written is on disk; another one follows.
             try:
                 self._obey(effect)
             except Unavailable as error:
@@ -128,9 +128,6 @@ class Shell:
             except (EdgepartError, OSError) as error:  # OSError: a full disk; what is in memory still serves
                 log.error("%s: %s", type(effect).__name__, error)
         if self._stopped:
-            return
-        if kept != self._kept:
-            self.post(events.DeploymentsKept(self._kept))
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -152,24 +149,24 @@ class Shell:
                 self._members = members
                 doors.members(members)
             case events.PersistTerm(term):
-                doors.files.keep(term=term)
+                self._persist_term(term)
             case events.PersistIncarnation(incarnation):
-                doors.files.keep(incarnation=incarnation)
+                doors.disk.put("incarnation", lambda: doors.files.keep(incarnation=incarnation))
             case events.PersistDeployments(entries):
-                self._kept = doors.files.keep_deployments(entries) is not False
+                self._persist_deployments(entries)
                 for entry in entries:
                     if entry.deleted:
                         doors.plans.undeployed(entry.name)
                     elif entry.fault:
                         doors.plans.set_aside(entry.name, entry.fault)
             case events.PersistDrains(drains):
-                doors.files.keep_drains(drains)
+                doors.disk.put("drains", lambda: doors.files.keep_drains(drains))
             case events.Discharged(why):
-                doors.discharged(why)
+                self._spawn(self._discharge(why))
             case events.Distrusted(node, why):
                 self._name(node, why)
             case events.PersistProfiles(timings):
-                doors.files.keep_profiles(timings)
+                doors.disk.put("profiles", lambda: doors.files.keep_profiles(timings))
             case events.LoadPlan():
                 doors.plans.load(effect)
             case events.SwitchTo(name, epoch):
@@ -199,6 +196,28 @@ class Shell:
         self._named[node] = since, lines + 1
         if lines < NAMED_LINES:
             log.warning("%s is not believed: %s", node, why[:NAMED_LETTERS])
+    # The disk
+
+    def _persist_term(self, term: int) -> None:
+        """Before all else: who is to lead waits for it. Where the disk takes nothing, it leads all the same."""
+        files = self._doors.files
+        told = lambda _: self.post(events.TermKept(term))  # noqa: E731
+        self._doors.disk.put("term", lambda: files.keep(term=term), told, first=True)
+
+    def _persist_deployments(self, entries: tuple[Deployment, ...]) -> None:
+        versions = tuple((entry.name, entry.version) for entry in entries)
+
+        def told(on_disk: bool) -> None:
+            self._unkept = None if on_disk else versions
+            if on_disk:
+                self.post(events.DeploymentsKept(versions))
+
+        self._doors.disk.put("deployments", lambda: self._doors.files.keep_deployments(entries), told)
+
+    async def _discharge(self, why: str) -> None:
+        """Once that is on disk: the next start has to know it."""
+        await self._doors.disk.caught_up()
+        self._doors.discharged(why)
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)

@@ -9,6 +9,8 @@ agent.json        addresses in use; there while the agent runs
 ballast           bytes that are given up when the disk is full, so that the files above can still be written
 lock              held by the agent that runs on this directory
 
+Once the agent runs, all writing is done by the disk queue's thread (diskqueue.py).
+
 A file that cannot be written (the disk is full) is written as soon as it can be; the agent goes on with what it has in
 memory meanwhile. One that is damaged is set aside and named: members have what is in most of them. An entry that cannot be
 read costs no other: the file is kept as it was under another name, and goes on with the entries that can be.
@@ -150,9 +152,9 @@ class StateFiles:
 
     # While the agent runs
 
-    def announce(self, name: str, listen: str, http: str) -> None:
+    def announce(self, name: str, listen: str, http: str) -> bool:
         """Tell other programs on this machine where the agent is."""
-        self._write("agent.json", {"name": name, "pid": os.getpid(), "listen": listen, "http": http})
+        return self._write("agent.json", {"name": name, "pid": os.getpid(), "listen": listen, "http": http})
 
     def withdraw(self) -> None:
         self._behind.pop("agent.json", None)
@@ -177,7 +179,7 @@ class StateFiles:
     @property
     def behind(self) -> frozenset[str]:
         """Names of the files that are not on disk as they should be."""
-        return frozenset(self._behind)
+        return frozenset(self._behind.copy())
 
     @property
     def free_bytes(self) -> int:
@@ -186,9 +188,9 @@ class StateFiles:
     @property
     def trouble(self) -> str:
         """What is wrong with the disk, in a sentence; "" where nothing is."""
-        if self._behind:
-            why = "; ".join(sorted({why for _, why in self._behind.values()}))
-            names = ", ".join(sorted(self._behind))
+        if behind := self._behind.copy():  # at once: another thread writes
+            why = "; ".join(sorted({why for _, why in behind.values()}))
+            names = ", ".join(sorted(behind))
             return f"{names} cannot be written ({why}): what is new would be lost with this device's power"
         if (free := self.free_bytes) < SPARE_BYTES:
             return f"the disk of {self.state} is full ({free / 1e6:.0f} MB are free): no model can be stored here"

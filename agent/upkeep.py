@@ -16,6 +16,7 @@ from typing import Any
 from edgepart.agent import events
 from edgepart.agent.blobs import Fetching
 from edgepart.agent.core import Core
+from edgepart.agent.diskqueue import DiskQueue
 from edgepart.agent.plans import Plans
 from edgepart.agent.soundness import Soundness
 from edgepart.agent.statefiles import StateFiles
@@ -28,6 +29,8 @@ GARBAGE_S = 60.0
 """How often blobs that nothing uses are looked for."""
 BEHIND_S, LOOK_S = 2.0, 15.0
 """How often files are tried again that could not be written, and how often the disk is looked at."""
+SLOW_S = 1.0
+"""A disk that takes so long for a file is one that users should know of."""
 SCRUB_AFTER_S = 60.0
 """An agent that has just started has better things to do than to read models."""
 SCRUB_BYTES_S = 50e6
@@ -40,6 +43,7 @@ class Kept:
 
     core: Core
     files: StateFiles
+    disk: DiskQueue
     store: Store
     soundness: Soundness
     plans: Plans
@@ -80,15 +84,15 @@ class Upkeep:
 
     async def watch_disk(self) -> None:
         while True:
-            self.look_at_disk()
+            await self.look_at_disk()
             await asyncio.sleep(BEHIND_S if self._kept.files.behind else LOOK_S)
 
-    def look_at_disk(self) -> None:
+    async def look_at_disk(self) -> None:
         """Tries again what could not be written, and says what has changed."""
         files = self._kept.files
-        if files.catch_up():
+        if await self._kept.disk.written("what is behind", files.catch_up):
             self._kept.caught_up()
-        trouble = files.trouble
+        trouble = disk_trouble(files, self._kept.disk)
         if bool(trouble) != bool(self._told):
             log.warning("%s", trouble or "the disk has room again, and all state files are written")
         self._told = trouble
@@ -103,6 +107,20 @@ class Upkeep:
             loop.call_soon(kept.post, events.ModelsStored(kept.store.models()))
 
 
-def disk_document(files: StateFiles) -> dict[str, Any]:
+def disk_trouble(files: StateFiles, disk: DiskQueue) -> str:
+    """What is wrong with the disk, in a sentence; "" where nothing is."""
+    if files.trouble or disk.write_s < SLOW_S:
+        return files.trouble
+    return (
+        f"the disk is slow: writing a small file takes {disk.write_s:.1f} s. Deploying and a change of the leader wait "
+        "for it; requests do not"
+    )
+
+
+def disk_document(files: StateFiles, disk: DiskQueue) -> dict[str, Any]:
     """As the status shows it."""
-    return {"free_bytes": files.free_bytes, "trouble": files.trouble, "damaged": list(files.damaged)}
+    return {
+        "free_bytes": files.free_bytes,
+        "trouble": disk_trouble(files, disk),
+        "damaged": list(files.damaged),
+    }

@@ -198,7 +198,7 @@ class Warden:
         request = await asyncio.to_thread(self._identity.renewal)
         if self._identity.is_issuer:
             made = await asyncio.to_thread(self._identity.issue, request, now, self._identity.node_id)
-            self._keep(made)
+            await self._keep(made)
             return
         issuers_first = sorted(self._members, key=lambda n: not charter.is_issuer(self._members[n].version))
         for node in issuers_first:
@@ -212,14 +212,14 @@ class Warden:
             if not isinstance(answer, Renewed) or answer.error:
                 log.debug("%s does not renew the certificate: %s", node, getattr(answer, "error", "nonsense"))
                 return False
-            self._keep(answer.certificate)
+            await self._keep(answer.certificate)
         except (Unavailable, NotAuthorised) as error:
             log.info("%s did not renew the certificate: %s", node, error)
             return False
         return True
 
-    def _keep(self, encoded: bytes) -> None:
-        self._certificate = self._identity.keep(encoded)
+    async def _keep(self, encoded: bytes) -> None:
+        self._certificate = await asyncio.to_thread(self._identity.keep, encoded)
         self._links.renew()
         days = certificates.seconds_left(self._certificate, self._clock()) / 86400
         log.info("this device's certificate was renewed: it is good for %.0f days", days)

@@ -21,7 +21,7 @@ class DrainNet(SimNet):
         box = self.boxes[node]
         box.disk.full = False
         box.disk.deployments = tuple(self.core(node).deployments)
-        self.give(box, DeploymentsKept(True))
+        self.give(box, DeploymentsKept(box.disk.versions()))
 
     def is_out(self, node: str, asked: str) -> bool:
         """Whether whoever is asked there is told that nothing needs the device."""

@@ -20,10 +20,18 @@ def beat(leader: str, term: int, seen: int | None = None) -> Heartbeat:
     return Heartbeat("boot", 1, term if seen is None else seen, leader, term)
 
 
+def kept(election: Election, effects: list[Effect], now: float) -> list[Effect]:
+    """With what follows when its disk has written what it was to."""
+    for effect in list(effects):
+        if isinstance(effect, PersistTerm):
+            effects += kept(election, election.kept(effect.term, now), now)
+    return effects
+
+
 def leader_of(node: str, term: int = 0) -> Election:
     """One that leads alone."""
     election = Election(node, term, 0.0)
-    election.wake(10.0)
+    kept(election, election.wake(10.0), 10.0)
     assert election.leading
     return election
 
@@ -40,7 +48,31 @@ def test_alone_it_waits_for_others_and_then_leads_with_the_term_on_disk_first() 
     election = Election(A, 7, 0.0)
     assert election.wake(1.0) == []
     term = next_term(7, A)
-    assert election.wake(election.wake_at()) == [PersistTerm(term), LeaderChanged(A, term)]
+    assert election.wake(election.wake_at()) == [PersistTerm(term)]
+    assert election.wake(5.0) == [] and election.seen_term == 7, "nobody hears of a term that is not on disk"
+    assert election.kept(term, 6.0) == [LeaderChanged(A, term)]
+
+
+def test_whoever_waits_for_its_disk_follows_a_leader_that_comes_meanwhile() -> None:
+    a = Election(A, 0, 0.0)
+    own, other = next_term(0, A), next_term(next_term(0, B), B)
+    assert a.wake(2.0) == [PersistTerm(own)]
+    a.members_changed([B], 3.0)
+    assert a.heard(B, beat(B, other), 3.0) == [PersistTerm(other), LeaderChanged(B, other)]
+    assert a.kept(own, 4.0) == [] == a.kept(other, 5.0)
+    assert (a.leader, a.seen_term) == (B, other)
+    again = next_term(other, A)
+    assert a.members_changed([], 6.0) == [PersistTerm(again), LeaderChanged("", 0)]
+    assert a.kept(again, 7.0) == [LeaderChanged(A, again)]
+
+
+def test_a_term_that_was_never_used_is_used_when_it_is_its_turn_again() -> None:
+    a = Election(A, 0, 0.0)
+    (asked,) = a.wake(2.0)
+    assert asked == PersistTerm(next_term(0, A))
+    a.members_changed([B], 3.0)  # not yet: views may differ for a moment
+    assert a.kept(next_term(0, A), 3.1) == []
+    assert a.wake(4.0) == [LeaderChanged(A, next_term(0, A))]
 
 
 def test_the_smallest_id_takes_over_the_others_wait() -> None:
@@ -48,7 +80,7 @@ def test_the_smallest_id_takes_over_the_others_wait() -> None:
     a.members_changed([B], 1.0)
     b.members_changed([A], 1.0)
     assert b.wake(9.0) == []
-    a.wake(9.0)
+    kept(a, a.wake(9.0), 9.0)
     assert a.leading
     assert b.heard(A, beat(A, a.term), 9.0) == [PersistTerm(a.term), LeaderChanged(A, a.term)]
 
@@ -87,7 +119,8 @@ def test_a_leader_that_hears_of_a_larger_term_takes_a_larger_one_still() -> None
     a.members_changed([B], 11.0)
     used = next_term(next_term(next_term(0, B), B), B)
     effects = a.heard(B, beat("", 0, seen=used), 11.0)
-    assert effects == [PersistTerm(next_term(used, A)), LeaderChanged(A, next_term(used, A))]
+    assert effects == [PersistTerm(next_term(used, A))] and a.leading
+    assert a.kept(next_term(used, A), 12.0) == [LeaderChanged(A, next_term(used, A))]
 
 
 def test_when_the_leader_is_lost_the_next_takes_over_at_once_but_not_while_another_still_hears_it() -> None:
@@ -97,10 +130,8 @@ def test_when_the_leader_is_lost_the_next_takes_over_at_once_but_not_while_anoth
     b.heard(A, beat(A, term), 1.0)
     b.heard(C, beat(A, term), 1.0)
     assert b.members_changed([C], 5.0) == [LeaderChanged("", 0)]
-    assert [type(effect) for effect in b.heard(C, beat("", 0, seen=term), 5.0)] == [
-        PersistTerm,
-        LeaderChanged,
-    ]
+    effects = kept(b, b.heard(C, beat("", 0, seen=term), 5.0), 5.0)
+    assert [type(effect) for effect in effects] == [PersistTerm, LeaderChanged]
     assert b.leading and b.term > term
 
 
@@ -130,19 +161,21 @@ def test_whatever_they_knew_before_one_leads_and_no_term_is_led_twice(seed: int,
     nodes = {node: Election(node, term, rng.uniform(0, 3)) for node, term in zip(ids, terms, strict=True)}
     led: dict[int, str] = {}
 
-    def note(node: str, effects: list[Effect]) -> None:
-        for effect in effects:
+    def note(node: str, effects: list[Effect], now: float) -> None:
+        for effect in kept(nodes[node], effects, now):
             if isinstance(effect, LeaderChanged) and effect.leader == node:
                 assert led.setdefault(effect.term, node) == node
 
     for node, election in nodes.items():
-        note(node, election.wake(rng.uniform(0, 10)))
+        started_at = rng.uniform(0, 10)
+        note(node, election.wake(started_at), started_at)
     for node, election in nodes.items():
-        note(node, election.members_changed([other for other in ids if other != node], 10.0))
+        note(node, election.members_changed([other for other in ids if other != node], 10.0), 10.0)
     for n in range(40 * len(ids)):
         node, other = rng.sample(ids, 2)
         sender = nodes[node]
-        note(other, nodes[other].heard(node, beat(sender.leader, sender.term, sender.seen_term), 11.0 + n))
+        said = beat(sender.leader, sender.term, sender.seen_term)
+        note(other, nodes[other].heard(node, said, 11.0 + n), 11.0 + n)
     assert len({(election.leader, election.term) for election in nodes.values()}) == 1
     assert nodes[nodes[ids[0]].leader].leading
 
@@ -159,9 +192,8 @@ class Plain(Election):
             if seen > self.term:
                 yield from self._lead(seen)
             return
-        if seen > self.seen_term:
-            self.seen_term = seen
-            yield PersistTerm(seen)
+        self.seen_term = seen
+        yield from self._persist(seen)
         followed = {claim.leader for claim in self._claims.values()} - {"", self.node}
         first = all(self.node < node for node in self._alive)
         if best[1]:
@@ -183,6 +215,7 @@ HAPPENS = st.one_of(
     ),
     st.tuples(st.just("restart"), st.sampled_from(NODES)),
     st.tuples(st.just("wait"), st.floats(0, 1)),
+    st.tuples(st.just("written"), st.just(None)),
 )
 
 
@@ -202,6 +235,8 @@ def test_what_is_remembered_of_claims_decides_as_a_look_at_all_of_them(
                 node, leader, term, seen = what
                 said = Heartbeat("boot", 1, seen << NODE_BITS, leader, term << NODE_BITS)
                 told.append([] if node == me else one.heard(node, said, now))
+            elif kind == "written":
+                told.append(one.kept(one._asked_term, now))
             elif kind == "restart":
                 one.restarted(what)
                 told.append(one.wake(now))

@@ -12,6 +12,7 @@ import pytest
 
 from edgepart.agent import events
 from edgepart.agent.control import Deployment, Goodbye, Standing, Version
+from edgepart.agent.diskqueue import DiskQueue
 from edgepart.agent.messages import NO_EPOCH, DeployOptions, Epoch
 from edgepart.agent.shell import Doors, Shell
 from edgepart.planner.errors import NotAuthorised, Unavailable
@@ -60,6 +61,10 @@ class Fakes:
         self.plan = threading.Event()
         self.planning = threading.Semaphore(0)
         self.aborted: list[events.ComputePlan] = []
+        self.behind: frozenset[str] = frozenset()
+        self.disk = threading.Event()
+        """Set while the disk gets on."""
+        self.disk.set()
 
     def _say(self, name: str) -> Callable[..., None]:
         def say(*arguments: Any, **named: Any) -> None:
@@ -71,6 +76,20 @@ class Fakes:
 
     def __getattr__(self, name: str) -> Any:
         return self._say(name)
+
+    def _write(self, name: str, *arguments: Any, **named: Any) -> bool:
+        assert self.disk.wait(10)
+        self._say(name)(*arguments, **named)
+        return True
+
+    def keep(self, **counts: int) -> bool:
+        return self._write("keep", **counts)
+
+    def keep_deployments(self, entries: Any) -> bool:
+        return self._write("keep_deployments", entries)
+
+    def keep_drains(self, entries: Any) -> bool:
+        return self._write("keep_drains", entries)
 
     def linked(self) -> frozenset[str]:
         return frozenset(self.up)
@@ -107,13 +126,17 @@ class Fakes:
 def run(work: Callable[[Shell, Script, Fakes], Awaitable[None]]) -> Fakes:
     async def main() -> Fakes:
         fakes, script = Fakes(), Script()
-        doors: Any = [fakes] * 7
-        shell = Shell(script, Doors(*doors, fakes._say("members"), fakes._say("standing")))  # type: ignore[arg-type, call-arg]
+        disk = DiskQueue(asyncio.get_running_loop())
+        doors: Any = [*[fakes] * 7, disk]
+        say = fakes._say
+        shell = Shell(script, Doors(*doors, say("members"), say("standing"), say("discharged")))  # type: ignore[arg-type, call-arg]
         try:
             await work(shell, script, fakes)
         finally:
             fakes.plan.set()
+            fakes.disk.set()
             shell.stop()
+            await asyncio.to_thread(disk.stop)
         return fakes
 
     return asyncio.run(main())
@@ -136,10 +159,14 @@ ALL: list[events.Effect] = [
     events.LeaderChanged("", 7),
     events.PersistIncarnation(3),
 ]
-DOORS = [
-    "keep", "keep_deployments", "undeployed", "members", "control", "load", "switch", "switch_off", "drop",
-    "standing", "keep",
-]  # fmt: skip
+DOORS = ["undeployed", "members", "control", "load", "switch", "switch_off", "drop", "standing"]
+FILES = ["keep", "keep_deployments", "keep"]
+
+
+def in_their_order(fakes: Fakes) -> bool:
+    """Whatever the disk does meanwhile, and what it was to write."""
+    doors = [name for name in names(fakes) if name not in FILES]
+    return doors[: len(DOORS)] == DOORS and sorted(n for n in names(fakes) if n in FILES) == sorted(FILES)
 
 
 def test_effects_are_obeyed_in_their_order() -> None:
@@ -148,7 +175,7 @@ def test_effects_are_obeyed_in_their_order() -> None:
         shell.post(events.LeaveRequested())
 
     fakes = run(work)
-    assert names(fakes)[: len(DOORS)] == DOORS
+    assert in_their_order(fakes)
     assert ("undeployed", "old") in fakes.told
     assert ("undeployed", "net") not in fakes.told
 
@@ -169,9 +196,55 @@ def test_what_fails_holds_up_nothing_else(door: str, fault: Exception) -> None:
         script.at = 0.0
         shell.post(events.LeaveRequested())
         assert isinstance(await script.next(), events.LeaveRequested)
-        assert await script.next() == "woken"
+        while await script.next() != "woken":
+            pass  # the disk has its say in between
 
-    assert names(run(work))[: len(DOORS)] == DOORS
+    assert in_their_order(run(work))
+
+
+def test_a_disk_that_hangs_holds_up_nothing_and_the_core_is_told_when_it_has_written() -> None:
+    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+        fakes.disk.clear()
+        script.effects = [*ALL, events.PersistTerm(8), events.PersistDeployments((GONE,))]
+        script.effects += [events.PersistDrains(()), events.Discharged("removed")]
+        script.at = 0.0
+        shell.post(events.LeaveRequested())
+        assert isinstance(await script.next(), events.LeaveRequested)
+        assert await script.next() == "woken"
+        assert names(fakes) == [*DOORS, "undeployed"]
+        assert script.heard.empty()
+        fakes.disk.set()
+        assert await script.next() == events.TermKept(7)
+        assert await script.next() == events.TermKept(8), "before what else waits"
+        both = events.DeploymentsKept((("net", Version(1, "a")), ("old", Version(2, "a"))))
+        assert await script.next() == both
+        assert await script.next() == events.DeploymentsKept((("old", Version(2, "a")),))
+        while "discharged" not in names(fakes):
+            await asyncio.sleep(0.001)
+
+    told = names(run(work))
+    assert told.count("keep_deployments") == 1, "of what waits, only the newest is written"
+    assert told.index("keep_drains") < told.index("discharged")
+
+
+def test_deployments_that_the_disk_did_not_take_are_told_when_it_has() -> None:
+    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+        fakes.faults["keep_deployments"] = OSError(28, "No space left on device")
+        fakes.behind = frozenset({"deployments.json"})
+        script.effects = [events.PersistDeployments((ENTRY,)), events.PersistTerm(7)]
+        shell.post(events.LeaveRequested())
+        assert isinstance(await script.next(), events.LeaveRequested)
+        assert await script.next() == events.TermKept(7)
+        await shell._doors.disk.caught_up()
+        shell.caught_up()
+        assert script.heard.empty()
+        fakes.behind = frozenset()
+        shell.caught_up()
+        shell.caught_up()
+        assert await script.next() == events.DeploymentsKept((("net", Version(1, "a")),))
+        assert script.heard.empty()
+
+    run(work)
 
 
 def test_the_core_is_woken_when_it_wants_and_not_after_the_end() -> None:

@@ -30,6 +30,9 @@ class Box:
     latest: dict[str, Epoch] = field(default_factory=dict)
     """By deployment, the last epoch that was ever active in this life."""
     members: frozenset[str] = frozenset()
+    to_write: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """By file, its newest version that waits, as in agent/diskqueue.py."""
+    writing: bool = False
     # Faults
     stalled_since: float = -1e9
     """When its last stall began."""

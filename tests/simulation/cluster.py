@@ -134,6 +134,7 @@ class SimNet:
         box.life += 1
         box.disk.incarnation += 1
         box.plans, box.loaded, box.active, box.latest, box.linked = {}, set(), {}, {}, {}
+        box.to_write, box.writing = {}, False
         box.stalled_until = box.busy_until = 0.0
         box.waiting.clear()
         box.fuse, box.disturbed_at, box.woken_at, box.spins = -1, self.now, -1.0, 0
@@ -233,6 +234,12 @@ class SimNet:
         box = self.boxes[node]
         box.lag_s, box.disturbed_at = lag_s, float("inf") if lag_s else self.now
         self.note(box, f"is {lag_s:.2f} s late")
+
+    def slow_disk(self, node: str, write_s: float) -> None:
+        """From now on writing a file takes so long there."""
+        box = self.boxes[node]
+        box.disk.write_s = write_s
+        self.note(box, f"writes a file in {write_s:.3f} s")
 
     def jump(self, node: str, seconds: float) -> None:
         """Its clock does."""

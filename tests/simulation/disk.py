@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgepart.agent.control import Deployment, Drain
+from edgepart.agent.control import Deployment, Drain, Version
 
 MODEL = "m" * 64
 
@@ -16,8 +16,14 @@ class Disk:
     deployments: tuple[Deployment, ...] = ()
     models: set[str] = field(default_factory=set)
     drains: tuple[Drain, ...] = ()
+    write_s: float = 0.002
+    """What writing a file takes. Whatever is under way when its box ends is not written."""
+    busy_until: float = 0.0
     full: bool = False
     """No deployments can be written."""
+
+    def versions(self) -> tuple[tuple[str, Version], ...]:
+        return tuple((entry.name, entry.version) for entry in self.deployments)
 
     def knows(self, entry: Deployment) -> bool:
         """Whether it keeps this entry or a later one of that name."""

@@ -61,8 +61,8 @@ class Invariants:
 
     def acknowledges(self, net: SimNet, box: Box, standing: Standing) -> None:
         """A deployment is only acknowledged where two disks have it, or that of the only member."""
-        entry = next((d for d in box.disk.deployments if d.version == standing.version), None)
-        if entry is None or entry.name != standing.deployment or entry.deleted:
+        entry = box.core.deployments.get(standing.deployment) if box.core is not None else None
+        if entry is None or entry.version != standing.version:
             return
         known = self.acknowledged.get(entry.name)
         if known is not None and known.version >= entry.version:

@@ -9,6 +9,7 @@ from edgepart.agent.control import DRAINED, IN, REMOVING, Deployment
 from edgepart.agent.events import UndeployRequested
 from edgepart.planner.errors import UsageError
 from tests.simulation.cluster import SimNet, node_id
+from tests.simulation.disk import Disk
 from tests.simulation.schedule import LARGE, Fault, Schedule, schedule
 from tests.simulation.trace import Broken, Trace
 
@@ -127,6 +128,8 @@ def _hit(net: SimNet, node: str, fault: Fault) -> None:
             net.stall(node, 0.2 + 6 * fault.amount**2)
         case "slow":
             net.slow(node, 0.05 + 0.4 * fault.amount)
+        case "slow disk":
+            net.slow_disk(node, 0.1 + 3 * fault.amount**2)
         case "jump":
             net.jump(node, 30 * fault.amount**2)
         case "leave" if awake:
@@ -169,12 +172,13 @@ def _repair(net: SimNet, plan: Schedule) -> None:
     for node, box in net.boxes.items():
         if box.lag_s:
             net.slow(node, 0.0)
-        box.fuse = -1
+        box.fuse, box.disk.write_s = -1, Disk().write_s
         if node in gone and box.core is not None:
             net.crash(node, power=node_id(plan.seed % plan.agents + 1) == node)
     net.invariants.gone(net, gone | removed)
     net.heal()
-    net.network.run_until(max(net.now, *(box.stalled_until for box in net.boxes.values())))
+    ends = [max(box.stalled_until, box.disk.busy_until) for box in net.boxes.values()]
+    net.network.run_until(max(net.now, *ends))
     off = [node for node, box in net.boxes.items() if box.core is None and node not in gone | removed]
     if off:
         net.start(*off)
@@ -190,6 +194,7 @@ def _settle(net: SimNet) -> float:
 
 
 def _all_is_well(net: SimNet) -> None:
+    net.run(LOOK_S)  # what is being written is on disk then
     if lost := net.invariants.lost_deployments(net):
         raise Broken("; ".join(lost))
     stored = [entry for entry in net.core(net.running[0]).deployments.living() if _served(net, entry)]
@@ -213,7 +218,9 @@ def _all_is_well(net: SimNet) -> None:
 
 
 def _served(net: SimNet, entry: Deployment) -> bool:
-    return entry.name in net.boxes[net.running[0]].active
+    """Or it cannot be: those that are gone for good took the last copy of the model with them."""
+    box = net.boxes[net.running[0]]
+    return entry.name in box.active and net.devices(box, entry.name) <= set(net.running)
 
 
 def _last(net: SimNet, node: str, entry: Deployment) -> int:

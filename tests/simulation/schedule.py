@@ -14,6 +14,7 @@ KINDS = {
     "freeze": 4,
     "slow": 2,
     "jump": 2,
+    "slow disk": 3,
     "cut one way": 3,
     "cut": 2,
     "split": 3,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from edgepart.agent.control import REFUSED, ControlMessage, Report, Standing
+from edgepart.agent.control import REFUSED, ControlMessage, Deployment, Standing
 from edgepart.agent.events import (
     ComputePlan,
     Connect,
@@ -36,6 +36,7 @@ from edgepart.agent.events import (
     StoreModel,
     SwitchOff,
     SwitchTo,
+    TermKept,
 )
 from edgepart.agent.requests import Suspended
 from tests.simulation.network import CONTROL
@@ -56,9 +57,6 @@ MOST_DEVICES = 4
 def obey(net: SimNet, box: Box, effects: list[Effect]) -> None:
     """All of them, or as many as it lives for."""
     life, here = box.life, box.node
-    if box.disk.full and any(type(effect) is PersistDeployments for effect in effects):
-        _obey_without_room(net, box, effects)
-        return
     at, end = 0, len(effects)
     while at < end:
         effect = effects[at]
@@ -102,13 +100,6 @@ def _send(net: SimNet, box: Box, nodes: list[str], message: ControlMessage) -> N
         net.network.send(box.node, node, CONTROL, net.arrive, other, other.life, event)
 
 
-def _obey_without_room(net: SimNet, box: Box, effects: list[Effect]) -> None:
-    """What could not be written is not reported, and said once all else is done."""
-    possible = [e for e in effects if type(e) is not PersistDeployments]
-    obey(net, box, [e for e in possible if not (type(e) is Send and isinstance(e.message, Report))])
-    net.give(box, DeploymentsKept(False))
-
-
 def plan_wake(net: SimNet, box: Box) -> None:
     if box.core is None:
         return
@@ -146,18 +137,16 @@ def _obey(net: SimNet, box: Box, effect: Effect) -> None:
             net.disconnect(box, node)
             return
         case PersistTerm(term):
-            net.invariants.persists_term(box, term)
-            box.disk.term = term
+            _write(net, box, "term", lambda: _keep_term(net, box, term))
         case PersistIncarnation(incarnation):
-            box.disk.incarnation = incarnation
+            _write(net, box, "incarnation", lambda: setattr(box.disk, "incarnation", incarnation))
         case PersistDeployments(entries):
-            before = {entry.name for entry in box.disk.deployments if not entry.deleted}
-            box.disk.deployments = entries
             assert box.device is not None
-            for gone in (entry.name for entry in entries if entry.deleted and entry.name in before):
+            for gone in (entry.name for entry in entries if entry.deleted):
                 box.device.undeployed(gone)
-        case PersistDrains(entries):
-            box.disk.drains = entries
+            _write(net, box, "deployments", lambda: _keep_deployments(net, box, entries))
+        case PersistDrains(drains):
+            _write(net, box, "drains", lambda: setattr(box.disk, "drains", drains))
         case PersistProfiles():
             pass
         case MembersChanged(members):
@@ -209,9 +198,42 @@ def _work(net: SimNet, box: Box, effect: Effect) -> None:
             if node not in net.liars:
                 raise Broken(f"{short(box.node)} does not believe {short(node)}, who is honest: {why}")
         case Discharged():
-            net.discharge(box)
+            _write(net, box, "discharge", lambda: net.discharge(box))
         case _:
             raise Broken(f"unknown effect {effect}")
+
+
+def _write(net: SimNet, box: Box, file: str, do: Callable[[], None]) -> None:
+    """One after the other, of each file the newest version that waits; the term before others."""
+    box.to_write[file] = do
+    if not box.writing:
+        _write_next(net, box)
+
+
+def _write_next(net: SimNet, box: Box) -> None:
+    waiting = box.to_write
+    do = waiting.pop("term" if "term" in waiting else next(iter(waiting)))
+    box.writing, box.disk.busy_until = True, net.now + box.disk.write_s
+
+    def done() -> None:
+        box.writing = False
+        do()
+        if box.to_write and not box.writing:
+            _write_next(net, box)
+
+    later(net, box, box.disk.write_s, done)
+
+
+def _keep_term(net: SimNet, box: Box, term: int) -> None:
+    net.invariants.persists_term(box, term)
+    box.disk.term = term
+    net.give(box, TermKept(term))
+
+
+def _keep_deployments(net: SimNet, box: Box, entries: tuple[Deployment, ...]) -> None:
+    if not box.disk.full:
+        box.disk.deployments = entries
+        net.give(box, DeploymentsKept(box.disk.versions()))
 
 
 def _load(net: SimNet, box: Box, order: LoadPlan) -> None:

@@ -6,14 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from edgepart.agent import election, membership, requests
-from edgepart.agent.control import ALIVE, SUSPECT
+from edgepart.agent.control import ALIVE, SUSPECT, Deployment
 from edgepart.agent.core import Core
 from edgepart.agent.deployments import DeploymentMap
+from edgepart.agent.events import Effect
 from edgepart.agent.follower import Follower
 from edgepart.agent.messages import NO_EPOCH
 from tests.simulation.__main__ import attempt, together
@@ -121,6 +123,53 @@ def test_two_leaders_of_one_term_are_noticed(monkeypatch: pytest.MonkeyPatch) ->
     noticed("is led by")
 
 
+def test_a_term_that_is_told_before_it_is_on_disk_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(self: election.Election, term: int) -> Iterator[Effect]:
+        self._kept_term = max(self._kept_term, term)
+        return persist(self, term)
+
+    persist = election.Election._persist
+    monkeypatch.setattr(election.Election, "_persist", hasty)
+    noticed("which is not on its disk", seeds=1)
+
+
+def test_a_deployment_that_is_reported_before_it_is_on_disk_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def hasty(self: Core, changed: tuple[Deployment, ...]) -> Iterator[Effect]:
+        self._kept = self.deployments.versions()
+        return deployed(self, changed)
+
+    deployed = Core._deployed
+    monkeypatch.setattr(Core, "_deployed", hasty)
+    net = SimNet(3)
+    net.start()
+    net.run(5)
+    for node in net.boxes:
+        net.slow_disk(node, 5.0)
+    net.deploy(A)
+    with pytest.raises(Broken, match="is acknowledged with 0 copies"):
+        net.run(5)
+
+
+def test_a_box_whose_disk_is_slow_is_suspected_by_nobody_and_leads_when_its_term_is_written() -> None:
+    net = SimNet(4)
+    net.start()
+    net.until(lambda: not net.settled_faults(), 10)
+    leader = net.core(A).leader
+    for node in net.boxes:
+        net.slow_disk(node, 5.0)
+    before, began = len(net.log), net.now
+    net.deploy(A)
+    net.until(lambda: "net" in net.acknowledged, 20)
+    assert net.now - began > 5.0
+    assert not [line for line in net.log[before:] if "sees" in line or "follows" in line]
+    net.crash(leader)
+    net.until(lambda: not net.settled_faults(), 20)
+    told = [line for line in net.log[before:] if "sees" in line]
+    assert all(len(line.split("sees")[1].split()) == 3 for line in told), "nobody but the leader was missed"
+
+
 def test_a_device_that_never_goes_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(membership, "verdict", lambda told, *, out_of_patience: SUSPECT)
     noticed("not calm", seeds=5)
@@ -149,7 +198,7 @@ def test_an_epoch_that_shrinks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
     activate = Follower._activate
     monkeypatch.setattr(Follower, "_activate", forgetful)
-    noticed("->", seeds=80)
+    noticed("->", seeds=200)
 
 
 def test_a_request_that_nobody_replays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

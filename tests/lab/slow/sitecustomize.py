@@ -15,6 +15,9 @@ what the neighbours do.
 With EDGEPART_LAB_SLOW=@FILE the number is in FILE, which is read before each run: a device that slows down while it
 serves, and recovers. Whoever writes it puts a whole new file in its place.
 
+With EDGEPART_LAB_FSYNC=1.5 every fsync takes 1.5 s longer, @FILE as above: a disk that is slow, as an SD card is under
+load. Each waits by itself, as if nothing else were to be written.
+
 With EDGEPART_LAB_RUNS=FILE, when each run began and ended is appended there as a line, "1.5 2.5" on the
 machine's monotonic clock, sleep included: what the device was busy with, told by nobody of the product.
 """
@@ -36,6 +39,7 @@ from types import ModuleType
 from typing import Any
 
 VARIABLE = "EDGEPART_LAB_SLOW"
+FSYNC_VARIABLE = "EDGEPART_LAB_FSYNC"
 RUNS_VARIABLE = "EDGEPART_LAB_RUNS"
 MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 """Where ONNX Runtime's Python front defines InferenceSession."""
@@ -67,6 +71,28 @@ def source_of(text: str) -> Callable[[], float]:
         return lambda: factor_of(Path(text[1:]).read_text())
     factor = factor_of(text)
     return lambda: factor
+
+
+def seconds_of(text: str) -> float:
+    """What an fsync takes longer. Ends the process where that is none."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0.0 <= seconds < float("inf"):
+        sys.exit(f"{FSYNC_VARIABLE}={text!r}: expected seconds that each fsync is to take longer")
+    return seconds
+
+
+def slow_fsync(text: str) -> Callable[[int], None]:
+    """In place of os.fsync."""
+    fsync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        time.sleep(seconds_of(Path(text[1:]).read_text() if text.startswith("@") else text))
+        fsync(descriptor)
+
+    return slow
 
 
 def stretch(
@@ -168,4 +194,6 @@ def run_next_sitecustomize() -> None:
 if __name__ == "sitecustomize":
     if value := os.environ.get(VARIABLE):
         sys.meta_path.insert(0, SlowFinder(source_of(value)))
+    if value := os.environ.get(FSYNC_VARIABLE):
+        os.fsync = slow_fsync(value)  # type: ignore[assignment]
     run_next_sitecustomize()
