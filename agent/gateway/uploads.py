@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -22,6 +22,7 @@ from edgepart.agent.gateway.bodies import Limits, TooLarge
 from edgepart.agent.messages import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
 from edgepart.planner.errors import RequestError, UsageError
 from edgepart.planner.rounding import checked
+from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, one_of
 
 CHUNK_BYTES = 1 << 20
 OPTIONS_BYTES = 1 << 20
@@ -30,10 +31,14 @@ SPARE_BYTES = 64 << 20
 
 Received = Callable[[int], None]
 """Told how many bytes of files have come so far."""
+Admit = Callable[[DeployOptions], None]
+"""Looks at the options as soon as they are read. UsageError or Unavailable where nothing can come of them."""
 
 
-async def receive(request: web.Request, folder: Path, limits: Limits, received: Received) -> DeployOptions:
-    """Files into `folder`, and the options. RequestError, UsageError or TooLarge; the caller deletes the
+async def receive(
+    request: web.Request, folder: Path, limits: Limits, received: Received, admit: Admit
+) -> DeployOptions:
+    """Files into `folder`, and the options. RequestError, UsageError, Unavailable or TooLarge; the caller deletes the
     folder."""
     if request.content_type != "multipart/form-data":
         raise RequestError("send the model as multipart/form-data: parts `options` (JSON) and `file`")
@@ -47,6 +52,7 @@ async def receive(request: web.Request, folder: Path, limits: Limits, received: 
                 raise RequestError("the form holds a multipart part; send files and options only")
             if part.name == "options":
                 options = read_options(await _text(part, limits))
+                admit(options)
             elif part.name == "file":
                 files += 1
                 if files > limits.upload_files:
@@ -74,11 +80,7 @@ def read_options(text: str) -> DeployOptions:
             f"options: there is no {unknown}; there are {list(DeployOptions.__dataclass_fields__)}"
         )
     objective = document.get("objective", "latency")
-    if objective not in ("latency", "throughput"):
-        raise UsageError(f"options: objective {objective!r} is neither 'latency' nor 'throughput'")
     axis = document.get("axis")
-    if axis not in (None, "height", "width", "channel", "batch"):
-        raise UsageError(f"options: axis {axis!r} is none of height, width, channel, batch")
     limit = document.get("memory_limit_bytes")
     if limit is not None and not (_is_count(limit) and limit):
         raise UsageError(f"options: memory_limit_bytes {limit!r} is no positive whole number")
@@ -91,16 +93,14 @@ def read_options(text: str) -> DeployOptions:
             f"options: search_budget_s {budget_s!r} is no positive number of seconds up to {MOST_SEARCH_BUDGET_S:g}"
         )
     strategy = document.get("strategy", "auto")
-    if not isinstance(strategy, str) or not strategy:
-        raise UsageError("options: strategy must be a name")
     dtype = document.get("transfer_dtype", DeployOptions().transfer_dtype)
     if not isinstance(dtype, str):
         raise UsageError("options: transfer_dtype must be a name")
     return DeployOptions(
         shapes=_shapes(document.get("shapes", {})),
-        objective=objective,
-        strategy=strategy,
-        axis=axis,
+        objective=_word(objective, OBJECTIVES, "objective"),
+        strategy=_word(strategy, STRATEGIES, "strategy"),
+        axis=None if axis is None else _word(axis, AXES, "axis"),
         devices=_texts(document.get("devices", [])),
         memory_limit_bytes=limit,
         bindings=bindings,
@@ -112,6 +112,12 @@ def read_options(text: str) -> DeployOptions:
 def options_document(options: DeployOptions) -> dict[str, Any]:
     """The JSON that `read_options` reads."""
     return {name: getattr(options, name) for name in DeployOptions.__dataclass_fields__}
+
+
+def _word(value: Any, allowed: Sequence[str], field: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"options: {field} must be one of {', '.join(allowed)}")
+    return one_of(value, allowed, f"options: {field}")
 
 
 def _shapes(value: Any) -> dict[str, tuple[int, ...]]:
