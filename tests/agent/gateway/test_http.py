@@ -481,5 +481,5 @@ def test_an_address_in_use_is_said_so(served: Served, tmp_path: Path) -> None:
     async def second() -> None:
         await HttpServer(FakeNode(), CREDENTIAL, *served.address, limits=Limits(), spool=tmp_path).start()
 
-    with pytest.raises(UsageError, match="cannot listen"):
+    with pytest.raises(Unavailable, match="cannot listen"):
         asyncio.run(second())
