@@ -98,11 +98,16 @@ def _work(orders: Connection[Any, Any]) -> None:
         return
 
 
-def examine(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> tuple[tuple[str, ...], tuple[Path, ...]]:
-    """Notes about a model, and its files. ModelError, UsageError."""
-    from edgepart.planner.model import load_graph, model_files
+def examine(
+    path: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[tuple[str, ...], tuple[Path, ...], dict[str, tuple[int, ...]]]:
+    """Notes about a model, its files, and the shapes that are assumed of inputs that `shapes` does not have. ModelError,
+    UsageError."""
+    from edgepart.planner.assumed import load_assuming
+    from edgepart.planner.model import model_files
 
-    return load_graph(path, shapes=shapes).notes, model_files(path)
+    graph, assumed = load_assuming(path, shapes)
+    return graph.notes, model_files(path), assumed
 
 
 def cut(store: Path, digest: str, source: Source) -> None:

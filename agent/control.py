@@ -407,6 +407,8 @@ class Latency:
 
 
 REFUSED = "refused"
+UNLOADABLE = "ClusterError"
+"""Kind of a standing's error where no device that a deployment may use can load its part of it."""
 
 
 @dataclass(frozen=True, slots=True)

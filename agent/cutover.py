@@ -17,6 +17,7 @@ from edgepart.agent.cards import read
 from edgepart.agent.control import (
     FAILED,
     READY,
+    UNLOADABLE,
     Activate,
     Deployment,
     FetchModel,
@@ -38,7 +39,7 @@ from edgepart.agent.events import (
 from edgepart.agent.judging import Judge, busiest_s, measured_over_predicted, seconds_as_measured
 from edgepart.agent.messages import NO_EPOCH, Epoch
 from edgepart.agent.placement import RESEND_S, Placement, World
-from edgepart.agent.planning import Planning, PlanningTiming, compute, nothing_new
+from edgepart.agent.planning import Planning, PlanningTiming, compute, nothing_new, usable
 from edgepart.agent.refining import Refining
 from edgepart.agent.spares import Spares
 from edgepart.planner.plan import from_bytes
@@ -135,12 +136,12 @@ class Cutover:
     # What can no longer run
 
     def _abandon(self, world: World, now: float) -> Iterator[Effect]:
-        for placement in (self.active, self.next):
-            for node in placement.nodes if placement is not None else ():
-                holding = world.holding(node, self.deployment.name, placement.epoch) if placement else None
+        for placement in filter(None, (self.active, self.next)):
+            for node in placement.nodes:
+                holding = world.holding(node, self.deployment.name, placement.epoch)
                 if holding is not None and holding.state == FAILED:
                     self.planning.avoid(node, now)
-                    self._trouble = f"{node} could not load its part: {holding.error}"
+                    self._trouble = f"{placement.name_of(node)} could not load its part: {holding.error}"
         self.spares.give_up(world)
         if self.active is not None and not self.active.can_run(world):
             self.active, self._lost = None, True
@@ -480,7 +481,7 @@ class Cutover:
             epoch=self.active.epoch if self.active else NO_EPOCH,
             devices=tuple(name for name, _ in self.active.order.names) if self.active else (),
             error=failed.error if failed else self._trouble,
-            error_kind=failed.kind if failed else "",
+            error_kind=failed.kind if failed else UNLOADABLE if state == "failed" else "",
             note=self.note,
             rounding=self._rounding(),
         )
@@ -502,5 +503,7 @@ class Cutover:
         if self.planning.error is not None:
             return "failed", self.planning.error.error
         if not self.planning.key_devices():
-            return "waiting", self._trouble or standing.why_no_devices(self.deployment, world)
+            if self._trouble and usable(world.cluster, self.deployment, ()):
+                return "failed", self._trouble  # those that it may use are here, and none of them can load it
+            return "waiting", standing.why_no_devices(self.deployment, world)
         return "planning", "computing a plan"

@@ -14,7 +14,8 @@ from typing import Any
 from edgepart import __version__
 from edgepart.agent import cards, events, judging
 from edgepart.agent.bindings import Shapes, is_variant, shapes_of
-from edgepart.agent.control import Deployment, Standing
+from edgepart.agent.choice import check_devices
+from edgepart.agent.control import UNLOADABLE, Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.diagnosis import clashes
 from edgepart.agent.doctor import Doctor, own_names
@@ -29,11 +30,19 @@ from edgepart.agent.store import Store
 from edgepart.agent.tracing import Tracing
 from edgepart.planner import errors
 from edgepart.planner.cluster import to_json
-from edgepart.planner.errors import EdgepartError, ModelError, Unavailable, UnknownDeployment
+from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable, UnknownDeployment
 from edgepart.planner.plan import Plan, from_bytes
 from edgepart.planner.rounding import EXACT
 
-FINAL = ("Infeasible", "ModelError", "UsageError", "RequestError", "InternalError")
+FINAL = (
+    "Infeasible",
+    "ModelError",
+    "UsageError",
+    "NotInstalled",
+    "RequestError",
+    "InternalError",
+    UNLOADABLE,
+)
 """Kinds of errors that trying again does not mend: the deployment is taken back."""
 
 COMPARING_S = 60.0
@@ -54,7 +63,7 @@ class Face:
         post: Callable[[events.Event], None],
         http: Callable[[], str],
         latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]],
-        examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path]]],
+        examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path], Shapes]],
         computed: Callable[[], int],
         tracing: Tracing,
         doctor: Doctor,
@@ -65,9 +74,10 @@ class Face:
         workers_ended: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
-        notes about a model, and its files. `computed`: requests that this device has done its part of. `security`: what
-        agent/warden.py tells people. `sealed` signs what users want of drains. `disk`: how the state's disk is; `written`
-        waits until all is on it. `workers_ended`: by deployment, processes that computed it here and ended unasked."""
+        notes about a model, its files, and the shapes to assume where none are given. `computed`: requests that this
+        device has done its part of. `security`: what agent/warden.py tells people. `sealed` signs what users want of
+        drains. `disk`: how the state's disk is; `written` waits until all is on it. `workers_ended`: by deployment,
+        processes that computed it here and ended unasked."""
         self._name = name
         self._fingerprint = fingerprint
         self._core = core
@@ -108,12 +118,31 @@ class Face:
 
     def ready(self, model: str | None) -> tuple[bool, str]:
         if model is not None:
-            entry = self._entry(model)
-            return (True, "") if self._plans.active(model) else (False, self._text(entry))
+            why = self._trouble(self._entry(model))
+            return not why, why
         if not self._core.leader:
             return False, "no leader is elected yet"
-        waiting = [e.name for e in self._core.deployments.living() if not self._plans.active(e.name)]
-        return (False, f"no plan is active for {', '.join(waiting)}") if waiting else (True, "")
+        # One that is set aside is its own fault: others are served here as well as ever.
+        told = ((entry.name, self._trouble(entry)) for entry in self._core.deployments.in_use())
+        why = "; ".join(f"{name}: {why}" for name, why in told if why)
+        return not why, why
+
+    def _trouble(self, entry: Deployment) -> str:
+        """Why requests cannot be answered now; "" where they can, or wait for a plan that is on its way."""
+        active = self._plans.active(entry.name)
+        if active is None:
+            return self._text(entry)
+        standing = self._standing(entry)
+        if standing is None or standing.state not in ("waiting", "failed"):
+            return ""
+        held, here = active[1], {member.node for member in self._core.membership.members()}
+        lacking = [
+            [name for name in part.devices if held.nodes[name] not in here] for part in held.plan.parts
+        ]
+        if not all(lacking):
+            return ""
+        gone = ", ".join(dict.fromkeys(name for part in lacking for name in part))
+        return f"its plan needs {gone}, lost or gone, and there is no other plan: {standing.text}"
 
     # Models
 
@@ -127,8 +156,8 @@ class Face:
     def _card(self, entry: Deployment) -> ModelCard:
         active = self._plans.active(entry.name)
         if active is None:
-            aside = bool(entry.fault)
-            return ModelCard(entry.name, self._text(entry), model_digest=entry.model, set_aside=aside)
+            text, aside = self._text(entry), bool(entry.fault)
+            return ModelCard(entry.name, text, trouble=text, model_digest=entry.model, set_aside=aside)
         epoch, held = active
         plan = held.plan
         return ModelCard(
@@ -141,6 +170,7 @@ class Face:
             devices=tuple(plan.programs),
             why=plan.why,
             predicted_latency_s=plan.predicted_latency_s,
+            trouble=self._trouble(entry),
             note=self._note(entry),
             transfer_dtype=plan.rounded_to or EXACT,
             rounding=self._rounding(entry),
@@ -205,9 +235,14 @@ class Face:
         entry = self._entry(model)
         if entry.fault:
             raise errors.CrashError(self._text(entry))
-        if self._plans.active(model) is None:
-            raise Unavailable(f"{model!r} is not served now: {self._text(entry)}")
-        values, info = await self._router.infer(model, inputs, deadline_s, outputs or ())
+        if why := self._trouble(entry):
+            raise Unavailable(f"{model!r} is not served now: {why}")
+        try:
+            values, info = await self._router.infer(model, inputs, deadline_s, outputs or ())
+        except (ClusterError, TimeoutError) as error:
+            if why := self._trouble(entry):
+                raise Unavailable(f"{model!r} is not served now: {why}") from error
+            raise
         took_s = time.perf_counter() - began
         return InferResult(values, readable(info.epoch), took_s, info.replays, info.request)
 
@@ -220,6 +255,10 @@ class Face:
             return
         self._news.set()
         self._news = asyncio.Event()
+
+    def admit(self, options: DeployOptions) -> None:
+        here = {member.name for member in self._core.membership.members()}
+        check_devices(options.devices, here, {lost["name"] for lost in self._residents.lost()})
 
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
@@ -234,7 +273,8 @@ class Face:
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
         progress("checking the model", 0, 0)
-        notes, files = await asyncio.to_thread(self._examine, _graph_file(folder), options.shapes)
+        notes, files, assumed = await asyncio.to_thread(self._examine, _graph_file(folder), options.shapes)
+        options = replace(options, shapes={**options.shapes, **assumed})
         progress("storing", 0, 0)
         nbytes = sum(file.stat().st_size for file in files)
         model = await asyncio.to_thread(self._store.put_model, files)
@@ -264,12 +304,13 @@ class Face:
                 raise errors.ClusterError(f"{entry.name!r} was deployed again or undeployed meanwhile")
             standing = self._standing(entry)
             if standing is not None:
-                if standing.text != told:
-                    progress(told := standing.text, 0, 0)
                 active = self._plans.active(entry.name)
                 if standing.acknowledged and active is not None and active[0] >= standing.epoch:
                     return standing
-                if standing.error_kind in FINAL:
+                if standing.error_kind not in FINAL:
+                    if standing.text != told:
+                        progress(told := standing.text, 0, 0)
+                else:
                     if before is None:
                         self._post(events.UndeployRequested(entry.name, entry.version))
                     else:
@@ -358,6 +399,7 @@ class Face:
                 for member in members
             ],
             "notes": clashes(own_names(self._core.membership)),
+            "lost": self._residents.lost(),
             "drains": self._residents.drains(),
             "refused": self._residents.refused(),
             "disk": dict(self._disk()),
@@ -368,7 +410,7 @@ class Face:
         members = self._core.membership.members()
         names = {member.node: member.name for member in members}
         known = [self._core.cards[node] for node in names if node in self._core.cards]
-        return to_json(cards.cluster_of(known, names))
+        return to_json(cards.cluster_of(known, names)) | {"gateway": names.get(self._core.leader)}
 
     def plan(self, name: str) -> dict[str, Any]:
         from edgepart.planner.shares import report  # with the simulator and the operators

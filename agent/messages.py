@@ -23,6 +23,7 @@ from edgepart.agent.bounds import (
     Word,
 )
 from edgepart.planner.rounding import EXACT, KINDS
+from edgepart.planner.vocabulary import AXES, OBJECTIVES
 
 MOST_BINDINGS = 64
 """That a user can ask for."""
@@ -88,9 +89,9 @@ class DeployOptions:
     """What the user asked for."""
 
     shapes: Shapes = field(default_factory=dict)
-    objective: Annotated[str, OneOf(("latency", "throughput"))] = "latency"
+    objective: Annotated[str, OneOf(OBJECTIVES)] = "latency"
     strategy: Annotated[str, Text(128, 1)] = "auto"
-    axis: Annotated[str, OneOf(("height", "width", "channel", "batch"))] | None = None
+    axis: Annotated[str, OneOf(AXES)] | None = None
     devices: Annotated[tuple[Annotated[str, Text(128, 1)], ...], Many(MOST_NAMES)] = ()
     """Names; empty means all."""
     memory_limit_bytes: Annotated[int, Whole(1, LARGEST)] | None = None

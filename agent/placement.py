@@ -115,6 +115,10 @@ class Placement:
         """Those with a program."""
         return [node for _, node in self.order.names]
 
+    def name_of(self, node: str) -> str:
+        """What people call a device of it."""
+        return next((name for name, known in self.order.names if known == node), node)
+
     def ready(self, world: World) -> int:
         """How many of its devices are."""
         holdings = [world.holding(node, self.order.deployment, self.epoch) for node in self.nodes]

@@ -7,18 +7,20 @@ from collections.abc import Iterable
 
 from edgepart.agent.interfaces import local_addresses
 from edgepart.agent.options import Address, format_address, mqtt_node, parse_address
-from edgepart.planner.errors import UsageError
+from edgepart.planner.errors import Unavailable
 
 
 def bind(address: Address) -> socket.socket:
-    """A listening socket. UsageError where the address cannot be had."""
+    """A listening socket. Unavailable where the address cannot be had."""
     both = address[0] in ("", "::") and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in address[0] else socket.AF_INET
     try:
         return socket.create_server(address, family=family, dualstack_ipv6=both)
     except OSError as error:
         where = format_address(address)
-        raise UsageError(f"--http {where}: cannot listen there ({error.strerror}); give another") from error
+        raise Unavailable(
+            f"--http {where}: cannot listen there ({error.strerror}); give another address or port"
+        ) from error
 
 
 def own_addresses(bound: Address) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from edgepart.agent import events
-from edgepart.agent.control import ALIVE, DRAINED, DRAINS, FLAPPING, IN, REMOVED, REMOVING, Drain
+from edgepart.agent.control import ALIVE, DEAD, DRAINED, DRAINS, FLAPPING, IN, LEFT, REMOVED, REMOVING, Drain
 from edgepart.agent.core import Core
 from edgepart.agent.gateway.node import Progress
 from edgepart.agent.versions import bare, understands
@@ -73,6 +73,29 @@ class Residents:
         return [
             {"name": e.name, "node": e.node, "state": e.state, "done": self._is_out(e), "text": self._text(e)}
             for e in entries
+        ]
+
+    def lost(self) -> list[dict[str, Any]]:
+        """Devices that were members lately and are not any more, those lost last first: until they are back, or
+        forgotten (agent/detection.py's forget_s)."""
+        now = asyncio.get_running_loop().time()
+        here = {member.name for member in self._core.membership.members()}
+        gone = [
+            peer
+            for peer in self._core.membership.peers.values()
+            if peer.status in (DEAD, LEFT)
+            and peer.hello.name
+            and peer.hello.name not in here
+            and not self._core.draining.is_removed(peer.node)
+        ]
+        return [
+            {
+                "name": peer.hello.name,
+                "node": peer.node,
+                "state": "lost" if peer.status == DEAD else "left",
+                "seconds_ago": now - peer.since,
+            }
+            for peer in sorted(gone, key=lambda peer: (-peer.since, peer.node))
         ]
 
     def refused(self) -> list[dict[str, str]]:

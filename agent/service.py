@@ -69,7 +69,7 @@ from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Transport
 from edgepart.agent.upkeep import Kept, Upkeep, disk_document
-from edgepart.agent.warden import Warden
+from edgepart.agent.warden import REVOKED, Warden
 from edgepart.agent.withdrawal import Withdrawal
 from edgepart.agent.worker_orders import WorkerSettings
 from edgepart.planner.cluster import Device
@@ -103,6 +103,11 @@ class Agent:
             raise Removed(
                 f"this device was removed from its cluster. To have it in again, delete {self.identity.directory} and "
                 "join with a new token"
+            )
+        if self.identity.node_id in self.identity.revoked():
+            os.close(lock)
+            raise Removed(
+                f"{REVOKED}. To have it in again, delete {self.identity.directory} and join with a new token"
             )
         self._files.take_ballast()
         self._store = Store(options.state / "store")
@@ -203,6 +208,7 @@ class Agent:
         self._clocks = Clocks(self._post.control)
         self._warden = Warden(self.identity, self._transport, self._post.control, self._asks.ask)
         self._seals = Seals(self.identity, self._asks.ask, lambda: self._shell.core)
+        self._warden.put_out = self._discharge
         self._lookout.revoked = lambda: self._warden.revoked
         self._echoes = Echoes(self._post.arrays)
         self._ending.push_async_callback(asyncio.to_thread, self._echoes.stop)

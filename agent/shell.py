@@ -196,6 +196,7 @@ class Shell:
         self._named[node] = since, lines + 1
         if lines < NAMED_LINES:
             log.warning("%s is not believed: %s", node, why[:NAMED_LETTERS])
+
     # The disk
 
     def _persist_term(self, term: int) -> None:

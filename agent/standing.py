@@ -50,8 +50,15 @@ def storing(deployment: Deployment) -> str:
 
 
 def why_no_devices(deployment: Deployment, world: World) -> str:
-    wanted = ", ".join(deployment.options.devices)
     here = ", ".join(member.name for member in world.cluster.members)
-    if wanted:
-        return f"none of the devices it may use ({wanted}) is ready; here are {here}"
-    return f"no device was measured yet; here are {here}"
+    wanted = deployment.options.devices
+    if not wanted:
+        return f"no device was measured yet; here are {here}"
+    if {member.name for member in world.cluster.members}.isdisjoint(wanted):
+        which = (
+            f"{wanted[0]}, the only device"
+            if len(wanted) == 1
+            else f"each of {', '.join(wanted)}, the devices"
+        )
+        return f"{which} that it may use, is gone; here are {here}"
+    return f"none of the devices that it may use ({', '.join(wanted)}) is ready; here are {here}"

@@ -41,6 +41,9 @@ Ask = Callable[[str, WantCertificate], Awaitable[tuple[Any, memoryview]]]
 """(node, question): the answer. Raises Unavailable."""
 
 
+REVOKED = "this device was revoked: it is put out of its cluster"
+
+
 class Links(Protocol):
     """What it needs of agent/transport.py."""
 
@@ -66,6 +69,8 @@ class Warden:
         self._tell = tell
         self._ask = ask
         self._clock = clock
+        self.put_out: Callable[[str], None] = lambda why: None
+        """Told why, when this device itself is revoked."""
         self._members: dict[str, Member] = {}
         self._stamp = self._stamped()
         self.charter = read_charter(identity.directory)
@@ -131,7 +136,21 @@ class Warden:
     def _put_out(self) -> None:
         """Whoever is revoked has no link any more; new ones are refused at the handshake."""
         for node in self._links.linked() & self.revoked:
+            self._tell_last(node)
             self._links.close(node, "revoked")
+        if self._identity.node_id in self.revoked:
+            self.put_out(REVOKED)
+
+    def _tell_last(self, node: str) -> None:
+        """That the CA has revoked it, so that it does not serve on; nothing else of the charter, and no credential."""
+        member = self._members.get(node)
+        mine = tuple(entry for entry in self.charter.revocations if entry.node == node)
+        if not mine or member is None or not charter.understands(member.version):
+            return
+        try:
+            self._tell(node, Charter(mine))
+        except Unavailable as error:
+            log.info("%s is not told that it is revoked: %s", member.name, error)
 
     def _send(self, node: str) -> None:
         member = self._members.get(node)

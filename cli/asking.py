@@ -87,6 +87,8 @@ def models(state: State = None, agent: Agent = None, as_json: Json = False) -> N
         return
     for card in document["models"]:
         say(f"{card['name']}: {card['state']}")
+        if card.get("trouble") and card.get("strategy"):
+            say(f"  does not answer: {card['trouble']}", prose=True)
         if card.get("strategy"):
             predicted = seconds(card["predicted_latency_s"])
             say(
@@ -155,6 +157,10 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
         )
         for member in document.get("members", ())
     ]
+    members += [
+        (str(gone["name"]), f"{gone['state']} {seconds(gone['seconds_ago'])} ago", "-", "-")
+        for gone in document.get("lost", ())
+    ]
     parts: list[RenderableType] = [head, table(("member", "state", "address", "http"), members)]
     deployments = [_deployment(card) for card in document.get("deployments", ())]
     if deployments:
@@ -176,6 +182,8 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
         if member.get("note"):
             parts.append(Text(f"\n{member['name']}: {member['note']}", style="yellow"))
     for card in document.get("deployments", ()):
+        if card.get("trouble"):
+            parts.append(Text(f"\n{card['name']} does not answer: {card['trouble']}", style="red"))
         if card.get("note"):
             parts.append(Text(f"\n{card['name']}: {card['note']}", style="yellow"))
         if card.get("transfer_dtype", "float32") != "float32":

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Json, TransferDtype
+from edgepart.cli.options import Json, TransferDtype, check_there
 from edgepart.cli.output import note, print_json, progress, say, shape, table
-from edgepart.planner.errors import EdgepartError, UsageError
+from edgepart.planner.errors import EdgepartError
 from edgepart.planner.rounding import EXACT, checked
 
 if TYPE_CHECKING:
@@ -72,11 +72,10 @@ def check(
     from edgepart.agent.reference import reference_of
     from edgepart.agent.rehearsal import Rehearsal
     from edgepart.agent.samples import random_inputs
-    from edgepart.planner.model import load_graph
+    from edgepart.planner.assumed import load_assuming
 
-    if not model.is_file():
-        raise UsageError(f"there is no model {str(model)!r}; give the path of an .onnx file")
-    graph = load_graph(model, shapes=parse_shapes(given or []))
+    check_there(model)
+    graph, _ = load_assuming(model, parse_shapes(given or []))
     rounding = checked(transfer_dtype, "--transfer-dtype")
     rehearsal = Rehearsal(graph, shares(devices), transfer_dtype=rounding)
     for text in graph.notes:
@@ -171,7 +170,10 @@ def document_of(model: Path, rehearsal: Rehearsal, reference: Reference, ways: l
         "model": model.name,
         "equal": not any(way.faults for way in ways),
         "devices": len(rehearsal.shares),
-        "inputs": {name: {"dtype": one.dtype, "shape": one.shape} for name, one in infos},
+        "inputs": {
+            name: {"dtype": one.dtype, "shape": one.shape, "free": name in rehearsal.graph.free}
+            for name, one in infos
+        },
         "axes": list(rehearsal.axes),
         "tolerance": reference.tolerance,
         "transfer_dtype": rehearsal.study.problem.transfer_dtype,
@@ -310,12 +312,18 @@ def _conclude(document: Mapping[str, Any]) -> None:
     if wrong:
         say(f"{wrong} of {len(document['ways'])} ways do not give one session's answer; {whole}", prose=True)
     else:
-        say(f"every way gives one session's answer; {whole}", prose=True)
+        say(f"every way gives one session's answer{_tried(document)}; {whole}", prose=True)
     rounds, off = document["transfer_dtype"], _worst(way["rounded_difference"] for way in document["ways"])
     if rounds != EXACT and off is None:
         say("nothing that travels is large enough to be rounded", prose=True)
     elif rounds != EXACT:
         say(f"rounded to {rounds} between devices, answers are off by {_difference(off)} at most", prose=True)
+
+
+def _tried(document: Mapping[str, Any]) -> str:
+    """With which shapes, where the model takes others too: nothing is known of those."""
+    free = [f"{name}={shape(one['shape'])}" for name, one in document["inputs"].items() if one["free"]]
+    return f" for {', '.join(free)}" if free else ""
 
 
 def _difference(value: float | None) -> str:

@@ -151,12 +151,15 @@ class Client:
             text = _gone(self._urls[0], error) + "; `edgepart models` tells whether the deployment goes on"
             raise Unavailable(text) from error
 
-    async def undeploy(self, name: str) -> None:
+    async def undeploy(self, name: str) -> Mapping[str, Any]:
+        """{"undeployed": name}; {"dismissed": name} where there was but the notice of a try that failed."""
         try:
             async with self._open().delete(
                 f"{self._urls[0]}/api/deployments/{name}", headers=self._admin()
             ) as response:
                 await _raise_for(response)
+                document: Mapping[str, Any] = await response.json()
+                return document
         except LOST as error:
             raise Unavailable(_gone(self._urls[0], error)) from error
 

@@ -6,22 +6,28 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edgepart.agent.choice import check_devices
 from edgepart.agent.messages import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
 from edgepart.agent.options import parse_bytes, parse_shapes
-from edgepart.cli.options import Agent, Json, State, Target, TransferDtype, target_of
+from edgepart.cli.clustering import parse_duration
+from edgepart.cli.options import Agent, Json, State, Target, TransferDtype, check_there, target_of
 from edgepart.cli.output import note, print_json, progress, say, seconds
-from edgepart.planner.errors import ModelError, UsageError
+from edgepart.planner.errors import ClusterError, StillGoing, UsageError
 from edgepart.planner.rounding import EXACT, checked
+from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, one_of
 
-OBJECTIVES = ("latency", "throughput")
-AXES = ("height", "width", "channel", "batch")
-UNITS = {"sending the model": "bytes", "sending weights": "bytes", "storing": "bytes"}
+if TYPE_CHECKING:
+    from edgepart.cli.client import Client
+
+SENDING = "sending the model"
+UNITS = {SENDING: "bytes", "sending weights": "bytes", "storing": "bytes"}
 
 
 def deploy(
@@ -67,28 +73,39 @@ def deploy(
     ] = None,
     transfer_dtype: TransferDtype = EXACT,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it serves.")] = True,
+    timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="How long to wait, from when the agent has the model: 90s, 10m. The deployment goes on after that.",
+        ),
+    ] = "10m",
     state: State = None,
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Run MODEL on the cluster: the leader splits it, the devices get their parts, every agent serves it."""
+    """Run MODEL on the cluster: the leader splits it, the devices get their parts, every agent serves it. Exits 3 when
+    time is up."""
     target = target_of(agent, state)
     called = name or default_name(model)
-    options = {
-        "shapes": parse_shapes(shape or []),
-        "objective": _one_of(objective, OBJECTIVES, "--objective"),
-        "strategy": strategy,
-        "axis": None if axis is None else _one_of(axis, AXES, "--axis"),
-        "devices": tuple(part.strip() for part in (devices or "").split(",") if part.strip()),
-        "memory_limit_bytes": None
+    options = DeployOptions(
+        shapes=parse_shapes(shape or []),
+        objective=one_of(objective, OBJECTIVES, "--objective"),
+        strategy=one_of(strategy, STRATEGIES, "--strategy"),
+        axis=None if axis is None else one_of(axis, AXES, "--axis"),
+        devices=tuple(part.strip() for part in (devices or "").split(",") if part.strip()),
+        memory_limit_bytes=None
         if memory_limit is None
         else parse_bytes(memory_limit, option="--memory-limit"),
-        "bindings": bindings,
-        "search_budget_s": None if search_budget is None else _search_budget_s(search_budget),
-        "transfer_dtype": checked(transfer_dtype, "--transfer-dtype"),
-    }
+        bindings=bindings,
+        search_budget_s=None if search_budget is None else _search_budget_s(search_budget),
+        transfer_dtype=checked(transfer_dtype, "--transfer-dtype"),
+    )
+    patience = Patience(parse_duration(timeout, "--timeout"), timeout) if wait else None
     note(f"reading {model}")
-    result = asyncio.run(_deploy(target, called, files_of(model), options, wait))
+    files = files_of(model)
+    check_shapes(model, options.shapes)
+    result = asyncio.run(_deploy(target, called, files, options, patience))
     endpoint = f"{target.url}/v2/models/{called}"
     result |= {"name": called, "endpoint": endpoint, "curl": f"curl -s {endpoint}"}
     if as_json:
@@ -111,17 +128,27 @@ def undeploy(
     target = target_of(agent, state)
     check_name(name)
 
-    async def undeploying() -> None:
+    async def undeploying() -> Mapping[str, Any]:
         from edgepart.cli.client import Client
 
         async with Client(target) as client:
-            await client.undeploy(name)
+            return await client.undeploy(name)
 
-    asyncio.run(undeploying())
+    document = asyncio.run(undeploying())
     if as_json:
-        print_json({"undeployed": name})
+        print_json(document)
+    elif "dismissed" in document:
+        say(f"{name}: it is not deployed; what `edgepart status` said of the try that failed is dismissed.")
     else:
         say(f"{name}: undeployed.")
+
+
+def check_shapes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """UsageError where they do not fit the model's inputs. Before a byte of it travels."""
+    if shapes:
+        from edgepart.planner.model import check_shapes as fit
+
+        fit(model, shapes)
 
 
 def default_name(model: Path) -> str:
@@ -134,9 +161,8 @@ def default_name(model: Path) -> str:
 
 
 def files_of(model: Path) -> dict[str, Path]:
-    """By the path relative to the model's folder, the model and its external data. ModelError."""
-    if not model.is_file():
-        raise ModelError(f"{model}: there is no such file; give the path of an .onnx file")
+    """By the path relative to the model's folder, the model and its external data. UsageError, ModelError."""
+    check_there(model)
     from edgepart.planner.model import model_files
 
     # The receiver knows the graph file by its ending.
@@ -147,26 +173,62 @@ def files_of(model: Path) -> dict[str, Path]:
     return found
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait until a deployment serves."""
+
+    seconds: float
+    text: str
+    """As the user said it."""
+
+
 async def _deploy(
-    target: Target, name: str, files: Mapping[str, Path], options: Mapping[str, Any], wait: bool
+    target: Target, name: str, files: Mapping[str, Path], options: DeployOptions, patience: Patience | None
 ) -> dict[str, Any]:
+    """What the agent says in the end. StillGoing when the time to wait is up."""
     from edgepart.agent.gateway.names import check_name
     from edgepart.cli.client import Client
 
     check_name(name)
     result: dict[str, Any] = {}
+    stage = ""
     async with Client(target) as client:
-        with progress(UNITS) as bar:
-            async for document in client.deploy(name, files, DeployOptions(**options), wait):
-                if "stage" in document:
-                    bar(document["stage"], document["done"], document["total"])
-                elif "result" in document:
-                    result = document["result"]
+        await _check_devices(client, options.devices)
+        try:
+            async with asyncio.timeout(None) as timer:
+                with progress(UNITS) as bar:
+                    async for document in client.deploy(name, files, options, patience is not None):
+                        result = document.get("result", result)
+                        if "stage" not in document:
+                            continue
+                        stage = document["stage"]
+                        bar(stage, document["done"], document["total"])
+                        if patience is not None and timer.when() is None and stage != SENDING:
+                            timer.reschedule(asyncio.get_running_loop().time() + patience.seconds)
+                            note(f"waiting until it serves, {patience.text} at most (--timeout)")
+        except TimeoutError as error:
+            raise _still_going(name, patience, stage) from error
     if not result:
-        raise ModelError(
+        raise ClusterError(
             f"the agent at {target.url} ended its answer early; `edgepart models` shows how far it is"
         )
     return result
+
+
+async def _check_devices(client: Client, chosen: Sequence[str]) -> None:
+    """Before a byte of the model travels."""
+    if chosen:
+        status = await client.get("/api/status")
+        here, away = ([str(row["name"]) for row in status.get(key, ())] for key in ("members", "lost"))
+        check_devices(chosen, here, away)
+
+
+def _still_going(name: str, patience: Patience | None, stage: str) -> StillGoing:
+    waited = patience.text if patience else "a while"
+    return StillGoing(
+        f"{name} does not serve after {waited} ({stage}); it goes on. `edgepart models` shows how far it is, "
+        f"`edgepart undeploy {name}` takes it back, and deploying again replaces it"
+    )
 
 
 def _explain(result: Mapping[str, Any]) -> None:
@@ -189,9 +251,3 @@ def _search_budget_s(seconds: float) -> float:
             f"--search-budget {seconds:g}: give a positive number of seconds, {MOST_SEARCH_BUDGET_S:g} at most"
         )
     return seconds
-
-
-def _one_of(text: str, allowed: tuple[str, ...], option: str) -> str:
-    if text not in allowed:
-        raise UsageError(f"{option} {text!r}: give one of {', '.join(allowed)}")
-    return text

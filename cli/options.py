@@ -78,6 +78,12 @@ MqttCa = Annotated[
 ]
 
 
+def check_there(model: Path) -> None:
+    """UsageError where there is no model of that path."""
+    if not model.is_file():
+        raise UsageError(f"there is no model {str(model)!r}; give the path of an .onnx file")
+
+
 def state_of(given: Path | None) -> Path:
     return state_folder(os.environ, given)
 

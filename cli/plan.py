@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.agent.garbage import collect_seldom
-from edgepart.cli.options import Agent, State, TransferDtype, target_of
+from edgepart.cli.options import Agent, State, TransferDtype, check_there, target_of
 from edgepart.cli.placing import is_workload, place
 from edgepart.cli.placing import read as read_workload
 from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
 from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import NotInstalled, UsageError
 from edgepart.planner.rounding import EXACT, checked
+from edgepart.planner.vocabulary import OBJECTIVES, STRATEGIES, one_of
 
 if TYPE_CHECKING:
     from edgepart.planner.cluster import Cluster
@@ -59,7 +60,8 @@ def plan(
     objective: Annotated[str, typer.Option(help="latency or throughput.")] = "latency",
     devices: Annotated[str | None, typer.Option(help="Only these devices: a,b.")] = None,
     gateway: Annotated[
-        str | None, typer.Option(help="Where requests come in; default: the first device.")
+        str | None,
+        typer.Option(help="Where requests come in; default: cluster.json's gateway, else its first device."),
     ] = None,
     memory_limit: Annotated[
         list[str] | None, typer.Option(help="Per device: 2G, or pi-a=2G for one of them. Repeatable.")
@@ -134,6 +136,8 @@ def plan(
     if verify and is_deployment(model):
         _print_verified(verify_live(target_of(agent, state), str(model)), as_json)
         return
+    one_of(strategy, STRATEGIES, "--strategy")
+    one_of(objective, OBJECTIVES, "--objective")
     collect_seldom()
     problem = _problem(
         model, cluster, shape or [], devices, gateway, memory_limit or [], objective, axis, budget
@@ -222,22 +226,23 @@ def _problem(
     axis: str | None,
     budget: float,
 ) -> Problem:
+    from edgepart.planner.assumed import load_assuming
     from edgepart.planner.layout import Problem
-    from edgepart.planner.model import load_graph
 
-    if not model.is_file():
-        raise UsageError(f"there is no model {str(model)!r}; give the path of an .onnx file")
+    check_there(model)
     bound = dict(shape_option(text) for text in shapes)
-    found = read_cluster(cluster)
+    found, entry = read_cluster(cluster)
     if devices:
         found = found.only(tuple(name.strip() for name in devices.split(",") if name.strip()))
     names = [device.name for device in found.devices]
-    graph = load_graph(model, shapes=bound)
-    return Problem(graph, found, gateway or names[0], objective, axis, limits_option(limits, names), budget)
+    graph, _ = load_assuming(model, bound)
+    entry = gateway or (entry if entry in names else names[0])
+    return Problem(graph, found, entry, objective, axis, limits_option(limits, names), budget)
 
 
-def read_cluster(path: Path | None) -> Cluster:
-    """A cluster.json; without one, this machine, measured. UsageError says what is wrong with the file."""
+def read_cluster(path: Path | None) -> tuple[Cluster, str]:
+    """A cluster.json, and the device that it says requests come in at ("" where it says none); without one, this machine,
+    measured. UsageError says what is wrong with the file."""
     from edgepart.planner.cluster import Cluster, from_json
 
     if path is None:
@@ -247,9 +252,10 @@ def read_cluster(path: Path | None) -> Cluster:
         from edgepart.agent.probe import probe_device
 
         print("no --cluster: measuring this machine, the only device of this plan", file=sys.stderr)
-        return Cluster((probe_device(platform.node() or "here", os.cpu_count() or 1),))
+        return Cluster((probe_device(platform.node() or "here", os.cpu_count() or 1),)), ""
     try:
-        return from_json(parse_json(path.read_text()))
+        document = parse_json(path.read_text())
+        return from_json(document), str(document.get("gateway") or "")
     except OSError as error:
         raise UsageError(f"--cluster {path}: {error.strerror}; give the path of a cluster.json") from error
     except ValueError as error:

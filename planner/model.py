@@ -111,6 +111,24 @@ def _check_names(nodes: Iterable[NodeProto], model: str) -> None:
             )
 
 
+def check_shapes(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """UsageError where the model's inputs do not take these shapes; a quick look, at the inputs alone. ModelError."""
+    model, origin = _parse(path)
+    _Loader(model, origin, shapes).bind(inputs_of(model))
+
+
+def read_model(path: Path | bytes) -> ModelProto:
+    """As it stands in the file, but for its weights. ModelError."""
+    return _parse(path)[0]
+
+
+def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
+    """Those that requests bring."""
+    constants = {proto.name for proto in model.graph.initializer}
+    constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
+    return [value for value in model.graph.input if value.name not in constants]
+
+
 def model_files(path: Path) -> tuple[Path, ...]:
     """The model file, then the files with its external data, each once, in the order of first mention.
 
@@ -193,11 +211,11 @@ class _Loader:
             self._add_constant(sparse_constant_of(sparse, self.origin))
         for proto in source.initializer:
             self._add_constant(constant_of(proto, self.origin))
-        inputs = [value for value in source.input if value.name not in self.constants]
-        self.free = {value.name: _free(value.type) for value in (*source.output, *inputs)}
+        inputs = inputs_of(self.model)
+        self.free = {value.name: free_of(value.type) for value in (*source.output, *inputs)}
         for value in inputs:
             _check_input(value, self.origin.name)
-        self._bind(inputs)
+        self.bind(inputs)
         self.declared = {
             value.name: self._with_symbols(value.type) for value in (*source.value_info, *source.output)
         }
@@ -217,7 +235,7 @@ class _Loader:
         self.constants[constant.name] = constant
         self.types[constant.name] = type_of(constant)
 
-    def _bind(self, inputs: Sequence[ValueInfoProto]) -> None:
+    def bind(self, inputs: Sequence[ValueInfoProto]) -> None:
         """Gives every free dimension of the inputs a value: the user's, else that of its name, else 1."""
         if self.shapes is None:
             self.types |= {value.name: self._with_symbols(value.type) for value in inputs}
@@ -486,7 +504,7 @@ def _symbol(dim: TensorShapeProto.Dimension) -> str:
     return dim.dim_param if any(map(str.isalnum, dim.dim_param)) else ""
 
 
-def _free(declared: TypeProto) -> tuple[str | None, ...] | None:
+def free_of(declared: TypeProto) -> tuple[str | None, ...] | None:
     """By axis, the name of a free dimension ("" where it has none), None for a fixed one; None where no shape is
     declared."""
     if not declared.HasField("tensor_type") or not declared.tensor_type.HasField("shape"):

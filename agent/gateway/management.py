@@ -28,11 +28,13 @@ from edgepart.agent.gateway.progress import ProgressLines
 from edgepart.agent.gateway.uploads import receive
 from edgepart.agent.gateway.v2 import find_card
 from edgepart.agent.messages import DeployOptions
-from edgepart.planner.errors import NotAuthorised, RequestError, Unavailable
+from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, RequestError, Unavailable
 
 HEARTBEAT_S = 5.0
 TRACE_S = 60.0
 """A trace takes at most, where nothing is said."""
+REPLACED = "deployed again"
+"""Why a task that deploys is cancelled."""
 PAGE = Path(__file__).with_name("dashboard.html")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
@@ -123,8 +125,11 @@ class Management:
 
     async def undeploy(self, request: web.Request) -> web.Response:
         self._allow(request, write=True)
-        name = find_card(self.node, request.match_info["name"]).name
-        await self.node.undeploy(name)
+        name = request.match_info["name"]
+        noticed = self._failures.pop(name, None) is not None
+        if noticed and self.node.model(name) is None:
+            return document_response({"dismissed": name})  # nothing but what is said of the try that failed
+        await self.node.undeploy(find_card(self.node, name).name)
         return document_response({"undeployed": name})
 
     async def deploy(self, request: web.Request) -> web.StreamResponse:
@@ -133,15 +138,10 @@ class Management:
         the files are in, and the deployment goes on by itself."""
         self._allow(request, write=True)
         name = check_name(request.match_info["name"])
-        if name in self._running:
-            raise RequestError(f"{name!r} is being deployed through this agent already; wait for that to end")
         folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._spool))
         try:
-            options = await receive(request, folder, self._limits, lambda _: None)
-            if name in self._running:
-                raise RequestError(
-                    f"{name!r} is being deployed through this agent already; wait for that to end"
-                )
+            options = await receive(request, folder, self._limits, lambda _: None, self.node.admit)
+            await self._give_up(name)
         except BaseException:
             await asyncio.to_thread(shutil.rmtree, folder)
             raise
@@ -150,6 +150,12 @@ class Management:
         if request.query.get("wait", "1") in ("0", "false", "no"):
             return document_response({"result": {"name": name, "state": "accepted"}}, 202)
         return await self._stream(request, lines)
+
+    async def _give_up(self, name: str) -> None:
+        """Ends what waits here for an earlier deployment of that name: a new one takes its place."""
+        while (task := self._running.get(name)) is not None:
+            task.cancel(REPLACED)
+            await asyncio.wait([task])
 
     async def stop(self) -> None:
         """Gives up deployments that are under way here; what the node has acknowledged stands."""
@@ -164,8 +170,10 @@ class Management:
         try:
             last = {"result": await self.node.deploy(name, folder, options, lines.report)}
             self._failures.pop(name, None)
-        except asyncio.CancelledError:
-            why = Unavailable(f"this agent stops; another member says what became of {name!r}")
+        except asyncio.CancelledError as cancelled:
+            why: EdgepartError = Unavailable(f"this agent stops; another member says what became of {name!r}")
+            if REPLACED in cancelled.args:
+                why = ClusterError(f"{name!r} was deployed again meanwhile; that deployment goes on instead")
             lines.end(error_document(why) | {"status": status_of(why)})
             raise
         except Exception as error:

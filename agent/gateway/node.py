@@ -50,6 +50,8 @@ class ModelCard:
     why: str = ""
     """Why the plan is what it is, in a sentence."""
     predicted_latency_s: float | None = None
+    trouble: str = ""
+    """Why it cannot answer requests now; "" where it can."""
     note: str = ""
     """What became of the plan before, where measurements said that it was worse than one device."""
     transfer_dtype: str = "float32"
@@ -115,6 +117,11 @@ class Node(Protocol):
 
         UnknownDeployment; RequestError: no such output, or inputs that do not fit the model; Unavailable:
         nothing can serve it in time."""
+
+    def admit(self, options: DeployOptions) -> None:
+        """Looks at options before the model comes.
+
+        UsageError: they name a device that nobody knows; Unavailable: none of the devices that they name is here."""
 
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress

@@ -22,6 +22,7 @@ from edgepart.agent.gateway.bodies import Limits, TooLarge
 from edgepart.agent.messages import DeployOptions
 from edgepart.agent.records import json_record, read_json_record
 from edgepart.planner.errors import FrameError, RequestError, UsageError
+from edgepart.planner.vocabulary import STRATEGIES, one_of
 
 CHUNK_BYTES = 1 << 20
 OPTIONS_BYTES = 1 << 20
@@ -30,10 +31,14 @@ SPARE_BYTES = 64 << 20
 
 Received = Callable[[int], None]
 """Told how many bytes of files have come so far."""
+Admit = Callable[[DeployOptions], None]
+"""Looks at the options as soon as they are read. UsageError or Unavailable where nothing can come of them."""
 
 
-async def receive(request: web.Request, folder: Path, limits: Limits, received: Received) -> DeployOptions:
-    """Files into `folder`, and the options. RequestError, UsageError or TooLarge; the caller deletes the
+async def receive(
+    request: web.Request, folder: Path, limits: Limits, received: Received, admit: Admit
+) -> DeployOptions:
+    """Files into `folder`, and the options. RequestError, UsageError, Unavailable or TooLarge; the caller deletes the
     folder."""
     if request.content_type != "multipart/form-data":
         raise RequestError("send the model as multipart/form-data: parts `options` (JSON) and `file`")
@@ -47,6 +52,7 @@ async def receive(request: web.Request, folder: Path, limits: Limits, received: 
                 raise RequestError("the form holds a multipart part; send files and options only")
             if part.name == "options":
                 options = read_options(await _text(part, limits))
+                admit(options)
             elif part.name == "file":
                 files += 1
                 if files > limits.upload_files:
@@ -74,9 +80,11 @@ def read_options(text: str) -> DeployOptions:
             f"options: there is no {unknown}; there are {list(DeployOptions.__dataclass_fields__)}"
         )
     try:
-        return read_json_record(DeployOptions, document, DeployOptions())
+        options = read_json_record(DeployOptions, document, DeployOptions())
     except FrameError as error:
         raise UsageError(f"options: {str(error).removeprefix('DeployOptions.')}") from error
+    one_of(options.strategy, STRATEGIES, "options: strategy")
+    return options
 
 
 def options_document(options: DeployOptions) -> dict[str, Any]:

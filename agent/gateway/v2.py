@@ -179,7 +179,9 @@ class V2:
                 waited_s = now() - until + deadline_s
                 result = await self.node.infer(model, asked.inputs, wanted, deadline_s - waited_s)
         except TimeoutError:
-            raise Unavailable(f"{deadline_s:g} s have passed while it waited for its turn") from None
+            why = self.node.ready(model)[1]
+            text = f"{deadline_s:g} s have passed while it waited for its turn" + (f": {why}" if why else "")
+            raise Unavailable(text) from None
         return replace(result, seconds=result.seconds + waited_s, queue_s=result.queue_s + waited_s)
 
     def _answer(

@@ -12,31 +12,12 @@ from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.layout import Problem, Strategy
 from edgepart.planner.passing import passed_on
 from edgepart.planner.study import Study
+from edgepart.planner.vocabulary import STRATEGIES
 
 Candidates = Callable[[Study], Iterator[Strategy]]
 
-MODULES = (
-    "single",
-    "modnn",
-    "deepthings",
-    "bbgrap",
-    "data",
-    "model",
-    "owt",
-    "optcnn",
-    "tofu",
-    "pipeline",
-    "replicas",
-    "expert",
-    "heft",
-    "m-etf",
-    "m-sct",
-    "getf",
-    "metis",
-    "moirai",
-    "auto",
-)
-"""In the order of `edgepart plan --compare`. A new strategy is a new file, and its name here."""
+MODULES = STRATEGIES
+"""A new strategy is a new file, and its name in planner/vocabulary.py."""
 
 PLACERS = ("expert", "heft", "m-etf", "m-sct", "getf", "metis", "moirai")
 """Those that place whole operators, all of one file."""

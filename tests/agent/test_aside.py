@@ -31,7 +31,7 @@ def beside() -> Iterator[Aside]:
 def test_models_are_examined_and_cut_there(beside: Aside, tmp_path: Path) -> None:
     path = model_in(tmp_path / "m")
     graph = load_graph(path, shapes={"x": (1, 300)})
-    assert beside.do(examine, path, {"x": (1, 300)}) == (graph.notes, model_files(path))
+    assert beside.do(examine, path, {"x": (1, 300)}) == (graph.notes, model_files(path), {})
     store = Store(tmp_path / "store")
     model = store.put_model(model_files(path))
     name, constant = next(iter(graph.constants.items()))

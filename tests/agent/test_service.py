@@ -253,5 +253,5 @@ def test_addresses_as_others_and_as_this_machine_reach_them() -> None:
     assert reachable_text(("0.0.0.0", 5)) == "127.0.0.1:5"
     assert reachable_text(("::", 5)) == ("127.0.0.1:5" if socket.has_dualstack_ipv6() else "[::1]:5")
     assert reachable_text(("192.0.2.7", 5)) == "192.0.2.7:5"
-    with pytest.raises(UsageError, match=r"--http 203\.0\.113\.9:1: cannot listen there"):
+    with pytest.raises(Unavailable, match=r"--http 203\.0\.113\.9:1: cannot listen there"):
         bind(("203.0.113.9", 1))

@@ -107,7 +107,7 @@ def test_a_revocation_reaches_all_and_ends_links_and_credential(three: list[iden
     fresh = identity.load(state(first)).admin
     assert wire.wardens[second.node_id].credential == identity.load(state(second)).admin == fresh
     assert fresh not in {first.admin, identity.load(state(third)).admin}
-    assert all(to != third.node_id for _, to in wire.told)
+    assert wire.wardens[third.node_id].charter.credential is None
 
 
 def test_it_spreads_where_the_founder_is_off_and_survives_restarts(three: list[identity.Identity]) -> None:
@@ -277,3 +277,18 @@ def test_a_damaged_charter_does_not_stop_the_agent(
 
     asyncio.run(looks())
     assert warden.revoked == {GONE}
+
+
+def test_whoever_is_revoked_is_told_so_and_nothing_else(three: list[identity.Identity]) -> None:
+    wire, out = Wire(), list[str]()
+    for me in three:
+        wire.add(me)
+    first, second, third = three
+    wire.wardens[third.node_id].put_out = out.append
+    wire.meet(*three)
+    charterfile.revoke(state(first), [GONE, third.node_id], NOW)
+    wire.wardens[first.node_id]._look()
+    assert out and "revoked" in out[0]
+    assert third.revoked() == {third.node_id}, "it learns of itself alone"
+    assert wire.wardens[third.node_id].charter.credential is None
+    assert third.node_id in second.revoked()

@@ -30,6 +30,11 @@ from tests.agent.gateway.fakes import NO_ROOM, A, FakeNode, add_model
 
 __all__ = ["served"]
 
+
+async def _event() -> asyncio.Event:
+    return asyncio.Event()
+
+
 Edgepart = Callable[..., tuple[int, str, str]]
 
 
@@ -135,6 +140,12 @@ def test_version(edgepart: Edgepart) -> None:
         ["revoke"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--axis", "time"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--objective", "joy"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--strategy", "quick"],
+        ["deploy", "m.onnx", "--agent", "localhost:1", "--timeout", "soon"],
+        ["deploy", "m.onnx", "--agent", "localhost:1"],
+        ["check", "m.onnx"],
+        ["plan", "m.onnx"],
+        ["plan", "m.onnx", "--strategy", "quick"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--shape", "x"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "0"],
         ["deploy", "m.onnx", "--agent", "localhost:1", "--search-budget", "-1"],
@@ -256,14 +267,14 @@ def test_devices_say_what_links_do_and_what_all_of_them_share(
 
 def test_deploy_and_undeploy(edgepart: Edgepart, member: Path, served: Served, tmp_path: Path) -> None:
     (tmp_path / "my model.v2.onnx").write_bytes(add_model())
-    options = ["--shape", "a=2,3", "--axis", "height", "--devices", "pi-a, pi-b", "--memory-limit", "2G"]
+    options = ["--shape", "a=2,3", "--axis", "height", "--devices", "pi-a, pi-away", "--memory-limit", "2G"]
     options += ["--search-budget", "2.5"]
     found = document(edgepart("deploy", "my model.v2.onnx", *options, "--state", str(member), "--json"))
     assert found["name"] == "my-model.v2"
     assert found["endpoint"] == f"{served.url}/v2/models/my-model.v2"
     files, given = served.node.deployed["my-model.v2"]
     assert files == {"my model.v2.onnx": add_model()}
-    wanted = DeployOptions({"a": (2, 3)}, "latency", "auto", "height", ("pi-a", "pi-b"), 2 << 30)
+    wanted = DeployOptions({"a": (2, 3)}, "latency", "auto", "height", ("pi-a", "pi-away"), 2 << 30)
     assert given == replace(wanted, search_budget_s=2.5)
     status, out, err = edgepart("deploy", "my model.v2.onnx", "--name", "m", "--state", str(member))
     assert status == 0
@@ -272,6 +283,46 @@ def test_deploy_and_undeploy(edgepart: Edgepart, member: Path, served: Served, t
     document(edgepart("deploy", "my model.v2.onnx", "--no-wait", "--state", str(member), "--json"))
     assert document(edgepart("undeploy", "add", "--state", str(member), "--json")) == {"undeployed": "add"}
     assert edgepart("undeploy", "add", "--state", str(member))[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--devices", "pi-a,pi-z"), "no device is called 'pi-z'; here are pi-a"),
+        (("--devices", "pi-away"), "pi-away is not here now"),
+        (("--strategy", "quick"), "give one of single"),
+        (("--shape", "c=1"), "no input is called 'c'"),
+        (("--shape", "a=2"), "has 2 dimensions"),
+        (("--memory-limit", "much"), "--memory-limit 'much'"),
+    ],
+)
+def test_options_are_checked_before_a_byte_travels(
+    edgepart: Edgepart, member: Path, served: Served, tmp_path: Path, options: tuple[str, ...], words: str
+) -> None:
+    (tmp_path / "m.onnx").write_bytes(add_model())
+    status, _, err = edgepart("deploy", "m.onnx", *options, "--state", str(member))
+    assert status == (1 if "pi-away" in options else 2)
+    assert err.count(words) == 1
+    assert "sending" not in err
+    assert not served.node.deployed
+
+
+def test_deploy_waits_no_longer_than_it_says(
+    edgepart: Edgepart, member: Path, served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "m.onnx").write_bytes(add_model())
+    gate = served.on_loop(_event)
+    served.node.gate = gate
+    status, _, err = edgepart("deploy", "m.onnx", "--timeout", "0.1s", "--state", str(member))
+    served.loop.call_soon_threadsafe(gate.set)
+    assert status == 3
+    assert "0.1s at most (--timeout)" in err
+    assert "does not serve after 0.1s (planning); it goes on" in err
+
+
+def test_a_lost_device_keeps_a_row(edgepart: Edgepart, member: Path) -> None:
+    _, out, _ = edgepart("status", "--state", str(member))
+    assert re.search(r"pi-away\s+lost 12 s ago", out)
 
 
 def test_deploy_takes_external_data_along(member: Path, served: Served, tmp_path: Path) -> None:
@@ -306,7 +357,7 @@ def test_what_the_agent_refuses(edgepart: Edgepart, member: Path, served: Served
 
 def test_models_that_are_none(edgepart: Edgepart, member: Path, tmp_path: Path) -> None:
     status, _, err = edgepart("deploy", "nothing.onnx", "--state", str(member))
-    assert status == 1 and "no such file" in err
+    assert status == 2 and "no model 'nothing.onnx'" in err
     (tmp_path / "bad.onnx").write_bytes(b"\xff" * 100)
     assert edgepart("deploy", "bad.onnx", "--state", str(member))[0] == 1
     (tmp_path / "m.onnx").write_bytes(add_model())

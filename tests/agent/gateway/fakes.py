@@ -13,6 +13,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from edgepart.agent.choice import check_devices
 from edgepart.agent.gateway.node import InferResult, ModelCard, Progress
 from edgepart.agent.messages import DeployOptions, Epoch
 from edgepart.planner.errors import Infeasible, RequestError, Unavailable, UsageError
@@ -128,6 +129,9 @@ class FakeNode:
         values = await asyncio.to_thread(session.run, names, dict(inputs))
         return InferResult(dict(zip(names, values, strict=True)), Epoch(3, 1), time.perf_counter() - began)
 
+    def admit(self, options: DeployOptions) -> None:
+        check_devices(options.devices, [self.name], ["pi-away"])
+
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
@@ -175,6 +179,7 @@ class FakeNode:
             "term": 3,
             "uptime_s": 1.0,
             "members": [member],
+            "lost": [{"name": "pi-away", "node": "1" * 16, "state": "lost", "seconds_ago": 12.0}],
         }
 
     def devices(self) -> dict[str, Any]:

@@ -303,6 +303,9 @@ def test_a_failed_deployment_ends_with_its_error(served: Served) -> None:
     last = json.loads(served.ask("POST", "/api/deployments/m", body, headers).body.splitlines()[-1])
     assert (last["kind"], last["status"], last["short_bytes"]) == ("Infeasible", 507, {"pi-a": 12})
     assert served.ask("GET", "/api/status").json()["failed_deployments"] == {"m": "pi-a lacks 12 bytes"}
+    assert served.ask("DELETE", "/api/deployments/m", headers=ADMIN).json() == {"dismissed": "m"}
+    assert served.ask("GET", "/api/status").json()["failed_deployments"] == {}
+    assert served.ask("DELETE", "/api/deployments/m", headers=ADMIN).status == 404
     assert not list(served.spool.iterdir())
 
 
@@ -330,14 +333,26 @@ def test_whoever_waits_for_a_deployment_is_told_that_the_agent_stops(served: Ser
     assert "this agent stops" in last["error"]
 
 
-def test_one_deployment_of_a_name_at_a_time(served: Served) -> None:
+def test_a_deployment_that_waits_is_replaced_by_the_next_of_its_name(served: Served) -> None:
     gate = served.on_loop(_event)
     served.node.gate = gate
-    body, headers = form(("file", "m.onnx", b"graph"))
-    assert served.ask("POST", "/api/deployments/m?wait=0", body, headers).status == 202
-    assert served.ask("POST", "/api/deployments/m", body, headers).status == 400
+    earlier, headers = form(("file", "m.onnx", b"earlier"))
+    later, _ = form(("file", "m.onnx", b"later"))
+    replies: list[bytes] = []
+    client = threading.Thread(
+        target=lambda: replies.append(served.ask("POST", "/api/deployments/m", earlier, headers).body)
+    )
+    client.start()
+    wait(served, lambda: served.server._management._running)
+    assert served.ask("POST", "/api/deployments/m?wait=0", later, headers).status == 202
+    client.join(10)
+    last = json.loads(replies[0].splitlines()[-1])
+    assert last["kind"] == "ClusterError"
+    assert "deployed again" in last["error"]
     served.loop.call_soon_threadsafe(gate.set)
     wait(served, lambda: "m" in served.node.deployed)
+    assert served.node.deployed["m"][0] == {"m.onnx": b"later"}
+    assert not served.ask("GET", "/api/status").json()["failed_deployments"]
 
 
 @pytest.mark.parametrize(
@@ -368,6 +383,21 @@ def test_one_deployment_of_a_name_at_a_time(served: Served) -> None:
         ([("options", None, b'{"search_budget_s": true}'), ("file", "m.onnx", b"")], 400, "search_budget_s"),
         ([("options", None, b'{"search_budget_s": 1e9}'), ("file", "m.onnx", b"")], 400, "search_budget_s"),
         ([("options", None, b'{"strategy": ""}'), ("file", "m.onnx", b"")], 400, "strategy"),
+        (
+            [("options", None, b'{"strategy": "quick"}'), ("file", "m.onnx", b"")],
+            400,
+            "'quick': give one of single",
+        ),
+        (
+            [("options", None, b'{"devices": ["pi-a", "pi-z"]}'), ("file", "m.onnx", b"")],
+            400,
+            "'pi-z'; here are pi-a",
+        ),
+        (
+            [("options", None, b'{"devices": ["pi-away"]}'), ("file", "m.onnx", b"")],
+            503,
+            "pi-away is not here",
+        ),
     ],
 )
 def test_bad_uploads_leave_nothing_behind(

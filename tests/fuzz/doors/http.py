@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from edgepart.agent.choice import check_devices
 from edgepart.agent.gateway import oip
 from edgepart.agent.gateway.bodies import Limits
 from edgepart.agent.gateway.node import InferResult, ModelCard, Progress
@@ -143,6 +144,9 @@ class _Node:
         client: str = "",
     ) -> InferResult:
         return InferResult({"y": inputs["x"]}, Epoch(1, 1), 0.001)
+
+    def admit(self, options: DeployOptions) -> None:
+        check_devices(options.devices, ["a"], ["b"])
 
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
