@@ -25,7 +25,7 @@ import psutil
 
 from edgepart.agent.executor import Executor
 from edgepart.agent.messages import NO_EPOCH, Tensors
-from edgepart.agent.sessions import PreparedProgram, load_segment
+from edgepart.agent.sessions import PreparedProgram, load_segment, multiply_exactly
 from edgepart.planner.cluster import FIXED_S, Cluster, Device, Link, to_json
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.plan import GATEWAY, Piece, Port, Program, Receive, Run, Segment, Send, Step, Transfer
@@ -182,6 +182,7 @@ def _session(trial: Trial, threads: int) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    multiply_exactly(options)
     return ort.InferenceSession(trial.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
