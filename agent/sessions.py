@@ -439,9 +439,9 @@ def session_options(threads: int, weights: Mapping[str, Any], level: Any = None)
 def multiply_exactly(options: Any) -> None:
     """Has 8-bit products give the same integers on every processor.
 
-    With AVX2 or AVX-512 and without VNNI, ONNX Runtime adds two products of a uint8 and an int8 in 16 bits, which are too few for
-    them. Told so, its optimiser makes constant int8 weights uint8 there, from the extended level on: those products are
-    exact. On other processors nothing changes, and nothing is slower."""
+    With AVX2 or AVX-512 and without VNNI, ONNX Runtime adds two products of a uint8 and an int8 in 16 bits, which are too
+    few for them. Told so, its optimiser makes constant int8 weights uint8 there, from the extended level on: those products
+    are exact. On other processors nothing changes, and nothing is slower."""
     options.add_session_config_entry(_EXACT_PRODUCTS, "1")
 
 

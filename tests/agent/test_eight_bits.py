@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from edgepart.agent.compiled import Compiled
 from edgepart.agent.compiling import Compiler
@@ -172,3 +172,49 @@ def test_every_split_multiplies_exactly_compiled_or_not(name: str, tmp_path: Pat
         compiler = Compiler(Compiled(tmp_path / "compiled", 1 << 30), threads=1)
         compiled = InProcess(divided.devices.plan, graph, compiler=compiler)
         assert product.off(compiled.run(product.inputs)["y"]) <= product.step, f"{axis}, compiled"
+
+
+def test_two_int8_activations_are_multiplied_alike_wherever_they_are_quantised() -> None:
+    """Whatever of it is on another device, which then sees one of them without who quantises it."""
+    node = helper.make_node
+    nodes = [
+        node("QuantizeLinear", ["a", "as", "az"], ["qa"]),
+        node("DequantizeLinear", ["qa", "as", "az"], ["da"]),
+        node("MatMul", ["da", "w"], ["m"]),
+        node("QuantizeLinear", ["m", "bs", "az"], ["qm"]),
+        node("DequantizeLinear", ["qm", "bs", "az"], ["dm"]),
+        node("Transpose", ["da"], ["t"]),
+        node("QuantizeLinear", ["t", "as", "az"], ["qt"]),
+        node("DequantizeLinear", ["qt", "as", "az"], ["dt"]),
+        node("MatMul", ["dt", "dm"], ["p"]),
+        node("QuantizeLinear", ["p", "ys", "az"], ["qy"]),
+        node("DequantizeLinear", ["qy", "ys", "az"], ["y"]),
+    ]
+    chance = np.random.default_rng(0)
+    held: dict[str, Array] = {
+        "as": np.asarray(0.02, np.float32),
+        "bs": np.asarray(0.3, np.float32),
+        "ys": np.asarray(5.0, np.float32),
+        "az": np.asarray(0, np.int8),
+        "w": chance.standard_normal((INNER, COLUMNS)).astype(np.float32),
+    }
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "attention",
+        [value("a", TensorProto.FLOAT, (ROWS, INNER))],
+        [value("y", TensorProto.FLOAT, (INNER, COLUMNS))],
+        [numpy_helper.from_array(array, name) for name, array in held.items()],
+    )
+    source = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    ).SerializeToString()
+    loaded = load_graph(source)
+    assert not any(tensor.dtype == "int8" for tensor in loaded.tensors.values())
+    inputs = {"a": chance.standard_normal((ROWS, INNER)).astype(np.float32)}
+    rehearsal = Rehearsal(loaded, (0.6, 0.4))
+    found = {axis: rehearsal.divide(axis).devices.run(inputs)["y"] for axis in (*rehearsal.axes,)}
+    assert len(found) > 1
+    first = next(iter(found.values()))
+    assert np.abs(first).max() > 0
+    assert all(np.array_equal(one, first) for one in found.values())
