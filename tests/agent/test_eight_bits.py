@@ -218,3 +218,54 @@ def test_two_int8_activations_are_multiplied_alike_wherever_they_are_quantised()
     first = next(iter(found.values()))
     assert np.abs(first).max() > 0
     assert all(np.array_equal(one, first) for one in found.values())
+
+
+def dynamic(*nodes: NodeProto) -> bytes:
+    """x is 8 by 64, in float32; w is a weight in int8, with its scale and zero point."""
+    held: dict[str, Array] = {
+        "w": extreme(np.int8, INNER, COLUMNS, seed=4),
+        "ws": np.asarray(B_SCALE, np.float32),
+        "wz": np.asarray(0, np.int8),
+    }
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        list(nodes),
+        "dynamic",
+        [value("x", TensorProto.FLOAT, (ROWS, INNER))],
+        [value("y", TensorProto.FLOAT, (ROWS, COLUMNS))],
+        [numpy_helper.from_array(array, name) for name, array in held.items()],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    return bytes(helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString())
+
+
+DYNAMIC = {
+    "operator by operator": dynamic(
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("DynamicQuantizeLinear", ["r"], ["q", "qs", "qz"]),
+        helper.make_node("MatMulInteger", ["q", "w", "qz", "wz"], ["i"]),
+        helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["qs", "ws"], ["s"]),
+        helper.make_node("Mul", ["f", "s"], ["y"]),
+    ),
+    "in one operator": dynamic(
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("DynamicQuantizeMatMul", ["r", "w", "ws", "wz"], ["y"], domain=MICROSOFT),
+    ),
+}
+
+
+@pytest.mark.parametrize("corner", [(0, 0), (ROWS - 1, INNER - 1)])
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_a_scale_that_comes_from_the_whole_tensor_is_the_same_in_every_split(
+    name: str, corner: tuple[int, int]
+) -> None:
+    """The one number that decides on the scale is in one device's part alone."""
+    x = np.random.default_rng(5).uniform(0, 1, (ROWS, INNER)).astype(np.float32)
+    x[corner] = 1000.0
+    expected = alone(DYNAMIC[name], {"x": x})["y"]
+    rehearsal = Rehearsal(load_graph(DYNAMIC[name]), (0.6, 0.4))
+    assert rehearsal.axes
+    for axis in rehearsal.axes:
+        found = rehearsal.divide(axis).devices.run({"x": x})["y"]
+        assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max(), axis

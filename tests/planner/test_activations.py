@@ -27,7 +27,7 @@ def model(
 ) -> ModelProto:
     """x is a vector of seven; z and z2 are int8 zero points, s is the scale. `fed`: whether z is an input, too."""
     value = helper.make_tensor_value_info
-    held = {
+    held: dict[str, Array] = {
         "s": np.asarray(scale, np.float32),
         "z": np.asarray(zero, np.int8),
         "z2": np.asarray(zero, np.int8),
