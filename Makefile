@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers docs cases fuzz load simulate third clean
+.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers docs cases emulators processors avx2 aarch64 fuzz load simulate third clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -100,6 +100,44 @@ docs: .venv/.dev  ## docs/operators.md: what can be split along what; the first 
 
 cases: .venv/.dev  ## the ONNX project's node cases, each divided along every axis it has; takes about three minutes
 	$(BIN)/python -m benchmarks.node_cases
+
+# Two processors that this machine need not have, emulated by Debian's qemu-user: a Haswell, which has AVX2 and neither AVX-512
+# nor VNNI, and an aarch64 with float16 arithmetic and dot products (ARM_CPU=cortex-a72 has neither). Emulated, a hypothesis test
+# tries fewer examples.
+NUMBERS := tests/agent/test_eight_bits.py tests/agent/test_reference.py tests/test_comparing.py tests/planner/access
+ON_EMULATED := -u -m pytest -p no:cacheprovider --override-ini timeout=3600 --examples 2
+ARM := .venv/aarch64
+ARM_CPU ?= max
+# The wheels for aarch64 from 1.28 to 1.32 crash where Debian 12's qemu imports them.
+ARM_RUNTIME := onnxruntime==1.27.0
+
+emulators:  ## what emulated processors are made of, where it is missing and apt can bring it
+	@for pair in qemu-x86_64-static:qemu-user-static qemu-aarch64-static:qemu-user-static mmdebstrap:mmdebstrap; do \
+	  command -v $${pair%%:*} > /dev/null || missing="$$missing $${pair##*:}"; done; \
+	if [ -n "$$missing" ]; then \
+	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $$missing; fi
+
+processors: avx2 aarch64  ## the law of every operator and the tests of numbers on two emulated processors
+
+avx2: .venv/.dev emulators  ## on an emulated processor with AVX2, and no AVX-512 or VNNI, on a machine with x86-64
+	qemu-x86_64-static -cpu Haswell $(BIN)/python $(ON_EMULATED) $(NUMBERS) tests/test_every_axis.py
+
+$(ARM)/.made: .venv/.dev emulators
+	rm -rf $(ARM)
+	mkdir -p $(ARM)
+	mmdebstrap --quiet --variant=extract --arch=arm64 --include=python3.11,libstdc++6 bookworm $(ARM)/root
+	$(BIN)/pip freeze --exclude-editable | grep -v ^onnxruntime > $(ARM)/versions
+	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" \
+	  | grep -v ^onnxruntime > $(ARM)/wanted
+	$(PIP) install --target $(ARM)/site --requirement $(ARM)/wanted --constraint $(ARM)/versions hypothesis pytest pytest-timeout \
+	  $(ARM_RUNTIME) --only-binary=:all: --python-version 3.11 \
+	  --platform manylinux_2_28_aarch64 --platform manylinux_2_27_aarch64 --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64
+	$(PIP) install --no-deps --target $(ARM)/site .
+	touch $@
+
+aarch64: $(ARM)/.made  ## on an emulated aarch64
+	QEMU_LD_PREFIX=$(ARM)/root PYTHONPATH=$(ARM)/site qemu-aarch64-static -cpu $(ARM_CPU) $(ARM)/root/usr/bin/python3.11 \
+	  $(ON_EMULATED) $(NUMBERS)
 
 # What `make fuzz` does, as `python -m tests.fuzz --help` has it: 460,000 cases for each door are 11.7 million in all.
 FUZZ ?= --cases 460000 --seed 0

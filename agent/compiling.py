@@ -34,6 +34,7 @@ from edgepart.agent.sessions import (
     Weight,
     external,
     loaded_segment,
+    made_session,
     session_options,
 )
 from edgepart.planner.plan import Program, Segment, Transfer
@@ -48,7 +49,7 @@ _APART_BYTES = 1024
 """Initializers from this size are files of their own; smaller ones stay in the model."""
 FAULTS: tuple[type[Exception], ...] = (*ORT_ERRORS, OSError, LookupError)
 """What compiling may meet: what ONNX Runtime refuses, a disk that is full, and models as nobody has thought of."""
-_WAYS = "1"
+_WAYS = "2"
 """Of compiling: another number where entries that were made before are not to be used."""
 
 
@@ -187,7 +188,7 @@ def _optimised(model: ModelProto, weights: Mapping[str, Weight], threads: int, m
         ("session.disable_prepacking", "1"),  # which only the session that runs is to do
     ):
         options.add_session_config_entry(name, value)
-    ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    made_session(data, options)
     return onnx.load(making / "model.onnx", load_external_data=False)
 
 

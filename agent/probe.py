@@ -189,9 +189,12 @@ def _best_s(trial: Trial, threads: int, clock: Callable[[], float]) -> float:
 def _session(trial: Trial, threads: int) -> InferenceSession:
     import onnxruntime as ort  # The agent's own process has none; this is done in one of its own (probing.py).
 
+    from edgepart.agent.sessions import multiply_exactly
+
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    multiply_exactly(options)
     return ort.InferenceSession(trial.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 

@@ -1,5 +1,7 @@
 """Reference: what one session over the whole model answers, and how far from it another answer may be. A door: it makes
-sessions."""
+sessions.
+
+How far is a matter of the model alone, so that it holds on every processor: the promise in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -8,9 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
-
-from edgepart.agent.sameness import TOLERANCE, Values, differences, largest_difference
+from edgepart.agent.elements import element_dtype
+from edgepart.agent.sameness import (
+    TOLERANCE,
+    TOLERANCE_QUANTISED,
+    Values,
+    differences,
+    is_float,
+    largest_difference,
+    tolerance_of,
+)
 from edgepart.agent.sessions import LoadedModel, load_model
 from edgepart.planner.graph import Graph
 
@@ -26,11 +35,11 @@ QUANTISED = (
 """Parts of the names of operators that round to integers."""
 
 
-def alone(model: Path | bytes, inputs: Values, *, level: Any = None) -> dict[str, Any]:
-    """One session's outputs by name; `level` is another of ONNX Runtime's optimisation levels than the default.
+def alone(model: Path | bytes, inputs: Values) -> dict[str, Any]:
+    """One session's outputs by name.
 
     ModelError, RequestError where ONNX Runtime does not take the model or the inputs."""
-    return _run(load_model(model, level=level), inputs)
+    return _run(load_model(model), inputs)
 
 
 def _run(session: LoadedModel, inputs: Values) -> dict[str, Any]:
@@ -43,12 +52,17 @@ def is_quantised(graph: Graph) -> bool:
     return any(part in op.op_type for op in graph.operators for part in QUANTISED)
 
 
-def noise_floor(model: Path | bytes, inputs: Values, expected: Values) -> float:
-    """What ONNX Runtime's own optimisation levels differ by on this machine: what a quantised model may differ by, as
-    fusing changes how such models round."""
-    levels = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_BASIC)
-    found = [largest_difference(alone(model, inputs, level=level), expected) for level in levels]
-    return max(TOLERANCE, *found)
+def tolerance_for(graph: Graph) -> float | None:
+    """What the model's outputs of floating point may differ by, relative to each one's largest magnitude; None where each
+    output's own type says it (sameness.tolerance_of).
+
+    What counts is what operators write, not what the outputs are: an output in float32 that was computed in float16 is
+    no better than float16. Weights in float16 that are cast to float32 before they are used make no difference."""
+    written = {graph.tensors[name].dtype for op in graph.operators for name in op.outputs if name}
+    types = (element_dtype(one) for one in written)
+    allowed = [tolerance_of(one) for one in types if one is not None and is_float(one)]
+    widest = max(allowed + [TOLERANCE_QUANTISED] * is_quantised(graph), default=TOLERANCE)
+    return widest if widest > TOLERANCE else None
 
 
 @dataclass(frozen=True)
@@ -58,7 +72,7 @@ class Reference:
     outputs: Mapping[str, Any]
     """Without those that are random."""
     tolerance: float | None
-    """Of a quantised model, its noise floor; None where the outputs' types say it (sameness.tolerance_of)."""
+    """As `tolerance_for` says."""
     random: tuple[str, ...] = ()
     """Outputs that differ from one run to the next: nothing can be compared with them."""
 
@@ -72,12 +86,11 @@ class Reference:
 
 
 def reference_of(model: Path | bytes, graph: Graph, inputs: Values) -> Reference:
-    """`graph` is the model's. One session runs twice, to find out what is random; three of a quantised model.
+    """`graph` is the model's. The session runs twice, to find out what is random.
 
     ModelError, RequestError where ONNX Runtime does not take the model or the inputs."""
     session = load_model(model)
     first, second = _run(session, inputs), _run(session, inputs)
     random = tuple(name for name in first if differences({name: second[name]}, {name: first[name]}))
     outputs = {name: value for name, value in first.items() if name not in random}
-    tolerance = noise_floor(model, inputs, outputs) if is_quantised(graph) else None
-    return Reference(outputs, tolerance, random)
+    return Reference(outputs, tolerance_for(graph), random)

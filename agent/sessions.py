@@ -73,6 +73,8 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
 )
 """What ONNX Runtime's Python front raises; its errors have no common ancestor but Exception."""
 
+_EXACT_PRODUCTS = "session.x64quantprecision"
+
 
 @dataclass(eq=False)
 class LoadedModel:
@@ -408,7 +410,7 @@ def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> L
     source, called = (model, "the model") if isinstance(model, bytes) else (str(model), model.name)
     options = session_options(threads, {}, level)
     try:
-        session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        session = made_session(source, options)
     except ORT_ERRORS as error:
         raise ModelError(f"ONNX Runtime {ort.__version__} cannot load {called}: {error}") from error
     names = [arg.name for arg in session.get_inputs()], [arg.name for arg in session.get_outputs()]
@@ -425,7 +427,7 @@ def load_segment(
     options = session_options(threads, values, level)
     model = external(onnx.load_model_from_string(segment.model), files, options) if files else segment.model
     try:
-        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        session = made_session(model, options)
     except ORT_ERRORS as error:
         raise InternalError(
             f"ONNX Runtime {ort.__version__} cannot load {describe(segment)}: {error}"
@@ -488,9 +490,32 @@ def session_options(threads: int, weights: Mapping[str, Any], level: Any = None)
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     options.log_severity_level = SILENT  # what is wrong is in the error that is raised
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    multiply_exactly(options)
     if weights:
         options.add_external_initializers(list(weights), list(weights.values()))
     return options
+
+
+def multiply_exactly(options: Any) -> None:
+    """Has 8-bit products give the same integers on every processor.
+
+    With AVX2 or AVX-512 and without VNNI, ONNX Runtime adds two products of a uint8 and an int8 in 16 bits, which are too
+    few for them. Told so, its optimiser makes constant int8 weights uint8 there, from the extended level on: those products
+    are exact. On other processors nothing changes, and nothing is slower."""
+    options.add_session_config_entry(_EXACT_PRODUCTS, "1")
+
+
+def made_session(model: str | bytes, options: Any) -> Any:
+    """A session over the file or the bytes.
+
+    `multiply_exactly` also makes those weights uint8 that quantised operators multiply with int8, for which ONNX Runtime
+    then has no kernel. Products of two int8 are exact as they are: such a model is loaded without."""
+    try:
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except ort_errors.NotImplemented as error:
+        log.info("loading again with int8 weights as they are, as ONNX Runtime says: %s", error)
+        options.add_session_config_entry(_EXACT_PRODUCTS, "0")
+        return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def made_up_inputs(loaded: LoadedSegment) -> list[Array] | None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from edgepart.agent.reference import alone, is_quantised, noise_floor
+from edgepart.agent.reference import alone, tolerance_for
 from edgepart.agent.sameness import TOLERANCE, TOLERANCE_FLOAT16, Values, differences, largest_difference
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "Values",
     "alone",
     "differences",
-    "is_quantised",
     "largest_difference",
-    "noise_floor",
+    "tolerance_for",
 ]

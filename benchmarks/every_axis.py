@@ -4,8 +4,8 @@
 
 Every model is divided as `auto` would, over slow and unequal devices that are linked well, and then along each axis that
 it has, whether that is wise or not; what comes out is compared with one ONNX Runtime session over the whole model.
-Exits with 1 where an answer differs, or where something that can be split was not. A model with quantised operators is
-compared with what ONNX Runtime's own optimisation levels differ by on this machine.
+Exits with 1 where an answer differs, or where something that can be split was not. What may
+differ is what the product promises (agent/reference.py, tolerance_for).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.comparing import TOLERANCE, alone, differences, is_quantised, largest_difference, noise_floor
+from benchmarks.comparing import alone, differences, largest_difference, tolerance_for
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import SMALL, ZOO, Model, zoo_model
 from edgepart.agent.inprocess import InProcess
@@ -52,8 +52,6 @@ SATURATED: Mapping[str, str] = {
 """Models without numbers worth comparing: what comes out only has to have the right shape."""
 ANYTHING = 1e9
 """What may differ there, relative."""
-NOISE_SEEDS = 4
-"""Inputs that a quantised model's noise is measured with."""
 SLOW_FLOPS = 2e9
 """Of all devices together under `auto`: slow enough for most models to be worth dividing."""
 
@@ -69,7 +67,7 @@ class Trial:
     difference: float | None = None
     """Largest over the outputs, relative to each one's largest magnitude; None where nothing came out."""
     allowed: float | None = None
-    """Of a quantised model; None: what the outputs' types allow."""
+    """Of a model that computes in less than float32; None: what the outputs' types allow."""
     used: int = 0
     """Devices that compute anything."""
     split: int = 0
@@ -90,19 +88,13 @@ def trials(model: Model, counts: Sequence[int], search_s: float = SEARCH_S) -> I
     graph = load_graph(model.path, shapes=model.shapes)
     inputs = model.inputs(0)
     expected = alone(model.path, inputs)
-    allowed = ANYTHING if model.name in SATURATED else _noise(model) if is_quantised(graph) else None
+    allowed = ANYTHING if model.name in SATURATED else tolerance_for(graph)
     for count in counts:
         rehearsal = Rehearsal(graph, SHARES[count])
         for axis in (AUTO, *rehearsal.axes):
             began = time.monotonic()
             made = _trial(model.name, rehearsal, axis, search_s, inputs, expected, allowed)
             yield replace(made, seconds=time.monotonic() - began)
-
-
-def _noise(model: Model) -> float:
-    """Over several inputs: the last bit of a sum decides how such a model rounds, which one input may miss."""
-    samples = [model.inputs(seed) for seed in range(NOISE_SEEDS)]
-    return max(noise_floor(model.path, inputs, alone(model.path, inputs)) for inputs in samples)
 
 
 def _trial(
@@ -173,11 +165,11 @@ def show(found: Sequence[Trial], counts: Sequence[int], seconds: float) -> None:
     for one in found:
         for text in one.wrong:
             say(f"{one.model} along {one.axis} on {one.devices}: {text}")
-    for name, floor in {one.model: one.allowed for one in found if one.allowed is not None}.items():
+    for name, allowed in {one.model: one.allowed for one in found if one.allowed is not None}.items():
         if name in SATURATED:
             say(f"{name} is not compared: {SATURATED[name]}")
-        elif floor > TOLERANCE:
-            say(f"{name} is quantised: optimisation levels of ONNX Runtime differ by {floor:.2g} here")
+        else:
+            say(f"{name} computes in less than float32: {allowed:g} of the largest magnitude is allowed")
     whole = sorted({one.model for one in found} - {one.model for one in found if one.axis != AUTO})
     say(f"without any axis: {', '.join(whole) or 'none'}")
     bad = sum(bool(one.wrong) for one in found)

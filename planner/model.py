@@ -27,6 +27,7 @@ from onnx import (
     helper,
 )
 
+from edgepart.planner.activations import unsigned_activations
 from edgepart.planner.digests import file_digest, joint_digest
 from edgepart.planner.errors import EdgepartError, ModelError, UsageError
 from edgepart.planner.fold import SHAPED_BY_DATA, fold
@@ -92,7 +93,8 @@ def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) ->
     model, origin = _parse(path)
     _check_names(model.graph.node, origin.name)
     try:
-        return _Loader(without_functions(model, origin.name), origin, shapes).graph()
+        whole = unsigned_activations(without_functions(model, origin.name))
+        return _Loader(whole, origin, shapes).graph()
     except EdgepartError:
         raise
     except _FAULTS as error:

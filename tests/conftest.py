@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+import pytest
+from hypothesis import Phase, settings
 
 # A case takes as long as the machine lets it: no test is about time (benchmarks/ is).
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+_SETTINGS = "_hypothesis_internal_use_settings"
+"""Where hypothesis keeps the settings of a test; it has no way to say from outside that a test is to draw less."""
+
+_PHASES = (Phase.explicit, Phase.generate)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--examples",
+        type=int,
+        help="how many examples a hypothesis test draws at most; one that fails is not made smaller",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    most = config.getoption("--examples")
+    for item in items if most is not None else ():
+        test = getattr(item, "obj", None)
+        if hasattr(test, "hypothesis"):
+            test = getattr(test, "__func__", test)
+            kept = getattr(test, _SETTINGS)
+            chosen = settings(kept, max_examples=min(most, kept.max_examples), phases=_PHASES)
+            setattr(test, _SETTINGS, chosen)
