@@ -512,7 +512,7 @@ def made_session(model: str | bytes, options: Any) -> Any:
     then has no kernel. Products of two int8 are exact as they are: such a model is loaded without."""
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    except ort_errors.NotImplemented as error:
+    except ort_types.NotImplemented as error:
         log.info("loading again with int8 weights as they are, as ONNX Runtime says: %s", error)
         options.add_session_config_entry(_EXACT_PRODUCTS, "0")
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
