@@ -22,6 +22,8 @@ from edgepart.planner.errors import UsageError
 SERVING_BYTES = 6 << 20
 """What an agent comes to take while it serves, besides its plans: frames, connections, what it knows of others."""
 
+WORKER_BYTES = 40 << 20
+"""Of its own that a worker takes before it has a program: one is taken off a limit, as without one nothing is computed."""
 CHECK_S = 1.0
 """How often an agent with a limit looks whether it keeps to it."""
 MOST_CHECK_S = 60.0
@@ -43,6 +45,12 @@ log = logging.getLogger(__name__)
 def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
     """Of this process now: its own, and files that are mapped into it."""
     return int(statm.read_text().split()[1]) * _PAGE_BYTES
+
+
+def own_bytes(statm: Path) -> int:
+    """Of another process, without files and memory that it shares: those are counted where they are shared from."""
+    resident, shared = statm.read_text().split()[1:3]
+    return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 def total_memory_bytes() -> int:
@@ -69,10 +77,11 @@ def within(device: Device, limit_bytes: int | None, resident: int) -> Device:
     that is nothing."""
     if limit_bytes is None:
         return device
-    left = limit_bytes - resident - SERVING_BYTES
+    needed = resident + SERVING_BYTES + WORKER_BYTES
+    left = limit_bytes - needed
     if left <= 0:
         raise UsageError(
-            f"--memory-limit {limit_bytes}: an agent without any plan takes {resident + SERVING_BYTES:,} bytes here; "
+            f"--memory-limit {limit_bytes}: an agent without any plan takes {needed:,} bytes here; "
             "give more than that"
         )
     return replace(device, memory_bytes=float(left))
@@ -104,7 +113,7 @@ def _clean_mappings(smaps: str, folder: str) -> Iterator[tuple[int, int]]:
 class Others(Protocol):
     """Processes that count with this one: supervisor.py."""
 
-    def resident_bytes(self) -> int: ...
+    def own_bytes(self) -> int: ...
 
     def give_back(self) -> None: ...
 
@@ -116,15 +125,15 @@ async def keep_within(limit_bytes: int, files: Path, others: Others) -> None:
     wait_s = CHECK_S
     while True:
         await asyncio.sleep(wait_s)
-        if (before := resident_bytes() + others.resident_bytes()) <= limit_bytes:
+        if (before := resident_bytes() + others.own_bytes()) <= limit_bytes:
             wait_s = CHECK_S
             continue
         await asyncio.to_thread(give_back)
         await asyncio.to_thread(others.give_back)
         for folder in (files, PROGRAMS):
-            if resident_bytes() + others.resident_bytes() > limit_bytes:
+            if resident_bytes() + others.own_bytes() > limit_bytes:
                 await asyncio.to_thread(give_back_files, folder)
-        after = resident_bytes() + others.resident_bytes()
+        after = resident_bytes() + others.own_bytes()
         log.info(
             "%.1f MB over the memory limit; gave back %.1f MB",
             *_megabytes(before - limit_bytes, before - after),

@@ -184,11 +184,11 @@ class Worker:
             process.tell(orders.GiveBack())
 
     @property
-    def resident_bytes(self) -> int:
-        """Of its process; 0 where there is none."""
+    def own_bytes(self) -> int:
+        """Of its process alone; 0 where there is none."""
         with self._state:
             process = self._process
-        return process.resident_bytes() if process is not None else 0
+        return process.own_bytes() if process is not None else 0
 
     @contextmanager
     def _beside_runs(self) -> Iterator[None]:
@@ -506,9 +506,9 @@ class Workers:
         for worker in workers:
             worker.join()
 
-    def resident_bytes(self) -> int:
-        """Of all worker processes together."""
-        return sum(worker.resident_bytes for worker in self._all())
+    def own_bytes(self) -> int:
+        """Of all worker processes together, without what they share with this one and with each other."""
+        return sum(worker.own_bytes for worker in self._all())
 
     def give_back(self) -> None:
         for worker in self._all():

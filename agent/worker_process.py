@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edgepart.agent import worker_orders as orders
-from edgepart.agent.memory import resident_bytes
+from edgepart.agent.memory import own_bytes
 from edgepart.agent.worker_channel import Channel
 from edgepart.planner.errors import Unavailable
 
@@ -137,10 +137,10 @@ class WorkerProcess:
             self.kill("it closed its connections")
         return Death(self._process.wait(), self._why)
 
-    def resident_bytes(self) -> int:
-        """0 where it has ended."""
+    def own_bytes(self) -> int:
+        """Memory that it shares with nobody; 0 where it has ended."""
         try:
-            return resident_bytes(Path(f"/proc/{self._process.pid}/statm"))
+            return own_bytes(Path(f"/proc/{self._process.pid}/statm"))
         except (OSError, ValueError, IndexError):
             return 0
 

@@ -1,4 +1,5 @@
-"""What the executor costs over a bare ONNX Runtime session: the same model, threads and options, in one process.
+"""What executor and worker cost over a bare ONNX Runtime session: the same model, threads and options. The session is in this
+process; what the product computes is computed in a worker.
 
 Runs come in pairs, first the one and then the other in turn, and the ratio within pairs is what counts: what else
 the machine does then weighs on both.
@@ -6,6 +7,7 @@ the machine does then weighs on both.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +18,19 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+import psutil
 
 from benchmarks.comparing import largest_difference
 from benchmarks.models import light, sample_inputs
 from edgepart.agent.executor import Executor
+from edgepart.agent.memory import total_memory_bytes
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.probe import probe_device
 from edgepart.agent.schedule import Value
-from edgepart.agent.sessions import Sessions, session_options
+from edgepart.agent.sessions import session_options
+from edgepart.agent.store import Store
+from edgepart.agent.supervisor import Workers
+from edgepart.agent.worker_orders import WorkerSettings
 from edgepart.planner.blobs import cut
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.errors import InternalError
@@ -54,7 +61,7 @@ class Overhead:
     spread: tuple[float, float]
     """The ratio's quartiles."""
     cpu_ratio: float
-    """The same of the process's CPU time, which other processes' load changes less."""
+    """The same of CPU time, here and in the worker, which other processes' load changes less."""
     least_ratio: float
     """Of the fastest run of each: what was disturbed least."""
     largest_difference: float
@@ -80,13 +87,17 @@ class OneDevice:
         device = probe_device("here", threads)
         problem = Problem(graph, Cluster((device,)), device.name)
         self.plan: Plan = choose(problem, "single", "0" * 64)[0]
-        sessions = Sessions(threads, lambda ref: cut(graph.constants[ref.source], ref.region))
+        program = self.plan.programs[device.name]
+        self._folder = tempfile.TemporaryDirectory(prefix="edgepart-")
+        store = Store(Path(self._folder.name) / "store")
+        for ref in {ref.digest: ref for segment in program.segments for ref in segment.weights}.values():
+            store.put_bytes(cut(graph.constants[ref.source], ref.region).tobytes())
+        settings = WorkerSettings(store.root, Path(self._folder.name) / "compiled", 0, threads)
+        self._workers = Workers(settings, total_memory_bytes())
         self._executor = Executor(self._take)
         self._executor.start()
-        program = self.plan.programs[device.name]
-        self._executor.install(
-            DEPLOYMENT, EPOCH, sessions.prepare(program), self.plan.transfers, {device.name: NODE}
-        )
+        prepared = self._workers.prepare(DEPLOYMENT, self.plan.model_digest, program, self.plan.transfers)
+        self._executor.install(DEPLOYMENT, EPOCH, prepared, self.plan.transfers, {device.name: NODE})
         self._number = 0
         self._answered = Event()
         self._outputs: dict[str, Value] = {}
@@ -97,6 +108,8 @@ class OneDevice:
 
     def __exit__(self, *_: object) -> None:
         self._executor.stop()
+        self._workers.stop()
+        self._folder.cleanup()
 
     def _take(self, _: str, message: Tensors | Failed | Cancel, values: Sequence[Value]) -> None:
         if isinstance(message, Tensors):
@@ -158,6 +171,12 @@ def _pair(
 
 
 def _timed(run: Bare | OneDevice, inputs: Mapping[str, Value]) -> tuple[float, float]:
-    began, cpu_s = time.perf_counter(), time.process_time()
+    workers = [child.pid for child in psutil.Process().children()]
+    began, cpu_s = time.perf_counter(), _cpu_s(workers)
     run(inputs)
-    return time.perf_counter() - began, time.process_time() - cpu_s
+    return time.perf_counter() - began, _cpu_s(workers) - cpu_s
+
+
+def _cpu_s(processes: Sequence[int]) -> float:
+    """Of this process and of others, by the kernel's clock of each (clock_getcpuclockid(3))."""
+    return time.process_time() + sum(time.clock_gettime((~pid << 3) | 2) for pid in processes)

@@ -30,7 +30,7 @@ from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import InternalError
 from edgepart.planner.model import load_graph
 
-CASES = (("seeded_light_resnet50", 1, None), ("vit_b16", 3, "240M"), ("bert_base", 4, "200M"))
+CASES = (("seeded_light_resnet50", 1, None), ("vit_b16", 3, "300M"), ("bert_base", 4, "260M"))
 """Model, agents, and the limit of each."""
 REST_S = 3.0
 """Until an agent is measured that has nothing to do."""

@@ -83,7 +83,7 @@ print(before - resident_bytes())
 def test_a_limit_is_on_the_whole_agent() -> None:
     assert memory.within(DEVICE, None, 100 * MEGABYTE) == DEVICE
     left = memory.within(DEVICE, 300 * MEGABYTE, 100 * MEGABYTE).memory_bytes
-    assert left == 200 * MEGABYTE - memory.SERVING_BYTES
+    assert left == 200 * MEGABYTE - memory.SERVING_BYTES - memory.WORKER_BYTES
     with pytest.raises(UsageError, match="without any plan takes"):
         memory.within(DEVICE, 100 * MEGABYTE, 100 * MEGABYTE)
 
@@ -101,7 +101,7 @@ def test_whoever_is_over_the_limit_gives_back(
             raise asyncio.CancelledError
 
     class Worker:
-        def resident_bytes(self) -> int:
+        def own_bytes(self) -> int:
             return 10 * MEGABYTE
 
         def give_back(self) -> None:
