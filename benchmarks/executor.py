@@ -1,5 +1,5 @@
-"""What executor and worker cost over a bare ONNX Runtime session: the same model, threads and options. The session is in this
-process; what the product computes is computed in a worker.
+"""What executor and worker cost over a bare ONNX Runtime session: the same model, threads and options. The session is in
+this process; what the product computes is computed in a worker.
 
 Runs come in pairs, first the one and then the other in turn, and the ratio within pairs is what counts: what else
 the machine does then weighs on both.
