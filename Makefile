@@ -102,12 +102,12 @@ cases: .venv/.dev  ## the ONNX project's node cases, each divided along every ax
 	$(BIN)/python -m benchmarks.node_cases
 
 # Two processors that this machine need not have, emulated by Debian's qemu-user: a Haswell, which has AVX2 and neither AVX-512
-# nor VNNI, and an aarch64 with float16 arithmetic and dot products (ARM_CPU=cortex-a72 has neither). Emulated, a hypothesis test
-# tries fewer examples.
+# nor VNNI, and an aarch64 with float16 arithmetic and dot products (ARM_CPU=cortex-a72 has neither), without the matrix unit SME, which
+# docs/architecture.md says more of. Emulated, a hypothesis test tries fewer examples.
 NUMBERS := tests/agent/test_eight_bits.py tests/agent/test_reference.py tests/test_comparing.py tests/planner/access
 ON_EMULATED := -u -m pytest -p no:cacheprovider --override-ini timeout=3600 --examples 2
 ARM := .venv/aarch64
-ARM_CPU ?= max
+ARM_CPU ?= max,sme=off
 # The wheels for aarch64 from 1.28 to 1.32 crash where Debian 12's qemu imports them.
 ARM_RUNTIME := onnxruntime==1.27.0
 
@@ -117,7 +117,7 @@ emulators:  ## what emulated processors are made of, where it is missing and apt
 	if [ -n "$$missing" ]; then \
 	  apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $$missing; fi
 
-processors: avx2 aarch64  ## the law of every operator and the tests of numbers on two emulated processors
+processors: avx2 aarch64  ## the law of every operator and the tests of numbers on two emulated processors; takes half an hour or more
 
 avx2: .venv/.dev emulators  ## on an emulated processor with AVX2, and no AVX-512 or VNNI, on a machine with x86-64
 	qemu-x86_64-static -cpu Haswell $(BIN)/python $(ON_EMULATED) $(NUMBERS) tests/test_every_axis.py
