@@ -18,17 +18,22 @@ from edgepart.agent.control import (
     Holding,
     Latency,
     Prepare,
+    Profile,
     Report,
     Retire,
     Sighting,
     Standing,
     Version,
     View,
+    Want,
 )
 from edgepart.agent.election import FREE_ROUNDS, LEAP_ROUNDS, NODE_BITS, Leaps, next_term
 from edgepart.agent.events import Received
 from edgepart.agent.judging import REQUESTS, Judge
 from edgepart.agent.messages import Epoch
+from edgepart.agent.post import CONTROL_KINDS
+from edgepart.agent.profiles import ProfileBook
+from edgepart.agent.records import frame_to_message, message_to_frame
 from tests.simulation.cluster import SimNet, node_id
 
 A, B, LIAR = map(node_id, range(1, 4))
@@ -181,6 +186,22 @@ def test_a_card_that_cannot_be_read_leaves_its_device_out_with_the_reason_and_no
     net.say(Card(LIAR, b"a card that can be read"))
     net.until(lambda: net.devices(net.boxes[A], "other") == {A, B, LIAR}, 90)
     assert net.core(A).card_faults == {}
+
+
+def test_what_a_device_measured_itself_counts_more_than_what_a_member_says() -> None:
+    book, segment = ProfileBook(), ("1" * 64, "x86~60", 2)
+    book.learn([Profile(*segment, 0.5)], A)
+    assert book.learn([Profile(*segment, 0.51)], B) == ()
+    book.learn([Profile(*segment, 1e6)], LIAR)
+    assert book.seconds(*segment) == 0.51
+    book.learn([Profile(*segment, 0.4)])
+    assert book.learn([Profile(*segment, 1e-9)], LIAR) == () and book.seconds(*segment) == 0.4
+
+
+def test_a_client_s_empty_array_with_an_endless_axis_ends_no_link() -> None:
+    """What clients choose freely is told from gateway to leader."""
+    want = Want("net", Version(1, A), {"x" * 5000: (0, 2**61), "y": (1,) * 64})
+    assert frame_to_message(message_to_frame(want), CONTROL_KINDS) == want
 
 
 # What remains possible to a member: docs/security.md names these tests.
