@@ -2,6 +2,9 @@
 
 A record that comes in over HTTP, from a member or from the disk is read by records.py, which checks these. So whatever one
 of the three accepts can be told, written and read again by the other two, and nothing else is ever kept.
+
+A message that does not fit ends the link that it came over. So what an honest device says must always fit: bounds leave
+room, and what models and clients choose freely (names of tensors, lengths of axes) has none but those of its type.
 """
 
 from __future__ import annotations
@@ -88,8 +91,9 @@ MOST_MEMBERS = 10_000
 MOST_ENTRIES = 10_000
 """Of a map that every member keeps."""
 MOST_NAMES = 1_024
-"""Devices that a user names, or that have a part of one plan."""
+"""Devices that a user names."""
 MOST_RANK = 64
+"""Axes of an array: what numpy has at most."""
 
 NodeId = Annotated[str, Text(64)]
 """16 hex digits, in honest ones."""
@@ -98,7 +102,7 @@ Name = Annotated[str, Text(128)]
 Word = Annotated[str, Text(256)]
 Digest = Annotated[str, Text(128)]
 Address = Annotated[str, Text(512)]
-Addresses = Annotated[tuple[Address, ...], Many(64)]
+Addresses = Annotated[tuple[Address, ...], Many(4096)]
 Sentence = Annotated[str, Text(1 << 20)]
 """For people."""
 DeploymentName = Annotated[str, Text(128, 1, r"[A-Za-z0-9][A-Za-z0-9._-]*")]
@@ -108,10 +112,9 @@ PlanName = Annotated[str, Text(1024)]
 Count = Annotated[int, Whole()]
 Bytes = Annotated[int, Whole()]
 Seconds = Annotated[float, Number()]
-Dimension = Annotated[int, Whole(0, 2**40)]
-Shapes = Annotated[
-    dict[Annotated[str, Text(4096)], Annotated[tuple[Dimension, ...], Many(MOST_RANK)]], Many(MOST_NAMES)
-]
-"""By input."""
+Large = Annotated[int, Whole(0, 2**63 - 1)]
+"""What is reckoned or asked for, and need not be there: an empty array may have an axis of any length."""
+Shapes = dict[str, Annotated[tuple[Large, ...], Many(MOST_RANK)]]
+"""By input, whose name the model gives."""
 Nodes = Annotated[tuple[NodeId, ...], Many(MOST_MEMBERS)]
 Ticket = Annotated[int, Whole()]

@@ -14,13 +14,13 @@ from typing import Annotated
 from edgepart.agent.bounds import (
     MOST_ENTRIES,
     MOST_MEMBERS,
-    MOST_NAMES,
     Address,
     Addresses,
     Bytes,
     Count,
     DeploymentName,
     Digest,
+    Large,
     Many,
     Name,
     NodeId,
@@ -305,7 +305,7 @@ class Prepare:
     version: Version
     epoch: Epoch
     plan: bytes
-    names: Annotated[tuple[tuple[Name, NodeId], ...], Many(MOST_NAMES)]
+    names: Annotated[tuple[tuple[Name, NodeId], ...], Many(MOST_MEMBERS)]
     """(device name in the plan, node id) for every device with a program."""
     model: Digest
     sources: Nodes
@@ -316,7 +316,7 @@ class Prepare:
     """That the user, or for a variant a request, gave the inputs."""
     weighed: bool = False
     """Whether another plan serves meanwhile, which this one has to beat: its segments are timed before it is READY."""
-    memory_bytes: Annotated[tuple[tuple[Name, Bytes], ...], Many(MOST_NAMES)] = ()
+    memory_bytes: Annotated[tuple[tuple[Name, Large], ...], Many(MOST_MEMBERS)] = ()
     """By device name, the most that its program takes, predicted."""
 
 
@@ -427,7 +427,7 @@ class Standing:
     """True when a plan of this version serves, and model and entry would survive the loss of any one device
     (or there is only one)."""
     epoch: Epoch
-    devices: Annotated[tuple[Name, ...], Many(MOST_NAMES)]
+    devices: Annotated[tuple[Name, ...], Many(MOST_MEMBERS)]
     """Names of the devices that compute, of the active plan."""
     error: Sentence = ""
     error_kind: Word = ""

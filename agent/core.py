@@ -443,7 +443,7 @@ class Core:
                     self._reports[node] = believed
                     self._look_soon(now)
             case Timed(timings):
-                if self.profiles.learn(timings):
+                if self.profiles.learn(timings, node):
                     yield from self._learnt()
             case Drift():
                 self.drifts.learn(node, message, now)

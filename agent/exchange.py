@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from edgepart.agent.bounds import (
-    MOST_RANK,
     Bytes,
     Count,
     Digest,
@@ -18,13 +17,9 @@ from edgepart.agent.bounds import (
     Seconds,
     Sentence,
     Shapes,
-    Text,
     Ticket,
 )
 from edgepart.agent.control import Drain
-
-MOST_SPANS = 1 << 16
-"""Of one axis of a region."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +50,8 @@ class WantPart:
     length: Bytes
     model: Digest = ""
     """The model that the blob can be cut from (`region` of `constant`), where it is not stored itself."""
-    constant: Annotated[str, Text(64 << 10)] = ""
-    region: Annotated[tuple[Annotated[tuple[Count, ...], Many(MOST_SPANS)], ...], Many(MOST_RANK)] = ()
+    constant: str = ""
+    region: tuple[tuple[int, ...], ...] = ()
     """As planner/plan.py packs it: per axis start, stop, start, stop ..."""
     shapes: Shapes = field(default_factory=dict)
     """Of the model's inputs: some constants are folded from them."""

@@ -1,11 +1,13 @@
 """Profiles: what segments took on real devices. Facts and rules, without I/O: one.py measures, statefiles.py keeps.
 
-A profile holds for every device of its kind with as many threads, so that what one box measured, its twins need not.
+A profile holds for every device of its kind with as many threads, so that what one box measured, its twins need not. What
+this device has measured itself counts more than what others tell, and of what several tell the one in the middle counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
 from edgepart.agent.control import Profile
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 MOST = 4096
 """Profiles that are remembered; the ones not heard of for longest are forgotten."""
+OWN, KEPT = "", "kept"
+"""Sources that are no members: this device's own measurements, and what it knew when it was stopped last."""
+MOST_SOURCES = 16
+"""Of one profile, that are remembered."""
 NEWS = 0.1
 """A profile that moved by less than this part is the same."""
 
@@ -29,31 +35,40 @@ class ProfileBook:
     """All that this device knows, its own and what members told."""
 
     def __init__(self, profiles: Iterable[Profile] = ()) -> None:
-        self._known: dict[Key, float] = {}
-        self.learn(profiles)
+        self._known: dict[Key, dict[str, float]] = {}
+        """What each source told of it."""
+        self.learn(profiles, KEPT)
 
-    def learn(self, profiles: Iterable[Profile]) -> tuple[Profile, ...]:
-        """Take what is new; those that a planner may care about."""
+    def learn(self, profiles: Iterable[Profile], source: str = OWN) -> tuple[Profile, ...]:
+        """Take what is new; those that a planner may care about. `source`: the member that tells it."""
         news = []
         for one in profiles:
             key = (one.segment, one.kind, one.threads)
-            known = self._known.get(key)
-            if known is not None and abs(known - one.seconds) <= NEWS * known:
-                self._known[key] = self._known.pop(key)
-                continue
-            self._known.pop(key, None)
-            self._known[key] = one.seconds
-            news.append(one)
+            told = dict(self._known.pop(key, {}))  # a copy: timing.py asks in a thread
+            before, known = _middle(told), told.get(source, 0.0)
+            if abs(known - one.seconds) > NEWS * known:
+                told.pop(source, None)
+                told[source] = one.seconds
+                if len(told) > MOST_SOURCES:
+                    del told[next(name for name in told if name != OWN)]
+            self._known[key] = told
+            if abs(before - _middle(told)) > NEWS * before:
+                news.append(one)
         while len(self._known) > MOST:
             del self._known[next(iter(self._known))]
         return tuple(news)
 
     def seconds(self, segment: str, kind: str, threads: int) -> float | None:
-        return self._known.get((segment, kind, threads))
+        return _middle(self._known.get((segment, kind, threads), {})) or None
 
     def profiles(self, most: int = MOST) -> tuple[Profile, ...]:
         """Those heard of last, oldest first."""
-        return tuple(Profile(*key, seconds) for key, seconds in list(self._known.items())[-most:])
+        return tuple(Profile(*key, _middle(told)) for key, told in list(self._known.items())[-most:])
+
+
+def _middle(told: Mapping[str, float]) -> float:
+    """What counts of all that was told; 0 where nothing was."""
+    return told.get(OWN) or median_low(told.values() or (0.0,))
 
 
 def for_planner(profiles: Iterable[Profile]) -> Profiles:

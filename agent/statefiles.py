@@ -78,10 +78,18 @@ class StateFiles:
         """A smaller term than one that was used would let old plans run: where the file is lost, a term beyond any."""
 
         def read(document: Any) -> dict[str, int]:
-            entries = document.items() if isinstance(document, dict) else [("", None)]
-            if not all(type(value) is int and 0 <= value < MAX_TERM for _, value in entries):
+            entries = document if isinstance(document, dict) else {"term": None}
+            counts = {key: entries.get(key, 0) for key in ("term", "incarnation")}
+            good = {key: n for key, n in counts.items() if type(n) is int and 0 <= n < MAX_TERM}
+            if "term" not in good:
                 raise UsageError(f"expected counts, found {str(document)[:80]}")
-            return {key: document[key] for key in ("term", "incarnation") if key in document}
+            if good != counts:  # other members tell it when it is too small
+                text = (
+                    f"term.json: incarnation: {str(counts['incarnation'])[:40]} is no count; it begins anew"
+                )
+                log.error("%s", text)
+                self.damaged.append(text)
+            return good
 
         found = self._read("term.json", read)
         if found is not None:

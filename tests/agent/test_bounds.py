@@ -171,3 +171,10 @@ def test_a_name_whose_version_was_used_up_by_a_liar_is_refused_with_the_reason(c
             "0" * 16, "net"
         )
     assert [entry.version.counter for entry in known] == [MAX_COUNTER - 1]
+
+
+def test_an_incarnation_that_cannot_be_read_costs_no_term(tmp_path: Path) -> None:
+    (tmp_path / "term.json").write_text(json.dumps({"term": 7 << 24, "incarnation": 2**70}))
+    files = StateFiles(tmp_path)
+    assert (files.term, files.incarnation) == (7 << 24, 0)
+    assert "incarnation" in files.damaged[0]

@@ -3,6 +3,7 @@ other; the simulated shell sees to that in every other story."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,19 +12,28 @@ from edgepart.agent.control import (
     ALIVE,
     Activate,
     Card,
+    Deployments,
     FetchModel,
     Heartbeat,
     Holding,
+    Latency,
     Prepare,
+    Profile,
     Report,
     Retire,
     Sighting,
     Standing,
+    Version,
     View,
+    Want,
 )
-from edgepart.agent.election import FREE_ROUNDS, LEAP_ROUNDS, NODE_BITS, Leaps
+from edgepart.agent.election import FREE_ROUNDS, LEAP_ROUNDS, NODE_BITS, Leaps, next_term
 from edgepart.agent.events import Received
+from edgepart.agent.judging import REQUESTS, Judge
 from edgepart.agent.messages import Epoch
+from edgepart.agent.post import CONTROL_KINDS
+from edgepart.agent.profiles import ProfileBook
+from edgepart.agent.records import frame_to_message, message_to_frame
 from tests.simulation.cluster import SimNet, node_id
 
 A, B, LIAR = map(node_id, range(1, 4))
@@ -176,3 +186,56 @@ def test_a_card_that_cannot_be_read_leaves_its_device_out_with_the_reason_and_no
     net.say(Card(LIAR, b"a card that can be read"))
     net.until(lambda: net.devices(net.boxes[A], "other") == {A, B, LIAR}, 90)
     assert net.core(A).card_faults == {}
+
+
+def test_what_a_device_measured_itself_counts_more_than_what_a_member_says() -> None:
+    book, segment = ProfileBook(), ("1" * 64, "x86~60", 2)
+    book.learn([Profile(*segment, 0.5)], A)
+    assert book.learn([Profile(*segment, 0.51)], B) == ()
+    book.learn([Profile(*segment, 1e6)], LIAR)
+    assert book.seconds(*segment) == 0.51
+    book.learn([Profile(*segment, 0.4)])
+    assert book.learn([Profile(*segment, 1e-9)], LIAR) == () and book.seconds(*segment) == 0.4
+
+
+def test_a_client_s_empty_array_with_an_endless_axis_ends_no_link() -> None:
+    """What clients choose freely is told from gateway to leader."""
+    want = Want("net", Version(1, A), {"x" * 5000: (0, 2**61), "y": (1,) * 64})
+    assert frame_to_message(message_to_frame(want), CONTROL_KINDS) == want
+
+
+# What remains possible to a member: docs/security.md names these tests.
+
+
+def test_a_member_that_claims_a_later_term_leads_and_no_longer_when_it_is_gone(net: Lies) -> None:
+    term = next_term(net.core(A).election.seen_term, LIAR)
+    net.say(net.beat(term))
+    assert (net.core(A).leader, net.core(A).election.term) == (LIAR, term)
+    net.crash(LIAR)
+    net.until(lambda: not net.settled_faults(), 30)
+    assert net.core(A).leader in (A, B)
+
+
+def test_a_member_may_deploy_and_undeploy_as_its_credential_lets_it(net: Lies) -> None:
+    known = net.core(A).deployments.get("net")
+    assert known is not None
+    gone = replace(known, version=Version(known.version.counter + 1, LIAR), deleted=True)
+    net.say(Deployments((gone,)))
+    net.run(1)
+    assert [net.core(node).deployments.living() for node in (A, B)] == [[], []]
+    net.deploy(A)
+    net.until(lambda: net.core(B).deployments.get("net") is not None, 5)
+
+
+def test_a_member_s_word_that_it_stores_a_model_counts(net: Lies) -> None:
+    leader = net.core(A).leader
+    claimed = replace(net.core(LIAR).follower.report(()), models=("5" * 64,))
+    net.say(claimed, leader)
+    assert net.core(leader)._reports[LIAR].models == ("5" * 64,)
+
+
+def test_one_gateway_s_latencies_have_no_plan_given_up() -> None:
+    judge, epoch = Judge(single_s=0.5), Epoch(1, 1)
+    for gateway, seconds in ((A, 0.3), (B, 0.31), (LIAR, 1e6)):
+        judge.hears(Latency("net", epoch, seconds, REQUESTS), gateway)
+    assert judge.seconds(epoch) == 0.31 and not judge.disappoints(epoch, 2)

@@ -109,6 +109,9 @@ def test_an_entry_that_could_not_be_read_again_is_refused_as_it_comes(
         frame.header["entries"][0]["model_bytes"] = bad
         liar.say_frame(frame)
     named(cluster, "Deployments.entries: Deployment.model_bytes: ")
+    with pytest.raises(ClusterError, match="--memory-limit|memory_limit_bytes"):
+        deploy(cluster, PATH, "poison", "--memory-limit", str(2**63))
+    deploy(cluster, PATH, "limited", "--memory-limit", str(LARGEST))
     assert all("poison" not in (a.state / "deployments.json").read_text() for a in cluster.living)
     all_is_well(cluster)
 
@@ -175,6 +178,8 @@ def test_a_term_that_leaps_is_refused_and_all_serve_again_after_a_restart(
         cluster.wait(lambda agent=agent: agent.addresses, f"{agent.name} to be up again", agent)
     all_is_well(cluster)
     assert all("is damaged" not in agent.log.read_text() for agent in cluster.living)
+    for agent in cluster.living:
+        assert {"squeezenet", "limited"} <= {d["name"] for d in cluster.status(agent)["deployments"]}
 
 
 def test_half_of_the_devices_are_drained_from_any_box_and_the_rest_where_the_ca_s_key_is(
