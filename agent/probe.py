@@ -7,7 +7,6 @@ arithmetic from round trips to a Link is in `LinkProbe`, which does no I/O.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import sys
@@ -21,11 +20,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import onnxruntime as ort
-import psutil
 
 from edgepart.agent.executor import Executor
 from edgepart.agent.messages import NO_EPOCH, Tensors
 from edgepart.agent.sessions import PreparedProgram, load_segment
+from edgepart.agent.system import memory, text_of
 from edgepart.planner.cluster import FIXED_S, Cluster, Device, Link, to_json
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.plan import GATEWAY, Piece, Port, Program, Receive, Run, Segment, Send, Step, Transfer
@@ -41,6 +40,8 @@ BORDER_BYTES = 1 << 18
 BURST = 16
 """Small echoes that go together, for what one more message costs."""
 
+UNKNOWN_MEMORY_BYTES = 1 << 30
+"""What is taken to be free where the system does not tell: what the smallest boxes have."""
 _SHARE_OF_MEMORY = 0.8
 """Of what is free: the rest is for the system, and for what the plan does not count."""
 
@@ -187,10 +188,10 @@ def _session(trial: Trial, threads: int) -> ort.InferenceSession:
 
 def device_kind(device_tree: Path = Path("/proc/device-tree"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Equal for boxes of equal hardware: the board's chip, else the processor and its architecture."""
-    board = _text(device_tree / "compatible").strip("\0")  # "raspberrypi,4-model-b\0brcm,bcm2711\0"
+    board = text_of(device_tree / "compatible").strip("\0")  # "raspberrypi,4-model-b\0brcm,bcm2711\0"
     if board:
         return board.split("\0")[-1].split(",")[-1]  # the last is the chip
-    text = _text(cpuinfo)
+    text = text_of(cpuinfo)
     found = re.search(r"^(?:model name|Hardware|Model)\s*:\s*(.+)$", text, re.MULTILINE)
     words = re.findall(r"[a-z0-9.]+", (found[1] if found else platform.processor() or "unknown").lower())
     return "-".join([*words, platform.machine().lower()])
@@ -200,9 +201,9 @@ def available_memory_bytes(
     cgroup: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> int:
     """Bytes that can still be had: free in the machine, and below every limit that this process is under."""
-    free = int(psutil.virtual_memory().available)
-    for line in _text(own).splitlines():
-        number, controllers, inside = line.split(":", 2)
+    free = memory()[0] or UNKNOWN_MEMORY_BYTES
+    for line in text_of(own).splitlines():
+        number, controllers, inside = [*line.split(":", 2), "", ""][:3]
         if number == "0" and not controllers:
             free = min([free, *_left_in_groups(cgroup, inside, "memory.max", "memory.current")])
         elif "memory" in controllers.split(","):
@@ -216,25 +217,12 @@ def _left_in_groups(root: Path, inside: str, limit: str, usage: str) -> list[int
     left = []
     folder = root / inside.lstrip("/")
     for group in [folder, *folder.parents]:
-        allowed, used = _text(group / limit).strip(), _text(group / usage).strip()
+        allowed, used = text_of(group / limit).strip(), text_of(group / usage).strip()
         if allowed.isdigit() and used.isdigit():  # "max", or nothing, is no limit at this height
             left.append(int(allowed) - int(used))
         if group == root:
             break
     return left
-
-
-def _text(path: Path) -> str:
-    """What is in a file of the system; "" where there is none, or none for us."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def default_threads() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
 
 
 @dataclass

@@ -46,7 +46,7 @@ from edgepart.agent.joining import Doorkeeper
 from edgepart.agent.lookout import Lookout
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
-from edgepart.agent.memory import keep_within, resident_bytes, share_heaps, within
+from edgepart.agent.memory import keep_within, share_heaps, within
 from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions
 from edgepart.agent.pace import UNKNOWN_BYTES_S, Business
@@ -54,7 +54,6 @@ from edgepart.agent.places import bind, own_addresses, parsed, reachable_text
 from edgepart.agent.plans import Plans
 from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
-from edgepart.agent.probe import default_threads
 from edgepart.agent.probing import probe_apart
 from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.recorder import Recorder
@@ -65,6 +64,7 @@ from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.soundness import Soundness
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Source, Store
+from edgepart.agent.system import cores, resident_bytes
 from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Transport
@@ -125,7 +125,7 @@ class Agent:
     async def start(self) -> None:
         """Returns when links and HTTP are served. UsageError, Unavailable where an address cannot be had."""
         self._notify.status("measuring this device")
-        threads = self._options.threads or default_threads()
+        threads = self._options.threads or cores()
         device = await asyncio.to_thread(probe_apart, self._name, threads)
         self._make_data_plane(threads, device)
         listener = bind(self._options.http)

@@ -19,11 +19,11 @@ from edgepart.agent.probe import (
     ECHO_BYTES,
     LinkProbe,
     available_memory_bytes,
-    default_threads,
     device_kind,
     echo_sizes,
     probe_device,
 )
+from edgepart.agent.system import cores
 from edgepart.agent.trials import FAMILIES, MOVES
 from edgepart.planner.access import accesses
 from edgepart.planner.cluster import FIXED_S, Cluster, Device, from_json, to_json
@@ -169,7 +169,7 @@ def test_limits_of_the_first_kind_of_groups_count_too(tmp_path: Path) -> None:
 
 
 def test_threads_are_at_least_one() -> None:
-    assert default_threads() >= 1
+    assert cores() >= 1
 
 
 @given(
