@@ -40,6 +40,8 @@ BORDER_BYTES = 1 << 18
 BURST = 16
 """Small echoes that go together, for what one more message costs."""
 
+ROOM_BYTES = 700 << 20
+"""What has to be free for the largest trials: they take 475 MB beside the interpreter, and the system needs some."""
 UNKNOWN_MEMORY_BYTES = 1 << 30
 """What is taken to be free where the system does not tell: what the smallest boxes have."""
 _SHARE_OF_MEMORY = 0.8
@@ -65,17 +67,20 @@ def probe_device(
 ) -> Device:
     """Measures this box with `threads` threads; about two seconds on a small one.
 
-    `memory_limit` in bytes replaces what is free. UsageError for one below 1, or no threads."""
+    `memory_limit` in bytes replaces what is free. Where little is, what takes hundreds of megabytes is not measured.
+    UsageError for one below 1, or no threads."""
     if threads < 1 or (memory_limit is not None and memory_limit < 1):
         raise UsageError(
             f"cannot measure with {threads} threads and {memory_limit} bytes; both must be positive"
         )
     from edgepart.agent import trials  # Their weights are tens of megabytes.
 
+    free = memory_limit or available_memory_bytes()
+    tried = trials.MOVES if free < ROOM_BYTES else {**trials.MOVES, **trials.large_moves()}
     one, chained = trials.chain(1), trials.chain(trials.CHAINED)
     common = (one, trials.ONE_CONV, trials.TWO_CONVS)
     taken_s: dict[int, float] = {}
-    for number, trial in enumerate((chained, *trials.MOVES.values(), *trials.FAMILIES.values())):
+    for number, trial in enumerate((chained, *tried.values(), *trials.FAMILIES.values())):
         # What is taken off others: had it been disturbed, the short ones of these would seem to take no time.
         again = common if number % _ANEW == 0 else ()
         for run in (*again, trial):
@@ -88,7 +93,7 @@ def probe_device(
         took_s = taken_s[id(trial)]
         return max(took_s - one_s - besides_s, took_s / 10)
 
-    moves = {name: trial.nbytes / own_s(trial) for name, trial in trials.MOVES.items()}
+    moves = {name: trial.nbytes / own_s(trial) for name, trial in tried.items()}
     moves["border"] = border = _border(own_s, max(moves.values()))
     families = {
         name: trial.flops / own_s(trial, trial.border / border) for name, trial in trials.FAMILIES.items()
@@ -97,8 +102,8 @@ def probe_device(
         name=name,
         kind=device_kind(),
         flops_per_s=families["conv"],
-        memory_bytes_per_s=moves["elementwise/67108864"],
-        memory_bytes=float(memory_limit or available_memory_bytes() * _SHARE_OF_MEMORY),
+        memory_bytes_per_s=moves.get("elementwise/67108864", moves["elementwise/2097152"]),
+        memory_bytes=float(memory_limit or free * _SHARE_OF_MEMORY),
         threads=threads,
         segment_s=_segment_s(threads, clock),
         families=families,
@@ -284,4 +289,5 @@ def echo_sizes() -> Sequence[int]:
 
 
 if __name__ == "__main__":  # agent/probing.py: in a process of its own
-    print(json.dumps(to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2])),)))))
+    _limit = float(sys.argv[3]) if len(sys.argv) > 3 else None
+    print(json.dumps(to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2]), _limit),)))))

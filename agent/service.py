@@ -64,7 +64,7 @@ from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.soundness import Soundness
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Source, Store
-from edgepart.agent.system import cores, resident_bytes
+from edgepart.agent.system import cores, have_temporary_folder, resident_bytes
 from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Transport
@@ -512,6 +512,7 @@ async def serve(options: AgentOptions) -> str:
 def run(options: AgentOptions) -> None:
     """What `edgepart agent` calls. Removed where this device was removed from its cluster."""
     share_heaps()
+    have_temporary_folder(options.state)
     with asyncio.Runner() as runner:
         why = runner.run(serve(options))
         # All is said and on disk. A thread that still loads or computes cannot be stopped, and need not be waited for.

@@ -10,6 +10,7 @@ import logging
 import os
 import resource
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,6 +44,15 @@ def text_of(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def have_temporary_folder(own: Path) -> None:
+    """Where nothing else can be written to (a read-only root), temporary files of this process and of those that it
+    starts go into `own`."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        os.environ["TMPDIR"] = str(own)
 
 
 def cores() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -66,3 +67,16 @@ def test_a_control_group_that_cannot_be_read_is_no_limit(tmp_path: Path, line: s
     own = tmp_path / "cgroup"
     own.write_text(line + "\n")
     assert probe.available_memory_bytes(tmp_path, own) > 1
+
+
+def test_temporary_files_go_to_the_agents_folder_where_no_other_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    system.have_temporary_folder(tmp_path)
+    assert os.environ["TMPDIR"] == str(tmp_path / "none"), "there is another"
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [os.environ["TMPDIR"]])
+    system.have_temporary_folder(tmp_path)
+    assert tempfile.gettempdir() == str(tmp_path)
