@@ -15,12 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from edgepart.agent import system
 from edgepart.agent.addresses import Interface
 from edgepart.agent.ciphers import lacks_aes
 from edgepart.agent.interfaces import interfaces
-from edgepart.agent.probe import default_threads
 
 GOOD, NOTE, BAD = "good", "note", "bad"
 LEVELS = (GOOD, NOTE, BAD)
@@ -53,19 +51,21 @@ def checkup(
 ) -> list[Check]:
     """All of them. `state`: the agent's folder, or where it would be; `port`: where others connect; the rest: what the
     agent that runs was started with, where one does."""
-    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-    disk = shutil.disk_usage(_existing(state))
-    cpuinfo = Path("/proc/cpuinfo")
+    available, total = system.memory()
+    disk = system.known("how full its disk is", lambda: shutil.disk_usage(_existing(state)))
+    cpuinfo = system.text_of(Path("/proc/cpuinfo"))
     found = [
         judge_network(interfaces()),
-        judge_disk(disk.free, state),
+        judge_disk(disk.free, state)
+        if disk
+        else Check("disk", NOTE, "the system does not tell how full it is"),
         judge_clock(time.time(), _clock_kept()),
-        judge_memory(memory.available, memory.total, limit_bytes),
-        judge_swap(swap.used, swap.total),
-        judge_threads(default_threads(), threads),
+        judge_memory(available, total, limit_bytes),
+        judge_swap(*system.swap()),
+        judge_threads(system.cores(), threads),
     ]
-    if cpuinfo.exists():
-        found.append(judge_aes(lacks_aes(cpuinfo.read_text(errors="replace"))))
+    if cpuinfo:
+        found.append(judge_aes(lacks_aes(cpuinfo)))
     return [*found, firewall(port)]
 
 
@@ -102,6 +102,8 @@ def judge_clock(now: float, kept: bool | None) -> Check:
 
 def judge_memory(available: int, total: int, limit_bytes: int | None) -> Check:
     limit = "no --memory-limit" if limit_bytes is None else f"--memory-limit {limit_bytes / 1e6:.0f} MB"
+    if not total:
+        return Check("memory", NOTE, f"the system does not tell how much there is; {limit}")
     text = f"{available / 1e9:.3g} of {total / 1e9:.3g} GB are free; {limit}"
     if limit_bytes is not None and limit_bytes < LITTLE_BYTES:
         return Check("memory", NOTE, text, "an agent takes 105 MB by itself; what is left is for plans")

@@ -1,4 +1,4 @@
-"""Interfaces: this machine's addresses, as they are now. Door: psutil."""
+"""Interfaces: this machine's addresses, as they are now. Door: the system (system.py)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import socket
 from collections.abc import Callable
 from ipaddress import ip_address
 
-import psutil
-
+from edgepart.agent import system
 from edgepart.agent.addresses import Interface, told
 
 WATCH_S = 2.0
@@ -18,15 +17,18 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def interfaces() -> tuple[Interface, ...]:
-    """Each address of each interface; those that are down are marked."""
-    stats = psutil.net_if_stats()
+    """Each address of each interface; those that are down are marked. Where the system tells none, those that lead out."""
+    stats = system.interface_states()
     found = []
-    for name, entries in psutil.net_if_addrs().items():
+    for name, entries in system.interface_addresses().items():
         for entry in entries:
             if entry.family in _FAMILIES:
                 bare = entry.address.partition("%")[0]
                 up = name not in stats or stats[name].isup
                 found.append(Interface(name, _index(name), bare, _bits(bare, entry.netmask), up))
+    if not found:
+        addresses = ((one, ip_address(one)) for one in system.outgoing_addresses())
+        return tuple(Interface("", 0, text, ip.max_prefixlen, True) for text, ip in addresses)
     return tuple(found)
 
 

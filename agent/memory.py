@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from edgepart.agent.system import resident_bytes, text_of
 from edgepart.planner.cluster import Device
 from edgepart.planner.errors import UsageError
 
@@ -33,29 +33,12 @@ PROGRAMS = Path("/")
 """Where programs and their libraries lie: anywhere."""
 
 _LIBC = ctypes.CDLL(None)
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ARENA_MAX = -8
 """M_ARENA_MAX of malloc.h."""
 _DONTNEED = 4
 """MADV_DONTNEED of mman.h."""
 
 log = logging.getLogger(__name__)
-
-
-def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
-    """Of this process now: its own, and files that are mapped into it."""
-    return int(statm.read_text().split()[1]) * _PAGE_BYTES
-
-
-def own_bytes(statm: Path) -> int:
-    """Of another process, without files and memory that it shares: those are counted where they are shared from."""
-    resident, shared = statm.read_text().split()[1:3]
-    return (int(resident) - int(shared)) * _PAGE_BYTES
-
-
-def total_memory_bytes() -> int:
-    """Of the machine."""
-    return os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
 
 
 def give_back() -> None:
@@ -90,8 +73,8 @@ def within(device: Device, limit_bytes: int | None, resident: int) -> Device:
 def give_back_files(folder: Path, smaps: Path = Path("/proc/self/smaps")) -> None:
     """What was read of files below `folder` that are mapped: it is read again when it is needed, mostly from the system's
     memory. Where something was written, which goes to no file, all stays. The root stands for programs too: much of
-    them is only needed to start."""
-    for start, stop in _clean_mappings(smaps.read_text(), str(folder.resolve()).rstrip("/")):
+    them is only needed to start. Nothing where the system does not tell what is mapped."""
+    for start, stop in _clean_mappings(text_of(smaps), str(folder.resolve()).rstrip("/")):
         _LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _DONTNEED)
 
 

@@ -7,7 +7,6 @@ arithmetic from round trips to a Link is in `LinkProbe`, which does no I/O.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import sys
@@ -21,11 +20,11 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
-import psutil
 
 from edgepart.agent.executor import Executor
 from edgepart.agent.messages import NO_EPOCH, Tensors
 from edgepart.agent.supervisor import Workers
+from edgepart.agent.system import memory, text_of
 from edgepart.agent.worker_orders import WorkerSettings
 from edgepart.planner.cluster import FIXED_S, Cluster, Device, Link, to_json
 from edgepart.planner.errors import Unavailable, UsageError
@@ -44,6 +43,10 @@ BORDER_BYTES = 1 << 18
 BURST = 16
 """Small echoes that go together, for what one more message costs."""
 
+ROOM_BYTES = 700 << 20
+"""What has to be free for the largest trials: they take 475 MB beside the interpreter, and the system needs some."""
+UNKNOWN_MEMORY_BYTES = 1 << 30
+"""What is taken to be free where the system does not tell: what the smallest boxes have."""
 _SHARE_OF_MEMORY = 0.8
 """Of what is free: the rest is for the system, and for what the plan does not count."""
 
@@ -69,17 +72,20 @@ def probe_device(
 ) -> Device:
     """Measures this box with `threads` threads; about two seconds on a small one.
 
-    `memory_limit` in bytes replaces what is free. UsageError for one below 1, or no threads."""
+    `memory_limit` in bytes replaces what is free. Where little is, what takes hundreds of megabytes is not measured.
+    UsageError for one below 1, or no threads."""
     if threads < 1 or (memory_limit is not None and memory_limit < 1):
         raise UsageError(
             f"cannot measure with {threads} threads and {memory_limit} bytes; both must be positive"
         )
     from edgepart.agent import trials  # Their weights are tens of megabytes.
 
+    free = memory_limit or available_memory_bytes()
+    tried = trials.MOVES if free < ROOM_BYTES else {**trials.MOVES, **trials.large_moves()}
     one, chained = trials.chain(1), trials.chain(trials.CHAINED)
     common = (one, trials.ONE_CONV, trials.TWO_CONVS)
     taken_s: dict[int, float] = {}
-    for number, trial in enumerate((chained, *trials.MOVES.values(), *trials.FAMILIES.values())):
+    for number, trial in enumerate((chained, *tried.values(), *trials.FAMILIES.values())):
         # What is taken off others: had it been disturbed, the short ones of these would seem to take no time.
         again = common if number % _ANEW == 0 else ()
         for run in (*again, trial):
@@ -92,7 +98,7 @@ def probe_device(
         took_s = taken_s[id(trial)]
         return max(took_s - one_s - besides_s, took_s / 10)
 
-    moves = {name: trial.nbytes / own_s(trial) for name, trial in trials.MOVES.items()}
+    moves = {name: trial.nbytes / own_s(trial) for name, trial in tried.items()}
     moves["border"] = border = _border(own_s, max(moves.values()))
     families = {
         name: trial.flops / own_s(trial, trial.border / border) for name, trial in trials.FAMILIES.items()
@@ -101,8 +107,8 @@ def probe_device(
         name=name,
         kind=device_kind(),
         flops_per_s=families["conv"],
-        memory_bytes_per_s=moves["elementwise/67108864"],
-        memory_bytes=float(memory_limit or available_memory_bytes() * _SHARE_OF_MEMORY),
+        memory_bytes_per_s=moves.get("elementwise/67108864", moves["elementwise/2097152"]),
+        memory_bytes=float(memory_limit or free * _SHARE_OF_MEMORY),
         threads=threads,
         segment_s=_segment_s(threads),
         families=families,
@@ -200,10 +206,10 @@ def _session(trial: Trial, threads: int) -> InferenceSession:
 
 def device_kind(device_tree: Path = Path("/proc/device-tree"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Equal for boxes of equal hardware: the board's chip, else the processor and its architecture."""
-    board = _text(device_tree / "compatible").strip("\0")  # "raspberrypi,4-model-b\0brcm,bcm2711\0"
+    board = text_of(device_tree / "compatible").strip("\0")  # "raspberrypi,4-model-b\0brcm,bcm2711\0"
     if board:
         return board.split("\0")[-1].split(",")[-1]  # the last is the chip
-    text = _text(cpuinfo)
+    text = text_of(cpuinfo)
     found = re.search(r"^(?:model name|Hardware|Model)\s*:\s*(.+)$", text, re.MULTILINE)
     words = re.findall(r"[a-z0-9.]+", (found[1] if found else platform.processor() or "unknown").lower())
     return "-".join([*words, platform.machine().lower()])
@@ -213,9 +219,9 @@ def available_memory_bytes(
     cgroup: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> int:
     """Bytes that can still be had: free in the machine, and below every limit that this process is under."""
-    free = int(psutil.virtual_memory().available)
-    for line in _text(own).splitlines():
-        number, controllers, inside = line.split(":", 2)
+    free = memory()[0] or UNKNOWN_MEMORY_BYTES
+    for line in text_of(own).splitlines():
+        number, controllers, inside = [*line.split(":", 2), "", ""][:3]
         if number == "0" and not controllers:
             free = min([free, *_left_in_groups(cgroup, inside, "memory.max", "memory.current")])
         elif "memory" in controllers.split(","):
@@ -229,25 +235,12 @@ def _left_in_groups(root: Path, inside: str, limit: str, usage: str) -> list[int
     left = []
     folder = root / inside.lstrip("/")
     for group in [folder, *folder.parents]:
-        allowed, used = _text(group / limit).strip(), _text(group / usage).strip()
+        allowed, used = text_of(group / limit).strip(), text_of(group / usage).strip()
         if allowed.isdigit() and used.isdigit():  # "max", or nothing, is no limit at this height
             left.append(int(allowed) - int(used))
         if group == root:
             break
     return left
-
-
-def _text(path: Path) -> str:
-    """What is in a file of the system; "" where there is none, or none for us."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
-
-def default_threads() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
 
 
 @dataclass
@@ -309,4 +302,5 @@ def echo_sizes() -> Sequence[int]:
 
 
 if __name__ == "__main__":  # agent/probing.py: in a process of its own
-    print(json.dumps(to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2])),)))))
+    _limit = float(sys.argv[3]) if len(sys.argv) > 3 else None
+    print(json.dumps(to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2]), _limit),)))))

@@ -45,7 +45,7 @@ from edgepart.agent.joining import Doorkeeper
 from edgepart.agent.lookout import Lookout
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
-from edgepart.agent.memory import keep_within, resident_bytes, share_heaps, total_memory_bytes, within
+from edgepart.agent.memory import keep_within, share_heaps, within
 from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions
 from edgepart.agent.pace import UNKNOWN_BYTES_S, Business
@@ -53,7 +53,6 @@ from edgepart.agent.places import bind, own_addresses, parsed, reachable_text
 from edgepart.agent.plans import Plans
 from edgepart.agent.planwork import Planwork
 from edgepart.agent.post import Post
-from edgepart.agent.probe import default_threads
 from edgepart.agent.probing import probe_apart
 from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.recorder import Recorder
@@ -65,6 +64,7 @@ from edgepart.agent.soundness import Soundness
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Source, Store
 from edgepart.agent.supervisor import Workers
+from edgepart.agent.system import cores, have_temporary_folder, memory, resident_bytes
 from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Transport
@@ -84,6 +84,8 @@ LOOK_S = 0.02
 """Between two looks at whether others have taken over."""
 STRAGGLING_S = 2.0
 """How long threads that are still at work when all else has ended hold up the process."""
+SHARED_BYTES = 64 << 30
+"""That values of one deployment may take, where the machine does not say what it has: only what is used is taken."""
 UNWATCHED_S = 60.0
 """The watchdog's interval where there is none."""
 
@@ -131,7 +133,7 @@ class Agent:
     async def start(self) -> None:
         """Returns when links and HTTP are served. UsageError, Unavailable where an address cannot be had."""
         self._notify.status("measuring this device")
-        threads = self._options.threads or default_threads()
+        threads = self._options.threads or cores()
         device = await asyncio.to_thread(probe_apart, self._name, threads)
         self._make_data_plane(threads, device)
         listener = bind(self._options.http)
@@ -242,7 +244,7 @@ class Agent:
         limit = self._options.memory_limit_bytes
         self._workers = Workers(
             WorkerSettings(self._store.root, compiled.root, self._options.compiled_bytes, threads, limit),
-            limit or total_memory_bytes(),
+            limit or memory()[1] or SHARED_BYTES,
             self._rest,
             self._model_crashed,
         )
@@ -534,6 +536,7 @@ async def serve(options: AgentOptions) -> str:
 def run(options: AgentOptions) -> None:
     """What `edgepart agent` calls. Removed where this device was removed from its cluster."""
     share_heaps()
+    have_temporary_folder(options.state)
     with asyncio.Runner() as runner:
         why = runner.run(serve(options))
         # All is said and on disk. A thread that still loads or computes cannot be stopped, and need not be waited for.

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from edgepart.agent import worker_orders as orders
-from edgepart.agent.memory import own_bytes
+from edgepart.agent.system import own_bytes
 from edgepart.agent.worker_channel import Channel
 from edgepart.planner.errors import Unavailable
 
@@ -138,11 +137,8 @@ class WorkerProcess:
         return Death(self._process.wait(), self._why)
 
     def own_bytes(self) -> int:
-        """Memory that it shares with nobody; 0 where it has ended."""
-        try:
-            return own_bytes(Path(f"/proc/{self._process.pid}/statm"))
-        except (OSError, ValueError, IndexError):
-            return 0
+        """Memory that it shares with nobody; 0 where it has ended, or nobody knows."""
+        return own_bytes(self._process.pid)
 
     def _send(self, message: object) -> None:
         try:

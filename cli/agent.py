@@ -37,7 +37,7 @@ def become(options: AgentOptions, log_level: str) -> NoReturn:
 def set_ciphers(state: Path, cpuinfo: Path) -> None:
     """Has OpenSSL, in the process that this one becomes, prefer ChaCha20 where the processor has no AES. Who sets
     OPENSSL_CONF has decided otherwise; so has a system with a policy of its own."""
-    if "OPENSSL_CONF" in os.environ or not state.is_dir() or not cpuinfo.exists():
+    if "OPENSSL_CONF" in os.environ or not state.is_dir() or not os.access(cpuinfo, os.R_OK):
         return
     # Only who runs an agent is to pay for these.
     import ssl

@@ -3,8 +3,6 @@ constants, and nobody else reads what they hand each other. Rules only."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from edgepart.planner.fusion import DEQUANTIZE, PULLED_FAMILIES, QUANTIZE, Coarse
 from edgepart.planner.graph import Operator
 from edgepart.planner.memory import TABLES
@@ -17,17 +15,18 @@ def written(op: Operator) -> str:
 
 def chains(coarse: Coarse) -> tuple[tuple[Operator, ...], ...]:
     """Each of two operators or more, as long as it can be; no two of a chain read the same constant."""
-    found: dict[str, tuple[Operator, ...]] = {}
-    """By its last operator's name."""
+    found: dict[str, tuple[list[Operator], set[str]]] = {}
+    """By its last operator's name, a chain and the constants that it reads."""
     for op in coarse.graph.operators:
-        before = _before(coarse, op)
+        before, constants = _before(coarse, op), _constants(coarse, op)
         chain = found.get(before.name) if before is not None else None
-        if before is not None and chain and not _constants(coarse, (op,)) & _constants(coarse, chain):
-            del found[before.name]
-            found[op.name] = (*chain, op)
+        if before is not None and chain is not None and constants.isdisjoint(chain[1]):
+            chain[0].append(op)
+            chain[1].update(constants)
+            found[op.name] = found.pop(before.name)
         elif _is_plain(coarse, op) and any(True for _ in coarse.graph.reads(op)):
-            found[op.name] = (op,)
-    return tuple(chain for chain in found.values() if len(chain) > 1)
+            found[op.name] = [op], constants
+    return tuple(tuple(chain) for chain, _ in found.values() if len(chain) > 1)
 
 
 def _before(coarse: Coarse, op: Operator) -> Operator | None:
@@ -49,5 +48,5 @@ def _is_plain(coarse: Coarse, op: Operator) -> bool:
     return not left and not special and sum(map(bool, op.outputs)) == 1
 
 
-def _constants(coarse: Coarse, operators: Iterable[Operator]) -> set[str]:
-    return {name for op in operators for name in op.inputs if name in coarse.graph.constants}
+def _constants(coarse: Coarse, op: Operator) -> set[str]:
+    return {name for name in op.inputs if name in coarse.graph.constants}

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepart.agent import memory
+from edgepart.agent import memory, system
 from edgepart.planner.cluster import Device
 from edgepart.planner.errors import UsageError
 
@@ -26,12 +26,12 @@ def test_what_is_mapped_and_read_is_resident_until_it_is_given_back(tmp_path: Pa
     other = tmp_path.parent / "other"
     other.write_bytes(bytes(32 * MEGABYTE))
     table, kept = np.memmap(tmp_path / "table", mode="r"), np.memmap(other, mode="r")
-    before = memory.resident_bytes()
+    before = system.resident_bytes()
     assert table[::4096].sum() == kept[::4096].sum() == 0
-    read = memory.resident_bytes()
+    read = system.resident_bytes()
     assert read - before > 90 * MEGABYTE
     memory.give_back_files(tmp_path)
-    given = read - memory.resident_bytes()
+    given = read - system.resident_bytes()
     assert 50 * MEGABYTE < given < 80 * MEGABYTE  # the other file is not below that folder
     assert table[5000] == 0
 
@@ -49,10 +49,10 @@ def test_programs_are_given_back_too_and_go_on() -> None:
     """What starting needed of them: most of an interpreter's libraries."""
     code = """
 import numpy
-from edgepart.agent import memory
-before = memory.resident_bytes()
+from edgepart.agent import memory, system
+before = system.resident_bytes()
 memory.give_back_files(memory.PROGRAMS)
-given = before - memory.resident_bytes()
+given = before - system.resident_bytes()
 assert numpy.linalg.inv(numpy.eye(3)).trace() == 3
 print(given)
 """
@@ -64,7 +64,8 @@ def test_freed_heaps_are_given_back() -> None:
     """In a process of its own: what others allocate between would hold the heap up."""
     code = """
 import ctypes
-from edgepart.agent.memory import give_back, resident_bytes
+from edgepart.agent.memory import give_back
+from edgepart.agent.system import resident_bytes
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 pieces = [libc.malloc(60_000) for _ in range(2000)]
@@ -117,7 +118,7 @@ def test_whoever_is_over_the_limit_gives_back(
 
 def test_the_figures_are_of_this_process() -> None:
     held = mmap.mmap(-1, 64 * MEGABYTE)
-    before = memory.resident_bytes()
+    before = system.resident_bytes()
     ctypes.memset(ctypes.addressof(ctypes.c_char.from_buffer(held)), 1, len(held))
-    assert memory.resident_bytes() - before > 60 * MEGABYTE
-    assert memory.resident_bytes() % os.sysconf("SC_PAGE_SIZE") == 0
+    assert system.resident_bytes() - before > 60 * MEGABYTE
+    assert system.resident_bytes() % os.sysconf("SC_PAGE_SIZE") == 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -13,24 +16,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgepart.agent import probe, probing, trials
 from edgepart.agent.probe import (
     BORDER_BYTES,
     BURST,
     ECHO_BYTES,
     LinkProbe,
     available_memory_bytes,
-    default_threads,
     device_kind,
     echo_sizes,
     probe_device,
 )
-from edgepart.agent.trials import FAMILIES, MOVES
+from edgepart.agent.system import cores
+from edgepart.agent.trials import FAMILIES
 from edgepart.planner.access import accesses
 from edgepart.planner.cluster import FIXED_S, Cluster, Device, from_json, to_json
 from edgepart.planner.cost import Cost
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.model import load_graph
 
+MOVES = {**trials.MOVES, **trials.large_moves()}
 PLAIN = Device("plain", "box", 1e9, 1e9, 1e9)
 
 
@@ -169,7 +174,7 @@ def test_limits_of_the_first_kind_of_groups_count_too(tmp_path: Path) -> None:
 
 
 def test_threads_are_at_least_one() -> None:
-    assert default_threads() >= 1
+    assert cores() >= 1
 
 
 @given(
@@ -233,3 +238,40 @@ def test_without_bursts_a_message_costs_what_is_guessed() -> None:
 def test_bursts_that_cannot_be_are_refused(count: int, seconds: float) -> None:
     with pytest.raises(UsageError, match="cannot take"):
         LinkProbe().add_burst(count, seconds)
+
+
+def test_where_little_memory_is_free_the_largest_trials_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[trials.Trial] = []
+
+    def best_s(trial: trials.Trial, *_: object) -> float:
+        tried.append(trial)
+        return 0.001
+
+    monkeypatch.setattr(probe, "_best_s", best_s)
+    monkeypatch.setattr(probe, "_segment_s", lambda *_: 1e-5)
+    monkeypatch.setattr(probe, "available_memory_bytes", lambda: 200 << 20)
+    device = probe.probe_device("small", 1)
+    assert max(trial.nbytes for trial in tried) < 4 << 20
+    assert device.memory_bytes_per_s == device.moves["elementwise/2097152"]
+    assert device.memory_bytes < 200 << 20
+
+
+@pytest.mark.parametrize(("ended", "tries"), [((-9, 0), 2), ((-9, -9), 2), ((0,), 1), ((1,), 1)])
+def test_a_probe_that_the_system_ends_is_tried_again_with_little(
+    monkeypatch: pytest.MonkeyPatch, ended: tuple[int, ...], tries: int
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> SimpleNamespace:
+        commands.append([*command])
+        document = json.dumps(to_json(Cluster((PLAIN,))))
+        return SimpleNamespace(returncode=ended[len(commands) - 1], stdout=document, stderr="ended")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    if ended[-1]:
+        with pytest.raises(Unavailable, match="could not be measured: ended"):
+            probing.probe_apart("box", 1)
+    else:
+        assert probing.probe_apart("box", 1) == PLAIN
+    assert len(commands) == tries
+    assert commands[1:] == [[*commands[0], str(probing.LITTLE_BYTES)]][: tries - 1]

@@ -13,7 +13,8 @@ import pytest
 from benchmarks.models.builder import Builder
 from benchmarks.models.model import save
 
-from edgepart.agent.memory import SERVING_BYTES, WORKER_BYTES, own_bytes
+from edgepart.agent.memory import SERVING_BYTES, WORKER_BYTES
+from edgepart.agent.system import own_bytes
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.errors import ClusterError
 from tests.processes.asking import alone, deploy, differences, infer, undeploy
@@ -46,7 +47,7 @@ def resident(cluster: LocalCluster) -> dict[str, int]:
 
 def _resident(agent: psutil.Process) -> int:
     workers = [one for one in agent.children() if "edgepart.agent.worker" in one.cmdline()]
-    return int(agent.memory_info().rss) + sum(own_bytes(Path(f"/proc/{one.pid}/statm")) for one in workers)
+    return int(agent.memory_info().rss) + sum(own_bytes(one.pid) for one in workers)
 
 
 def predicted(cluster: LocalCluster, name: str) -> dict[str, int]:
