@@ -87,7 +87,7 @@ def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
 
 
 def own_bytes(process: int) -> int:
-    """Of another process, without files and memory that it shares: those are counted where they are shared from. 0 where that
+    """Of another process, without files and memory that it shares: those are counted where they come from. 0 where that
     is unknown, or it has ended."""
     fields = text_of(Path(f"/proc/{process}/statm")).split()
     if len(fields) < 3 or not (fields[1].isdigit() and fields[2].isdigit()):
