@@ -170,6 +170,7 @@ class Plans:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
             making.add_done_callback(self._release_unwanted)
+            self._loader.abandon(deployment, plan.model_digest)
             raise
 
     def _release_unwanted(self, made: asyncio.Future[Prepared]) -> None:

@@ -53,6 +53,9 @@ class Loader(Protocol):
     def release(self, prepared: Prepared) -> None:
         """Forget a program. Never waits."""
 
+    def abandon(self, deployment: str, model: str) -> None:
+        """Nobody waits any more for what is being prepared of that deployment: it is ended after a while. Never waits."""
+
 
 def describe(segment: Segment) -> str:
     """A segment for people: its first operators."""

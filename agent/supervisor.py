@@ -45,6 +45,9 @@ pauses."""
 GRACE_S = 2.0
 """Between asking a run to end and ending its worker. Operators cannot be interrupted: longer spares loading again,
 shorter has the device compute for others sooner."""
+ABANDONED_S = 20.0
+"""For how long a plan that nobody waits for any more may still be loaded. Shorter has the device load other plans sooner;
+longer spares starting the worker again, where it would soon have been done."""
 RETRY_S = (0.5, 5.0)
 """Before a worker that could not be started is tried again: at first, and at most."""
 
@@ -107,6 +110,7 @@ class Worker:
         """Held for moments only: of what follows."""
         self._process: WorkerProcess | None = None
         self._run: tuple[int, RemoteProgram] | None = None
+        self._loading: RemoteProgram | None = None
         self._ambiguous = False
         """Whether something else than a run may be what ends the process now."""
         self._closed = threading.Event()
@@ -125,7 +129,8 @@ class Worker:
                 with self._beside_runs():
                     self._load(self._alive(), made, rest)
             except Ended as end:
-                self._bury(end.process)
+                if (death := self._bury(end.process)).ordered:
+                    raise Unavailable(f"the worker {death}") from end
                 # Runs went on beside it: which of the two ended the worker shows where it is tried alone.
                 with self._running:
                     try:
@@ -135,6 +140,19 @@ class Worker:
             with self._state:
                 self._programs[number] = made
         return made
+
+    def abandon(self) -> None:
+        """What is being loaded now nobody waits for: it may go on for a while."""
+        with self._state:
+            process, made = self._process, self._loading
+        if process is not None and made is not None:
+            waiting = threading.Timer(ABANDONED_S, self._end_loading, [process, made])
+            waiting.daemon = True
+            waiting.start()
+
+    def _end_loading(self, process: WorkerProcess, made: RemoteProgram) -> None:
+        if self._loading is made:
+            process.kill("a plan that nobody waits for was still being loaded")
 
     def release(self, made: RemoteProgram) -> None:
         """Forget a program."""
@@ -199,6 +217,15 @@ class Worker:
             self._ambiguous = False
 
     def _load(self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]) -> None:
+        self._loading = made
+        try:
+            self._load_all_of(process, made, rest)
+        finally:
+            self._loading = None
+
+    def _load_all_of(
+        self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]
+    ) -> None:
         answer = process.ask(orders.Prepare(made.number, made.program, made.transfers))
         while answer[0] == orders.MADE:
             rest(answer[1])
@@ -494,6 +521,13 @@ class Workers:
         if key is not None:
             prepared.worker.release(prepared)
             self._leave(key)
+
+    def abandon(self, deployment: str, model: str) -> None:
+        """As Loader.abandon."""
+        with self._lock:
+            worker = self._workers.get((parent_of(deployment), model))
+        if worker is not None:
+            worker.abandon()
 
     def stop(self) -> None:
         """End all workers, for good."""

@@ -52,6 +52,7 @@ class Loading:
 
     def __init__(self) -> None:
         self.sessions = Sessions(1, read_weight)
+        self.abandoned: list[tuple[str, str]] = []
 
     def prepare(
         self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
@@ -60,6 +61,9 @@ class Loading:
 
     def release(self, prepared: Any) -> None:
         self.sessions.release(prepared)
+
+    def abandon(self, deployment: str, model: str) -> None:
+        self.abandoned.append((deployment, model))
 
 
 class Bench:

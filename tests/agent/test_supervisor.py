@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from edgepart.agent import supervisor
 from edgepart.agent.sessions import Sessions
 from edgepart.agent.store import Store
 from edgepart.agent.supervisor import CRASHES, RemoteProgram, Workers
@@ -287,3 +288,21 @@ def test_a_released_program_is_not_run_and_the_last_one_ends_the_worker(bench: B
     assert process.death().ordered
     with pytest.raises(Unavailable):
         divide(program, 4, 2)
+
+
+def test_loading_that_never_ends_ends_when_nobody_waits_for_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "ABANDONED_S", 0.5)
+    worker = bench.prepare(division()).worker
+    process = worker._process
+    assert process is not None
+    os.kill(process._process.pid, signal.SIGSTOP)  # as one that computes for ever
+    thread, caught = in_a_thread(lambda: bench.prepare(counting()))
+    while worker._loading is None:
+        assert thread.is_alive()
+    bench.workers.abandon("net", "digest")
+    thread.join(60)
+    assert len(caught) == 1 and isinstance(caught[0], Unavailable) and "nobody waits" in str(caught[0])
+    assert divide(bench.prepare(division(), deployment="other"), 7, 2) == [3, 3]
+    assert not bench.crashed
