@@ -109,7 +109,7 @@ def test_an_entry_that_could_not_be_read_again_is_refused_as_it_comes(
         frame.header["entries"][0]["model_bytes"] = bad
         liar.say_frame(frame)
     named(cluster, "Deployments.entries: Deployment.model_bytes: ")
-    with pytest.raises(ClusterError, match="--memory-limit|memory_limit_bytes"):
+    with pytest.raises(ClusterError, match=r"--memory-limit|memory_limit_bytes"):
         deploy(cluster, PATH, "poison", "--memory-limit", str(2**63))
     deploy(cluster, PATH, "limited", "--memory-limit", str(LARGEST))
     assert all("poison" not in (a.state / "deployments.json").read_text() for a in cluster.living)
