@@ -310,6 +310,8 @@ class Core:
                 yield from self._message(node, message, now)
             case Received(node, Hello() as hello):
                 yield from self.draining.farewell(node, hello.version)
+            case Received(node, Drains() as drains) if node != self.node:
+                yield from self._message(node, drains, now)
             case TermKept(term):
                 yield from self._led(self.election.kept(term, now), now)
             case DeploymentsKept(versions):
@@ -434,7 +436,7 @@ class Core:
                 if forged := self.draining.forged(drains):
                     what = f"{forged[0].name[:64]} is {forged[0].state}"
                     yield Distrusted(node, f"it tells that {what}, which the cluster's CA did not sign")
-                yield from self._drained(self.draining.told(drains, self.membership.members()), now)
+                yield from self._drained(self.draining.told(drains, self.membership.members(), node), now)
             case DrainStanding() if self._is_led(node, message.term):
                 self.draining.standings[message.node] = message
             case Report(boot) if node == self.node or boot == self._boots.get(node):

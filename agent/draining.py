@@ -109,11 +109,16 @@ class Draining:
         """Those that the CA did not sign; what is known already was looked at when it came."""
         return tuple(entry for entry in entries if not self.map.has((entry,)) and not self._genuine(entry))
 
-    def told(self, entries: Sequence[Drain], members: Members) -> list[Effect]:
-        """Another member's entries came. What the CA did not sign is left out."""
+    def told(self, entries: Sequence[Drain], members: Members, teller: str = "") -> list[Effect]:
+        """Another device's entries came; who is no member may tell them too, as the CA signed them. What it did not sign is
+        left out. Who tells what is outdated learns the newer: it may be out for what was taken back."""
         forged = self.forged(entries)
-        changed = self.map.merge(entry for entry in entries if entry not in forged)
-        return self._changed(changed, members) if changed else []
+        good = [entry for entry in entries if entry not in forged]
+        changed = self.map.merge(good)
+        effects = self._changed(changed, members) if changed else []
+        known = [self.map.get(entry.node) for entry in good]
+        newer = self._signed(k for k, e in zip(known, good, strict=True) if k is not None and k != e)
+        return [*effects, Send(teller, Drains(newer))] if newer and teller else effects
 
     def _signed(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
         """What others believe."""

@@ -35,6 +35,7 @@ from edgepart.agent.events import (
     Member,
     PersistDrains,
     Received,
+    Send,
 )
 from edgepart.agent.exchange import Signed, WantSigned
 from edgepart.agent.membership import Facts
@@ -110,6 +111,16 @@ def test_what_an_earlier_version_left_on_the_disk_counts_here_and_is_told_to_nob
     draining = Draining(A, [replace(ENTRY, state=DRAINED)], lambda entry: is_signed(entry, CA))
     assert draining.map.state(B) == DRAINED
     assert draining.greeting(member(C)) == [] and draining.remind(MEMBERS) == []
+
+
+def test_who_is_out_for_what_was_taken_back_says_so_and_is_in_again() -> None:
+    """One side of a split carried a removal out, the other one took it back; the newer word wins on both."""
+    out, back = replace(ENTRY, state=REMOVED), replace(ENTRY, state=IN, version=Version(4, A))
+    one, other = Draining(A, [out]), Draining(B, [back])
+    (reply,) = other.told([out], (), teller=A)
+    assert reply == Send(A, Drains((back,))) and other.map.state(B) == IN
+    one.told([back], (), teller=B)
+    assert one.map.state(B) == IN and not one.is_removed(B)
 
 
 def wish(node: str, state: str, counter: int = 1, asker: str = C) -> Drain:
