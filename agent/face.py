@@ -45,6 +45,8 @@ FINAL = (
 )
 """Kinds of errors that trying again does not mend: the deployment is taken back."""
 
+STILL_S = 5.0
+"""After so long whoever deploys is told again what is being done, and for how long."""
 COMPARING_S = 60.0
 """How long whoever deploys waits to be told how far rounded answers are off, once the model serves."""
 
@@ -292,7 +294,7 @@ class Face:
     ) -> Standing:
         """Waits until the leader says that it serves. Raises what it says instead, and takes the entry back: what was
         deployed by that name before is so again."""
-        told = ""
+        told, since, told_at = "", 0.0, 0.0
         while True:
             news = self._news
             current = self._core.deployments.get(entry.name)
@@ -310,6 +312,10 @@ class Face:
                 if standing.error_kind not in FINAL:
                     if standing.text != told:
                         progress(told := standing.text, 0, 0)
+                        since = told_at = time.monotonic()
+                    elif (now := time.monotonic()) - told_at >= STILL_S:
+                        told_at = now
+                        progress(f"{told} ({now - since:.0f} s so far)", 0, 0)
                 else:
                     if before is None:
                         self._post(events.UndeployRequested(entry.name, entry.version))

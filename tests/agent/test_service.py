@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgepart.agent import identity, service, upkeep
+from edgepart.agent import face, identity, service, upkeep
 from edgepart.agent.gateway.progress import ProgressLines
 from edgepart.agent.messages import DeployOptions
 from edgepart.agent.options import AgentOptions
@@ -121,6 +121,21 @@ def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
     run(state, again)
     assert StateFiles(state).term > terms
     assert StateFiles(state).incarnation == 2
+
+
+def test_whoever_deploys_is_told_for_how_long_the_same_has_been_done(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(face, "STILL_S", 0.0)
+    told: list[str] = []
+
+    async def work(agent: Agent) -> None:
+        folder = model_in(tmp_path / "m", "Neg")
+        await agent._face.deploy("net", folder, DeployOptions(), lambda text, done, total: told.append(text))
+
+    run(state, work)
+    assert "computing a plan" in told
+    assert any(text.startswith("computing a plan (") and text.endswith(" s so far)") for text in told)
 
 
 def test_what_fails_leaves_what_was_deployed(state: Path, tmp_path: Path) -> None:

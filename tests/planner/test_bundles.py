@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from benchmarks.dominance import cluster, graph
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from edgepart.planner.chains import chains, written
 from edgepart.planner.division import Choice, Reduce, Whole
 from edgepart.planner.layout import Problem, Strategy, Sync
+from edgepart.planner.model import load_graph
 from edgepart.planner.strategies.single import alone
 from edgepart.planner.study import Study
 
@@ -36,6 +39,32 @@ def test_nobody_else_sees_what_is_inside_a_chain(model: str) -> None:
             assert study.graph.consumers[written(before)] == (op,)
             assert written(before) not in study.graph.outputs
             assert list(study.graph.reads(op)) == [written(before)]
+
+
+class Counting(dict[str, Any]):
+    """Constants, and how often one was asked for."""
+
+    asked = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.asked += 1
+        return super().__contains__(name)
+
+
+@pytest.mark.parametrize("length", [10, 300])
+def test_a_long_chain_is_found_in_one_pass(length: int) -> None:
+    """A model of 20,000 operators in a row took minutes to be planned."""
+    names = [*(f"t{n}" for n in range(length)), "y"]
+    nodes = [helper.make_node("Add", [a, f"c{n}"], [b]) for n, (a, b) in enumerate(pairwise(names))]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in (names[0], "y")]
+    held = [helper.make_tensor(f"c{n}", TensorProto.FLOAT, [1], [1.0]) for n in range(length)]
+    row = helper.make_model(helper.make_graph(nodes, "row", ends[:1], ends[1:], held))
+    coarse = Study(Problem(load_graph(row.SerializeToString()), cluster("1:2:4:8", 1e9), "d0")).coarse
+    constants = Counting(coarse.graph.constants)
+    object.__setattr__(coarse.graph, "constants", constants)
+    (chain,) = chains(coarse)
+    assert len(chain) == length
+    assert constants.asked <= 4 * length
 
 
 def drawn(data: st.DataObject, study: Study) -> Strategy:
