@@ -93,8 +93,11 @@ class Compiler:
             entry = self._entry(segment, wrapped, weights)
             if not ports <= entry.native:
                 raise Uncompiled(f"{describe(segment)} does not compute {sorted(ports)} in blocks")
-            optimised = onnx.load_model_from_string(entry.model)
-            found.append(nchwc.opened(optimised, wrapped, ports))
+            try:
+                optimised = onnx.load_model_from_string(entry.model)
+                found.append(nchwc.opened(optimised, wrapped, ports))
+            except FAULTS as error:
+                raise Uncompiled(f"{describe(segment)} cannot be compiled: {error}") from error
         return min(found, key=_operators)
 
     def make_room(self) -> None:
