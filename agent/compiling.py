@@ -13,6 +13,7 @@ import platform
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 
@@ -48,6 +49,8 @@ _APART_BYTES = 1024
 """Initializers from this size are files of their own; smaller ones stay in the model."""
 FAULTS: tuple[type[Exception], ...] = (*ORT_ERRORS, OSError, LookupError)
 """What compiling may meet: what ONNX Runtime refuses, a disk that is full, and models as nobody has thought of."""
+THROWAWAY_BYTES = 8 << 30
+"""What such a folder may hold between two uses."""
 _WAYS = "1"
 """Of compiling: another number where entries that were made before are not to be used."""
 
@@ -162,6 +165,13 @@ class Compiler:
             tensor.external_data.add(key="location", value=f"weights/{digest}")
             tensor.external_data.add(key="length", value=str(nbytes))
         return held
+
+
+@contextmanager
+def throwaway(threads: int = 1) -> Iterator[Compiler]:
+    """A compiler whose folder is deleted afterwards: to try plans as agents run them."""
+    with tempfile.TemporaryDirectory(prefix="edgepart-", ignore_cleanup_errors=True) as root:
+        yield Compiler(Compiled(Path(root), THROWAWAY_BYTES), threads)
 
 
 def _operators(model: ModelProto) -> int:
