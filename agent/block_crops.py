@@ -23,7 +23,7 @@ from onnx import (
     shape_inference,
 )
 
-from edgepart.agent.nchwc import DOMAIN
+from edgepart.agent.nchwc import DOMAIN, transposes
 
 Shape = tuple[int, ...]
 
@@ -46,7 +46,11 @@ def crop_in_blocks(model: ModelProto, block: int, shapes: Mapping[str, Shape]) -
     crops. `shapes` are those of its values before it was optimised: what is plain keeps its name."""
     graph = model.graph
     crops = _Crops(graph, block, shapes)
-    blocked = {node.output[0]: node.input[0] for node in graph.node if _is(node, DOMAIN, "ReorderOutput")}
+    blocked = {
+        node.output[0]: node.input[0]
+        for node in graph.node
+        if _is(node, DOMAIN, "ReorderOutput") and not transposes(node)
+    }
     instead: dict[str, str] = {}
     nodes: list[NodeProto] = []
     cropped: set[str] = set()
@@ -94,7 +98,8 @@ class _Crops:
             and node.output[0] not in self._ends
             and _bounds(node, self._constants) is not None
             and all(
-                _is(one, DOMAIN, "ReorderInput") or (_is(one, "", "Slice") and self.can(one))
+                (_is(one, DOMAIN, "ReorderInput") and not transposes(one))
+                or (_is(one, "", "Slice") and self.can(one))
                 for one in readers
             )
         )

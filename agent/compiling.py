@@ -13,6 +13,7 @@ import platform
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 
@@ -49,7 +50,9 @@ _APART_BYTES = 1024
 """Initializers from this size are files of their own; smaller ones stay in the model."""
 FAULTS: tuple[type[Exception], ...] = (*ORT_ERRORS, OSError, LookupError)
 """What compiling may meet: what ONNX Runtime refuses, a disk that is full, and models as nobody has thought of."""
-_WAYS = "2"
+THROWAWAY_BYTES = 8 << 30
+"""What such a folder may hold between two uses."""
+_WAYS = "3"
 """Of compiling: another number where entries that were made before are not to be used."""
 
 
@@ -94,8 +97,11 @@ class Compiler:
             entry = self._entry(segment, wrapped, weights)
             if not ports <= entry.native:
                 raise Uncompiled(f"{describe(segment)} does not compute {sorted(ports)} in blocks")
-            optimised = onnx.load_model_from_string(entry.model)
-            found.append(nchwc.opened(optimised, wrapped, ports))
+            try:
+                optimised = onnx.load_model_from_string(entry.model)
+                found.append(nchwc.opened(optimised, wrapped, ports))
+            except FAULTS as error:
+                raise Uncompiled(f"{describe(segment)} cannot be compiled: {error}") from error
         return min(found, key=_operators)
 
     def make_room(self) -> None:
@@ -160,6 +166,13 @@ class Compiler:
             tensor.external_data.add(key="location", value=f"weights/{digest}")
             tensor.external_data.add(key="length", value=str(nbytes))
         return held
+
+
+@contextmanager
+def throwaway(threads: int = 1) -> Iterator[Compiler]:
+    """A compiler whose folder is deleted afterwards: to try plans as agents run them."""
+    with tempfile.TemporaryDirectory(prefix="edgepart-", ignore_cleanup_errors=True) as root:
+        yield Compiler(Compiled(Path(root), THROWAWAY_BYTES), threads)
 
 
 def _operators(model: ModelProto) -> int:

@@ -4,6 +4,9 @@ ONNX Runtime's optimiser lets convolutions, pools and sums pass blocked values t
 reorder them at a model's ends. So that it treats what lies behind a port as if more of the model came there, an
 operator that can be blocked and does nothing (a maximum over one place) is put at the port (`wrapped`), the model is
 optimised, and the operator is cut away again (`opened`): together with the reordering where the port is to be blocked.
+
+An operator that reorders may transpose as well, as the optimiser merges a Transpose between (N, C, H, W) and
+(N, H, W, C) into it. Where the reordering is cut away, the Transpose is put back.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 DOMAIN = "com.microsoft.nchwc"
+_TO_CHANNELS_LAST, _TO_CHANNELS_FIRST = [0, 2, 3, 1], [0, 3, 1, 2]
 _INNER = "/edgepart-inner"
 """Behind a port's name, in the model that is optimised: the value on the inner side of what is put there."""
 
@@ -122,7 +126,10 @@ class _Cuts:
         readers = self._uses.readers[nothing.output[0]]
         back = [node for node in readers if _is(node, "ReorderOutput") and node.output[0] not in self._ends]
         for node in back:
-            self._skip(node, name)
+            if transposes(node):
+                _only_transpose(node, name, _TO_CHANNELS_LAST)
+            else:
+                self._skip(node, name)
         if len(back) == len(readers):
             self._gone.append(reorder)
 
@@ -139,8 +146,16 @@ class _Cuts:
             return
         before = self._uses.writer.get(inner)
         readers = [node for node in self._uses.readers[inner] if node is not nothing]
-        back = [node for node in readers if _is(node, "ReorderOutput") and node.output[0] not in self._ends]
-        if before is not None and _is(before, "ReorderInput"):
+        back = [
+            node
+            for node in readers
+            if _is(node, "ReorderOutput") and not transposes(node) and node.output[0] not in self._ends
+        ]
+        from_plain = before is not None and _is(before, "ReorderInput")
+        if before is not None and from_plain and transposes(before) and not readers:
+            _only_transpose(before, before.input[0], _TO_CHANNELS_FIRST)
+            self._give(name, inner, reorder, nothing)
+        elif before is not None and from_plain and not transposes(before):
             self._give(name, before.input[0], reorder, nothing, *(() if readers else (before,)))
         elif back:
             self._give(name, back[0].output[0], reorder, nothing)
@@ -214,6 +229,16 @@ class _Uses:
     def _only_reader(self, name: str) -> NodeProto | None:
         found = self.readers[name]
         return found[0] if len(found) == 1 else None
+
+
+def transposes(node: NodeProto) -> bool:
+    """Whether an operator that reorders gives, or takes, plain values as (N, H, W, C)."""
+    return any(a.name == "channels_last" and a.i != 0 for a in node.attribute)
+
+
+def _only_transpose(node: NodeProto, read: str, perm: list[int]) -> None:
+    """Makes what reorders and transposes a plain Transpose of `read`."""
+    node.CopyFrom(helper.make_node("Transpose", [read], list(node.output), node.name, perm=perm))
 
 
 def _is(node: NodeProto | None, op_type: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from edgepart.agent.inprocess import InProcess
 from edgepart.agent.recipes import Value
+from edgepart.agent.sessions import Compiler
 from edgepart.planner.cluster import Cluster, Device
 from edgepart.planner.errors import UsageError
 from edgepart.planner.evidence import devices_used, divided
@@ -56,9 +57,11 @@ class Rehearsal:
         *,
         level: Any = None,
         transfer_dtype: str = EXACT,
+        compiler: Compiler | None = None,
     ) -> None:
         """`level` is an ort.GraphOptimizationLevel for all sessions, None ONNX Runtime's default; `transfer_dtype` what
-        float32 numbers are rounded to between devices. UsageError where the shares are none."""
+        float32 numbers are rounded to between devices; with a compiler segments run as agents run them. UsageError where
+        the shares are none."""
         if not 0 < len(shares) <= MAX_DEVICES or not all(math.isfinite(s) and s > 0 for s in shares):
             raise UsageError(
                 f"shares {tuple(shares)}: give 1 to {MAX_DEVICES} numbers above 0, one for each device"
@@ -69,6 +72,7 @@ class Rehearsal:
         self.shares = tuple(zip(names, map(float, shares), strict=True))
         self.study = Study(Problem(graph, cluster, names[0], transfer_dtype=transfer_dtype))
         self._level = level
+        self._compiler = compiler
         self._digests: Digests = {}
 
     @cached_property
@@ -95,5 +99,5 @@ class Rehearsal:
         return Divided(
             divided(draft, strategy, accesses),
             devices_used(draft),
-            InProcess(check(plan, self.graph), self.graph, level=self._level),
+            InProcess(check(plan, self.graph), self.graph, level=self._level, compiler=self._compiler),
         )

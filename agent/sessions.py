@@ -349,8 +349,8 @@ class Sessions:
         return loaded
 
     def _compiled(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment | None:
-        """None where there is no compiled form; Uncompiled where ports should be blocked, too."""
-        if self._compiler is None:
+        """None where there is no compiled form, or is to be none; Uncompiled where ports should be blocked, too."""
+        if self._compiler is None or segment.whole:
             return None
         try:
             loaded = self._compiler.load(segment, ports, self._weights_of)

@@ -3,7 +3,8 @@
     python -m benchmarks.every_axis [--small] [--models a,b] [--devices 2,3,5] [--json FILE]
 
 Every model is divided as `auto` would, over slow and unequal devices that are linked well, and then along each axis that
-it has, whether that is wise or not; what comes out is compared with one ONNX Runtime session over the whole model.
+it has, whether that is wise or not. Segments are compiled as agents compile them, and what comes out is compared with one
+ONNX Runtime session over the whole model.
 Exits with 1 where an answer differs, or where something that can be split was not. What may
 differ is what the product promises (agent/reference.py, tolerance_for).
 """
@@ -22,6 +23,7 @@ from typing import Any
 from benchmarks.comparing import alone, differences, largest_difference, tolerance_for
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import SMALL, ZOO, Model, zoo_model
+from edgepart.agent.compiling import Compiler, throwaway
 from edgepart.agent.inprocess import InProcess
 from edgepart.agent.rehearsal import Rehearsal
 from edgepart.cli.output import note, say, table
@@ -89,12 +91,13 @@ def trials(model: Model, counts: Sequence[int], search_s: float = SEARCH_S) -> I
     inputs = model.inputs(0)
     expected = alone(model.path, inputs)
     allowed = ANYTHING if model.name in SATURATED else tolerance_for(graph)
-    for count in counts:
-        rehearsal = Rehearsal(graph, SHARES[count])
-        for axis in (AUTO, *rehearsal.axes):
-            began = time.monotonic()
-            made = _trial(model.name, rehearsal, axis, search_s, inputs, expected, allowed)
-            yield replace(made, seconds=time.monotonic() - began)
+    with throwaway() as compiler:
+        for count in counts:
+            rehearsal = Rehearsal(graph, SHARES[count], compiler=compiler)
+            for axis in (AUTO, *rehearsal.axes):
+                began = time.monotonic()
+                made = _trial(model.name, rehearsal, axis, search_s, inputs, expected, allowed, compiler)
+                yield replace(made, seconds=time.monotonic() - began)
 
 
 def _trial(
@@ -105,11 +108,12 @@ def _trial(
     inputs: Mapping[str, Any],
     expected: Mapping[str, Any],
     allowed: float | None,
+    compiler: Compiler,
 ) -> Trial:
     count = len(rehearsal.shares)
     try:
         if axis == AUTO:
-            devices, split, used = _auto(rehearsal.graph, count, search_s)
+            devices, split, used = _auto(rehearsal.graph, count, search_s, compiler)
         else:
             made = rehearsal.divide(axis)
             devices, split, used = made.devices, len(made.split), made.devices_used
@@ -123,7 +127,7 @@ def _trial(
     return Trial(name, count, axis, difference, allowed, used, split, tuple(wrong))
 
 
-def _auto(graph: Graph, count: int, search_s: float) -> tuple[InProcess, int, int]:
+def _auto(graph: Graph, count: int, search_s: float, compiler: Compiler) -> tuple[InProcess, int, int]:
     """What `auto` plans, ready to run; operators really split; devices used."""
     shares = SHARES[count]
     devices = (Device(f"device{n}", f"kind{n}", SLOW_FLOPS * s, 1e9 * s, 1e12) for n, s in enumerate(shares))
@@ -134,7 +138,11 @@ def _auto(graph: Graph, count: int, search_s: float) -> tuple[InProcess, int, in
     accesses = study.coarse.accesses
     plan = check(make_plan(problem, strategy, model_digest="", cost=study.cost, accesses=accesses), graph)
     draft = lower(problem, strategy, accesses)
-    return InProcess(plan, graph), len(divided(draft, strategy, accesses)), devices_used(draft)
+    return (
+        InProcess(plan, graph, compiler=compiler),
+        len(divided(draft, strategy, accesses)),
+        devices_used(draft),
+    )
 
 
 def run(names: Sequence[str], counts: Sequence[int]) -> list[Trial]:

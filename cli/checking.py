@@ -66,8 +66,9 @@ def check(
 ) -> None:
     """Try every way to split MODEL, and compare the answers with one session's.
 
-    Nothing is deployed: the devices are in this process, and the inputs are made up. Exits with 1 where an answer
-    differs."""
+    Nothing is deployed: the devices are in this process and compile segments as agents do, and the inputs are made up.
+    Exits with 1 where an answer differs."""
+    from edgepart.agent.compiling import throwaway
     from edgepart.agent.options import parse_shapes
     from edgepart.agent.reference import reference_of
     from edgepart.agent.rehearsal import Rehearsal
@@ -77,11 +78,11 @@ def check(
     check_there(model)
     graph, _ = load_assuming(model, parse_shapes(given or []))
     rounding = checked(transfer_dtype, "--transfer-dtype")
-    rehearsal = Rehearsal(graph, shares(devices), transfer_dtype=rounding)
     for text in graph.notes:
         note(f"note: {text}")
     inputs = random_inputs(graph, seed)
-    with progress({}) as bar:
+    with throwaway() as compiler, progress({}) as bar:
+        rehearsal = Rehearsal(graph, shares(devices), transfer_dtype=rounding, compiler=compiler)
         bar("one session", 0, 0)
         reference = reference_of(model, graph, inputs)
         found: list[Way] = []

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgepart.planner.draft import Draft, Share
-from edgepart.planner.graph import Graph
+from edgepart.planner.graph import Graph, Whole
 from edgepart.planner.handing import given
 from edgepart.planner.memory import Held, held
 from edgepart.planner.plan import (
@@ -37,6 +37,7 @@ from edgepart.planner.segment import (
     input_values,
     ports,
     weight_refs,
+    whole_refs,
 )
 from edgepart.planner.stages import Cost, Message, Schedule, Seconds, Stage, stage_s
 
@@ -170,10 +171,14 @@ class _Maker:
 
     def _segment(self, stage: Stage, outputs: Sequence[Value]) -> Segment:
         graph, shares = self.draft.graph, stage.shares
-        refs = weight_refs(self.draft, shares, self.model_digest, self.digests, self.sketches.refs)
-        model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
-        digest = digest_of_segment(model, refs) if model else ""
         inputs = input_values(self.draft, shares)
+        whole = _whole(graph, shares, inputs, outputs)
+        if whole is not None and self.digests is not None:
+            refs, model = whole_refs(graph, whole, self.model_digest, self.digests), whole.model
+        else:
+            refs = weight_refs(self.draft, shares, self.model_digest, self.digests, self.sketches.refs)
+            model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
+        digest = digest_of_segment(model, refs) if model else ""
         # What comes in and goes out is cut, put together, and brought into the order that the runtime computes in.
         border_bytes = sum(_nbytes_of(graph, name, region) for name, region in (*inputs, *outputs))
         predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)
@@ -190,10 +195,23 @@ class _Maker:
             flops=sum(self._flops(share) for share in shares),
             workspace_bytes=_workspace(graph, shares, inputs, outputs),
             calibrated_s=predicted / self.cost.drift(self.device),
+            whole=whole is not None,
         )
 
     def _flops(self, share: Share) -> float:
         return self.draft.blueprint.accesses[share.operator.name].flops(share.outputs)
+
+
+def _whole(
+    graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
+) -> Whole | None:
+    """The model itself, where a segment takes and gives all that the model does, and computes all of it."""
+    whole = graph.whole
+    if whole is None or len(shares) < len(graph.operators):
+        return None
+    given_out = {name for name in graph.outputs if name in graph.producers}
+    is_all = {name for name, _ in inputs} == set(whole.inputs) and {name for name, _ in outputs} == given_out
+    return whole if is_all and all(r == graph.region_of(n) for n, r in (*inputs, *outputs)) else None
 
 
 def _workspace(

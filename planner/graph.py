@@ -74,6 +74,18 @@ class Operator:
 
 
 @dataclass(frozen=True)
+class Whole:
+    """The model as its file has it, as one segment (whole.py)."""
+
+    model: bytes = field(repr=False)
+    """Serialized ModelProto; big weights are external, under the names in `weights`."""
+    inputs: tuple[str, ...]
+    """What a session over it must be given: not what has a value in the model, nor what nothing reads."""
+    weights: tuple[str, ...]
+    """Names of constants of the graph."""
+
+
+@dataclass(frozen=True)
 class Graph:
     """A model with every free dimension bound, weights apart, and operators in an order that can be run."""
 
@@ -92,6 +104,8 @@ class Graph:
     free: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     """Inputs and outputs with dimensions that the model leaves free: for each axis the dimension's name, "" where it
     has none, and None where the model fixes it. Equal names stand for equal extents."""
+    whole: Whole | None = field(default=None, repr=False)
+    """None where the model cannot be one segment as it is."""
 
     @cached_property
     def producers(self) -> Mapping[str, Operator]:

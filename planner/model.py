@@ -10,7 +10,7 @@ import errno
 import mmap
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ from edgepart.planner.weights import (
     sparse_constant_of,
     tensors_of,
 )
+from edgepart.planner.whole import whole_of
 
 _FAULTS = (
     ValueError,
@@ -92,9 +93,12 @@ def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
 def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Graph:
     model, origin = _parse(path)
     _check_names(model.graph.node, origin.name)
+    own = ModelProto()
+    own.CopyFrom(model)
     try:
         whole = unsigned_activations(without_functions(model, origin.name))
-        return _Loader(whole, origin, shapes).graph()
+        graph = _Loader(whole, origin, shapes).graph()
+        return graph if shapes is None else replace(graph, whole=whole_of(own, origin, graph))
     except EdgepartError:
         raise
     except _FAULTS as error:

@@ -82,6 +82,9 @@ class Segment:
     """Largest sum of activations alive at once inside it, about."""
     calibrated_s: float = 0.0
     """Predicted by what its device was calibrated to do alone, without profiles and drift; 0 where that is not known."""
+    whole: bool = False
+    """Whether `model` is the user's own, with nothing folded or changed: it gives the bits that ONNX Runtime gives for the
+    file, and is run as it is, never compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +294,7 @@ def _pack(value: Any) -> Any:
 _PLAIN: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bytes": (bytes,),
+    "bool": (bool,),
     "int": (int,),
     "float": (int, float),
     "tuple[str, ...]": (str,),
@@ -318,7 +322,7 @@ def _check_types(record: Any) -> None:
                 continue
             many = isinstance(value, tuple) and str(one.type).startswith("tuple")
             for item in value if many else () if value is None and "None" in str(one.type) else (value,):
-                if not isinstance(item, kinds) or isinstance(item, bool):
+                if not isinstance(item, kinds) or (isinstance(item, bool) and bool not in kinds):
                     raise TypeError(f"{type(record).__name__}.{one.name} is {value!r:.50}")
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 
-from onnx import IR_VERSION, NodeProto, TypeProto, ValueInfoProto, checker, defs, helper
+from onnx import IR_VERSION, NodeProto, TensorProto, TypeProto, ValueInfoProto, checker, defs, helper
 from onnx.onnx_cpp2py_export import checker as bare
 
 from edgepart.planner.errors import ModelError
@@ -104,14 +104,23 @@ def _check_form(node: NodeProto, types: Types, imports: tuple[tuple[str, int], .
         return
     # Only a graph around the node can tell the checker which names its sub-graphs may read.
     known = dict.fromkeys((*filter(None, node.input), *captured_names(node)))
-    stand_in = helper.make_tensor_type_proto(1, None)
-    values = [
-        ValueInfoProto(name=name, type=of if of is not None and of.WhichOneof("value") else stand_in)
-        for name in known
-        for of in [types.get(name)]
-    ]
+    values = [ValueInfoProto(name=name, type=_with_shape(types.get(name))) for name in known]
     around = helper.make_graph([node], "around", values, [])
     bare.check_graph(around.SerializeToString(), _context(imports, ir_version), bare.LexicalScopeContext())
+
+
+def _with_shape(of: TypeProto | None) -> TypeProto:
+    """The type, or one for what has none, as the checker wants it of a graph's inputs: tensors must have a shape. It
+    does not look at the extents, and which shape a value has may be known only when it is computed."""
+    made = TypeProto()
+    if of is not None and of.WhichOneof("value"):
+        made.CopyFrom(of)
+    else:
+        made.tensor_type.elem_type = TensorProto.FLOAT
+    for kind in ("tensor_type", "sparse_tensor_type"):
+        if made.HasField(kind):
+            getattr(made, kind).shape.SetInParent()
+    return made
 
 
 @lru_cache(maxsize=16)

@@ -29,7 +29,7 @@ from edgepart.planner.access import LocalNode
 from edgepart.planner.blobs import cut, digest_of, is_inline, nbytes_of
 from edgepart.planner.draft import Draft, Share
 from edgepart.planner.errors import InternalError
-from edgepart.planner.graph import Graph
+from edgepart.planner.graph import Constant, Graph, Whole
 from edgepart.planner.plan import Piece, Port, WeightRef
 from edgepart.planner.region import Array, Region, Span
 from edgepart.planner.subgraphs import nested_graphs
@@ -116,6 +116,22 @@ def _ref(graph: Graph, name: str, region: Region) -> WeightRef | None:
         return None
     called = value_name(graph, name, region)
     return WeightRef(called, "", name, region, constant.dtype, region.shape, nbytes_of(constant, region))
+
+
+def whole_ref(constant: Constant) -> WeightRef:
+    """All of a constant, without its digest."""
+    region, shape = constant.region, constant.region.shape
+    return WeightRef(constant.name, "", constant.name, region, constant.dtype, shape, constant.nbytes)
+
+
+def whole_refs(graph: Graph, whole: Whole, model: str, digests: Digests) -> tuple[WeightRef, ...]:
+    """The weights of a model that is one segment."""
+    refs = []
+    for constant in (graph.constants[name] for name in whole.weights):
+        key = (model, constant.name, constant.region)
+        digest = digests.get(key) or digests.setdefault(key, digest_of(constant, constant.region))
+        refs.append(replace(whole_ref(constant), digest=digest))
+    return tuple(refs)
 
 
 def build(
@@ -239,7 +255,7 @@ class _Builder:
         if (name, region) not in self.refs:
             proto = tensor_of(cut(constant, region), called, constant.dtype)
         else:
-            proto = _outside(self.refs[name, region])
+            proto = outside(self.refs[name, region])
         self.initializers[called] = proto
         return called
 
@@ -362,7 +378,7 @@ def tensor_of(array: Array, name: str, dtype: str | None) -> TensorProto:
     return proto
 
 
-def _outside(ref: WeightRef) -> TensorProto:
+def outside(ref: WeightRef) -> TensorProto:
     """Declared as external data that no file has: a session is given the value under this name."""
     proto = TensorProto(name=ref.name, data_type=_element_type(ref.dtype), dims=ref.shape)
     proto.data_location = TensorProto.EXTERNAL

@@ -239,6 +239,33 @@ def test_a_branch_that_hangs_on_the_request_is_one_operator_with_what_it_capture
     assert [type(a).__name__ for a in branch.attributes.values()] == ["GraphProto", "GraphProto"]
 
 
+def test_an_if_reads_what_an_if_of_unknown_rank_gives() -> None:
+    """ONNX's checker wants a shape of whatever a graph inside a node reads; ONNX Runtime does not."""
+
+    def branch(op: str, **how: Any) -> GraphProto:
+        untold = onnx.ValueInfoProto(name=f"{op} gives")
+        untold.type.tensor_type.elem_type = TensorProto.FLOAT
+        reads = "x" if how.pop("first", False) else "t"
+        return helper.make_graph([helper.make_node(op, [reads], [untold.name], **how)], op, [], [untold])
+
+    nodes = [
+        node(
+            "If",
+            "cond",
+            "t",
+            then_branch=branch("ReduceSum", first=True, keepdims=0),
+            else_branch=branch("Abs", first=True),
+        ),
+        node("If", "cond", "y", then_branch=branch("Neg"), else_branch=branch("Exp")),
+    ]
+    model = model_of(graph_of(nodes, [value("x", (2,)), value("cond", (), TensorProto.BOOL)], ["y"]))
+    graph = load(model)
+    assert [op.op_type for op in graph.operators] == ["If", "If"]
+    assert graph.shape_of("t") is None
+    (found,) = run(model, {"x": np.ones(2, np.float32), "cond": np.array(True)})
+    np.testing.assert_array_equal(found, -2)
+
+
 def test_a_captured_folded_constant_is_kept() -> None:
     body = helper.make_graph([node("Mul", "x scale", "out")], "body", [], [value("out", None)])
     nodes = [

@@ -1,0 +1,123 @@
+"""A plan that does not divide a model runs the model itself: the same bits as one session over the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from benchmarks.models import SMALL, sample_inputs, zoo_model
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from edgepart.agent.compiling import throwaway
+from edgepart.agent.inprocess import InProcess
+from edgepart.agent.reference import alone
+from edgepart.planner import strategies
+from edgepart.planner.cluster import Cluster, Device
+from edgepart.planner.forcing import force
+from edgepart.planner.graph import Graph
+from edgepart.planner.layout import Problem
+from edgepart.planner.lower import make_plan
+from edgepart.planner.model import load_graph
+from edgepart.planner.plan import Plan, Segment, from_bytes, to_bytes
+from edgepart.planner.plan_rules import check
+from edgepart.planner.study import Study
+
+
+def on_one_device(graph: Graph) -> Plan:
+    """As another agent reads it."""
+    problem = Problem(graph, Cluster((Device("box", "box", 1e9, 1e9, 1e12),)), "box")
+    study = Study(problem)
+    strategy = strategies.plan(problem, "single", study)
+    plan = make_plan(problem, strategy, model_digest="", digests={}, accesses=study.coarse.accesses)
+    return check(from_bytes(to_bytes(plan)), graph)
+
+
+def only_segment(plan: Plan) -> Segment:
+    (segment,) = plan.programs["box"].segments
+    return segment
+
+
+def assert_equal_bits(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        got, want = np.asarray(found[name]), np.asarray(value)
+        assert (got.shape, got.dtype, got.tobytes()) == (want.shape, want.dtype, want.tobytes()), name
+
+
+EMPTY_PAST = {"gpt_past_small", "gpt_past_4bit_small"}
+"""Models with an input that has no elements, which no device is sent: their segment is made of the rest."""
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_device_gives_the_bits_of_one_session(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = zoo_model(name)
+    graph = load_graph(model.path, shapes=model.shapes)
+    plan = on_one_device(graph)
+    assert only_segment(plan).whole == (name not in EMPTY_PAST)
+    inputs = model.inputs(0)
+    with throwaway() as compiler:
+        found = InProcess(plan, graph, compiler=compiler).run(inputs)
+    assert_equal_bits(found, alone(model.path, inputs))
+
+
+def folded(**weights: np.ndarray[Any, Any]) -> ModelProto:
+    """An old weight that is an input, too; a constant chain to fold; a Constant; an input that nobody reads."""
+    rng = np.random.default_rng(0)
+    w, v = (rng.standard_normal((20, 20)).astype(np.float32) for _ in range(2))
+    value = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("Constant", [], ["v"], value=numpy_helper.from_array(v, "any")),
+        helper.make_node("Transpose", ["w"], ["wt"]),
+        helper.make_node("MatMul", ["x", "wt"], ["a"]),
+        helper.make_node("MatMul", ["a", "v"], ["b"]),
+        helper.make_node("Size", ["x"], ["n"]),
+        helper.make_node("Cast", ["n"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Div", ["b", "f"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "folded",
+        [value("x", 1, ("rows", 20)), value("w", 1, (20, 20)), value("unread", 1, (2,))],
+        [value("y", 1, ("rows", 20))],
+        [numpy_helper.from_array(w, "w"), numpy_helper.from_array(v, "spare")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_nothing_is_folded_or_bound_and_weights_stay_outside(tmp_path: Path) -> None:
+    model = folded()
+    path = tmp_path / "folded.onnx"
+    onnx.save(model, path)
+    graph = load_graph(path, shapes={"x": (3, 20)})
+    plan = on_one_device(graph)
+    segment = only_segment(plan)
+    assert segment.whole
+    own = onnx.load_model_from_string(segment.model)
+    assert [node.op_type for node in own.graph.node] == [
+        "Transpose",
+        "MatMul",
+        "MatMul",
+        "Size",
+        "Cast",
+        "Div",
+    ]
+    assert {ref.name for ref in segment.weights} == {"v"} | ({"w"} if "w" in graph.constants else set())
+    inputs = sample_inputs(graph)
+    assert_equal_bits(InProcess(plan, graph).run(inputs), alone(path, inputs))
+
+
+def test_a_model_in_two_parts_is_not_the_model_itself() -> None:
+    graph = load_graph(folded().SerializeToString(), shapes={"x": (4, 20)})
+    names = ("ada", "bob")
+    cluster = Cluster(tuple(Device(name, "box", 1e9, 1e9, 1e12) for name in names))
+    study = Study(Problem(graph, cluster, "ada"))
+    strategy = force(study, "batch", tuple((name, 0.5) for name in names))
+    plan = make_plan(study.problem, strategy, model_digest="", digests={}, accesses=study.coarse.accesses)
+    segments = [segment for program in plan.programs.values() for segment in program.segments]
+    assert len(segments) > 1 and not any(segment.whole for segment in segments)
