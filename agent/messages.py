@@ -11,6 +11,10 @@ from typing import Any
 
 from edgepart.planner.rounding import EXACT
 
+NODE_BITS = 24
+"""Low bits of a term that come from who makes it: two sides of a split cannot make the same term, nor can two starts of a
+device of which the second knows less than the first (its state was restored from a copy)."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
@@ -20,6 +24,10 @@ class Epoch:
     """Of the leader that made the plan; persisted before its first message, never reused."""
     number: int
     """Counts the plans of one term."""
+
+    def __str__(self) -> str:
+        """As people read it: which term, without who made it, and which plan of that."""
+        return f"{self.term >> NODE_BITS}.{self.number}"
 
 
 NO_EPOCH = Epoch(0, 0)
