@@ -19,6 +19,7 @@ from edgepart.agent import system
 from edgepart.agent.addresses import Interface
 from edgepart.agent.ciphers import lacks_aes
 from edgepart.agent.interfaces import interfaces
+from edgepart.planner.figures import figure
 
 GOOD, NOTE, BAD = "good", "note", "bad"
 LEVELS = (GOOD, NOTE, BAD)
@@ -80,7 +81,7 @@ def judge_network(known: Sequence[Interface]) -> Check:
 
 
 def judge_disk(free_bytes: int, state: Path) -> Check:
-    text = f"{free_bytes / 1e9:.3g} GB free for {state}"
+    text = f"{figure(free_bytes / 1e9)} GB free for {state}"
     if free_bytes < FULL_BYTES:
         return Check("disk", BAD, text, "make room: what an agent has to remember is not kept")
     if free_bytes < TIGHT_BYTES:
@@ -104,18 +105,28 @@ def judge_memory(available: int, total: int, limit_bytes: int | None) -> Check:
     limit = "no --memory-limit" if limit_bytes is None else f"--memory-limit {limit_bytes / 1e6:.0f} MB"
     if not total:
         return Check("memory", NOTE, f"the system does not tell how much there is; {limit}")
-    text = f"{available / 1e9:.3g} of {total / 1e9:.3g} GB are free; {limit}"
+    text = f"{figure(available / 1e9)} of {figure(total / 1e9)} GB are free; {limit}"
     if limit_bytes is not None and limit_bytes < LITTLE_BYTES:
-        return Check("memory", NOTE, text, "an agent takes 105 MB by itself; what is left is for plans")
+        return Check(
+            "memory",
+            NOTE,
+            text,
+            "an agent takes 85 MB by itself, and 40 MB for a deployment; what is left is for plans",
+        )
     if available < LITTLE_BYTES:
-        return Check("memory", NOTE, text, "free some: an agent takes 105 MB before any model")
+        return Check(
+            "memory",
+            NOTE,
+            text,
+            "free some: an agent takes 85 MB before any model, and 40 MB for each deployment",
+        )
     return Check("memory", GOOD, text)
 
 
 def judge_swap(used: int, total: int) -> Check:
     if not total:
         return Check("swap", GOOD, "none")
-    text = f"{used / 1e9:.3g} of {total / 1e9:.3g} GB in use"
+    text = f"{figure(used / 1e9)} of {figure(total / 1e9)} GB in use"
     if used > SWAPPED * total:
         do = "if answers are slow at times, give this box less to do, or a --memory-limit"
         return Check("swap", NOTE, text, do)

@@ -19,6 +19,7 @@ from edgepart.agent.profiles import for_planner
 from edgepart.planner import chosen as choices
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.errors import EdgepartError, Infeasible, UserError
+from edgepart.planner.figures import figure, seconds
 from edgepart.planner.graph import Graph
 from edgepart.planner.layout import Problem
 from edgepart.planner.model import load_graph
@@ -186,7 +187,7 @@ def _gave_way(order: ComputePlan, devices: int, single_s: float) -> str:
     before = tuple(from_bytes(order.current).programs) if order.measured_s and order.current else ()
     if devices > 1 or len(before) < 2 or order.measured_s <= single_s:
         return ""
-    return f"a plan on {', '.join(before)} took {order.measured_s:.3g} s, one device alone {single_s:.3g} s"
+    return f"a plan on {', '.join(before)} took {seconds(order.measured_s)}, one device alone {seconds(single_s)}"
 
 
 def _refinement(order: ComputePlan, found: PlanComputed) -> str:
@@ -195,11 +196,12 @@ def _refinement(order: ComputePlan, found: PlanComputed) -> str:
         return ""
     names = {node: name for node, name, _ in order.key.devices}
     drifts = ", ".join(
-        f"{names[node]} takes {drift:.2g} times as long as calibrated" for node, drift in order.key.drifts
+        f"{names[node]} takes {figure(drift, 2)} times as long as calibrated"
+        for node, drift in order.key.drifts
     )
     why = f" ({drifts})" if drifts else ""
     before, now = found.current_latency_s, found.latency_s
-    return f"refined: shares moved after measuring{why}, predicted {before:.3g} -> {now:.3g} s"
+    return f"refined: shares moved after measuring{why}, predicted {seconds(before)} -> {seconds(now)}"
 
 
 def _memory(plan: Plan) -> tuple[tuple[str, int], ...]:

@@ -13,6 +13,7 @@ from edgepart.agent.boxes import BROKER, MDNS, SAVED, Box, Try
 from edgepart.agent.control import DEAD, LEAVING, LEFT, SUSPECT
 from edgepart.agent.faults import Fault
 from edgepart.agent.remedies import NO_CONNECTION, ORDER, REASONS
+from edgepart.planner.figures import nbytes
 
 RECENT_S = 60.0
 """Tries and announcements are news for so long."""
@@ -93,7 +94,7 @@ def _seated(seat: Seat) -> Verdict:
         case control.ALIVE if not seat.measured:
             return Verdict(MEMBER, "it is being measured, and gets no work before that is done")
         case control.ALIVE if seat.memory_bytes is not None and seat.memory_bytes < SMALL_BYTES:
-            room = f"plans may take only {seat.memory_bytes / 1e6:.3g} MB there"
+            room = f"plans may take only {nbytes(seat.memory_bytes)} there"
             return Verdict(MEMBER, room, "raise its --memory-limit, or free memory on it")
         case control.ALIVE:
             return Verdict(MEMBER)

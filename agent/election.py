@@ -19,10 +19,8 @@ from hashlib import sha256
 
 from edgepart.agent.control import Heartbeat
 from edgepart.agent.events import Distrusted, Effect, LeaderChanged, PersistTerm
+from edgepart.agent.messages import NODE_BITS
 
-NODE_BITS = 24
-"""Low bits of a term that come from who makes it: two sides of a split cannot make the same term, nor can two starts of a
-device of which the second knows less than the first (its state was restored from a copy)."""
 MAX_TERM = 2**53
 """What JSON readers take as an exact integer; a larger one is not believed."""
 FREE_ROUNDS = 1 << 26

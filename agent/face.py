@@ -22,6 +22,7 @@ from edgepart.agent.doctor import Doctor, own_names
 from edgepart.agent.election import term_round
 from edgepart.agent.gateway.node import Bound, InferResult, ModelCard, Progress
 from edgepart.agent.messages import NO_EPOCH, DeployOptions, Epoch
+from edgepart.agent.naming import named
 from edgepart.agent.plans import HeldPlan, Plans
 from edgepart.agent.residents import Residents, Seal
 from edgepart.agent.routing import Router
@@ -144,7 +145,9 @@ class Face:
         if not all(lacking):
             return ""
         gone = ", ".join(dict.fromkeys(name for part in lacking for name in part))
-        return f"its plan needs {gone}, lost or gone, and there is no other plan: {standing.text}"
+        return (
+            f"its plan needs {gone}, lost or gone, and there is no other plan: {self._named(standing.text)}"
+        )
 
     # Models
 
@@ -211,7 +214,11 @@ class Face:
         if entry.fault:
             return said_aside(entry.name, entry.fault)
         standing = self._standing(entry)
-        return standing.text if standing else "waiting for the leader"
+        return self._named(standing.text) if standing else "waiting for the leader"
+
+    def _named(self, text: str) -> str:
+        """With the names of members, for people."""
+        return named(text, {member.node: member.name for member in self._core.membership.members()})
 
     def _note(self, entry: Deployment) -> str:
         """What the leader says of a plan besides where it serves."""
@@ -310,8 +317,8 @@ class Face:
                 if standing.acknowledged and active is not None and active[0] >= standing.epoch:
                     return standing
                 if standing.error_kind not in FINAL:
-                    if standing.text != told:
-                        progress(told := standing.text, 0, 0)
+                    if (text := self._named(standing.text)) != told:
+                        progress(told := text, 0, 0)
                         since = told_at = time.monotonic()
                     elif (now := time.monotonic()) - told_at >= STILL_S:
                         told_at = now
@@ -321,7 +328,7 @@ class Face:
                         self._post(events.UndeployRequested(entry.name, entry.version))
                     else:
                         self._deploy_again(before)
-                    raise _error(standing)
+                    raise _error(replace(standing, error=self._named(standing.error)))
             try:
                 async with asyncio.timeout(0.2):
                     await news.wait()

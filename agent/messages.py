@@ -30,6 +30,10 @@ MOST_BINDINGS = 64
 MOST_SEARCH_BUDGET_S = 600.0
 """That a user can ask for: meanwhile the leader plans nothing else but what is urgent."""
 
+NODE_BITS = 24
+"""Low bits of a term that come from who makes it: two sides of a split cannot make the same term, nor can two starts of a
+device of which the second knows less than the first (its state was restored from a copy)."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Epoch:
@@ -39,6 +43,10 @@ class Epoch:
     """Of the leader that made the plan; persisted before its first message, never reused."""
     number: Count
     """Counts the plans of one term."""
+
+    def __str__(self) -> str:
+        """As people read it: which term, without who made it, and which plan of that."""
+        return f"{self.term >> NODE_BITS}.{self.number}"
 
 
 NO_EPOCH = Epoch(0, 0)

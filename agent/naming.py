@@ -1,9 +1,12 @@
-"""Names: what people call members, made unique. Rules: no door."""
+"""Names: what people call members, made unique, and used in what people read. Rules: no door."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+_NODE = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
 
 
 def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -23,3 +26,12 @@ def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
         if len(set(names.values())) == len(names):
             return names
     return {node: f"{name}-{node}" for node, name in pairs}
+
+
+def named(text: str, names: Mapping[str, str]) -> str:
+    """`text` with the names of the nodes in it that have one, instead of their ids.
+
+    >>> named("no link to 3fa2aaaaaaaaaaaa", {"3fa2aaaaaaaaaaaa": "pi-a"})
+    'no link to pi-a'
+    """
+    return _NODE.sub(lambda found: names.get(found[0], found[0]), text)

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from edgepart.agent.elements import element_name, is_native
+from edgepart.planner.figures import figure
 
 Values = Mapping[str, Any]
 """By output; a numpy array each, or for what is no tensor a list, a dict or None of such."""
@@ -119,4 +120,4 @@ def _fault(mine: Any, theirs: Any, tolerance: float | None) -> str | None:
     relative = relative_difference(mine, theirs)
     if relative <= (tolerance_of(theirs.dtype) if tolerance is None else tolerance):
         return None
-    return f"differs by {relative:.3g} of its largest magnitude"
+    return f"differs by {figure(relative)} of its largest magnitude"

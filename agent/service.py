@@ -46,6 +46,7 @@ from edgepart.agent.lookout import Lookout
 from edgepart.agent.measuring import Measuring
 from edgepart.agent.membership import Facts
 from edgepart.agent.memory import keep_within, share_heaps, within
+from edgepart.agent.naming import named
 from edgepart.agent.notify import Notifier, Watchdog
 from edgepart.agent.options import Address, AgentOptions
 from edgepart.agent.pace import UNKNOWN_BYTES_S, Business
@@ -120,6 +121,8 @@ class Agent:
         self._notify = Notifier.from_environment()
         self._name = options.name or socket.gethostname().partition(".")[0]
         self._members: tuple[events.Member, ...] = ()
+        self._names: dict[str, str] = {}
+        """By node id, what members are called, and what those were that are gone."""
         self._loop = asyncio.get_running_loop()
         self._ending = AsyncExitStack()
         """How to undo what was started, last first."""
@@ -427,12 +430,18 @@ class Agent:
             self._executor.lost(node)
             self._requester.lost(node)
         self._members = members
+        self._names = self._names | {member.node: member.name for member in members}
         self._lookout.members(members)
         self._measuring.members(others)
         self._warden.members(members)
         self._notify.status(f"{len(members)} members: {', '.join(m.name for m in members)}")
         remembered = self._lookout.remembered(self._is_gone)
         self._disk.put("members", lambda: self._files.keep_members(remembered))
+
+    def with_names(self, record: logging.LogRecord) -> bool:
+        """A filter of the log, which people read: members are called by their names, not by their ids. Any thread."""
+        record.msg, record.args = named(record.getMessage(), self._names), None
+        return True
 
     def _is_gone(self, node: str) -> bool:
         """Whether it left on purpose, or was removed."""
@@ -523,6 +532,8 @@ async def serve(options: AgentOptions) -> str:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
     agent = Agent(options)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(agent.with_names)
     agent.discharged.add_done_callback(lambda _: stop.set())
     try:
         await agent.start()

@@ -12,6 +12,7 @@ import typer
 from edgepart.cli.options import Agent, Json, State, Target, target_of
 from edgepart.cli.output import console, nbytes, print_json, say, seconds, shape, table
 from edgepart.planner.errors import EdgepartError, UsageError
+from edgepart.planner.figures import figure
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,7 +50,7 @@ def devices(state: State = None, agent: Agent = None, as_json: Json = False) -> 
         (
             device["name"],
             device["kind"],
-            f"{device['flops_per_s'] / 1e9:.3g} GFLOP/s",
+            f"{figure(device['flops_per_s'] / 1e9)} GFLOP/s",
             f"{nbytes(device['memory_bytes_per_s'])}/s",
             nbytes(device["memory_bytes"]),
             str(device["threads"]),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edgepart.planner.figures import nbytes, seconds
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+
+__all__ = ["Bar", "console", "nbytes", "note", "print_json", "progress", "say", "seconds", "shape", "table"]
 
 
 def print_json(document: Any) -> None:
@@ -18,22 +22,23 @@ def print_json(document: Any) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False, soft_wrap: bool = True) -> Console:
+    """The only one that is made: it takes text as it is, also where brackets in it look like markup."""
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return Console(stderr=stderr, highlight=False, soft_wrap=soft_wrap, markup=False, emoji=False)
 
 
 def say(text: str, *, prose: bool = False) -> None:
     """A line for people, on stdout; no markup is read in it. Prose is wrapped between words on a terminal;
     anything else may be copied, and is left whole."""
     out = console()
-    out.print(text, markup=False, soft_wrap=not (prose and out.is_terminal))
+    out.print(text, soft_wrap=not (prose and out.is_terminal))
 
 
 def note(text: str) -> None:
     """A line for people that is no result, on stderr."""
-    console(stderr=True).print(text, markup=False, style="dim")
+    console(stderr=True).print(text, style="dim")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
@@ -48,30 +53,6 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
     for row in rows:
         made.add_row(*map(Text, row))
     return made
-
-
-def seconds(value: float | None) -> str:
-    """
-    >>> seconds(0.00042), seconds(0.0421), seconds(3.14159), seconds(None)
-    ('0.42 ms', '42.1 ms', '3.14 s', '-')
-    """
-    if value is None or not math.isfinite(value):
-        return "-"
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.3g} s" if value < 100 else f"{value:.0f} s"
-
-
-def nbytes(value: float | None) -> str:
-    """
-    >>> nbytes(999), nbytes(1_170_000), nbytes(3.5e9)
-    ('999 B', '1.17 MB', '3.5 GB')
-    """
-    if value is None:
-        return "-"
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.3g} {unit}"
-        value /= 1000
-    return f"{value:.3g} TB"
 
 
 def shape(value: Sequence[int] | None) -> str:
@@ -102,9 +83,9 @@ def progress(units: Mapping[str, str]) -> Iterator[Bar]:
 
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[part]}"),
+        TextColumn("{task.fields[part]}", markup=False),
     )
     with Progress(*columns, TimeElapsedColumn(), console=target, transient=True) as bars:
         task = bars.add_task("", total=None, part="")

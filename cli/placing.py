@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgepart.cli.output import nbytes, say, seconds, table
 from edgepart.planner.errors import Infeasible, ModelError, NotInstalled
+from edgepart.planner.figures import figure
 
 if TYPE_CHECKING:
     from edgepart.planner.placing.workload import Workload
@@ -104,7 +105,7 @@ def _said(objective: str, value_s: float) -> str:
     """
     if objective == "latency":
         return seconds(value_s)
-    return f"{1 / value_s:.4g}/s" if value_s else "any rate"
+    return f"{figure(1 / value_s, 4)}/s" if value_s else "any rate"
 
 
 def _print_comparison(document: Mapping[str, Any]) -> None:

@@ -17,11 +17,13 @@ import typer
 
 from edgepart.agent.garbage import collect_seldom
 from edgepart.cli.options import Agent, State, TransferDtype, check_there, target_of
+from edgepart.cli.output import console, nbytes, seconds
 from edgepart.cli.placing import is_workload, place
 from edgepart.cli.placing import read as read_workload
 from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
 from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import NotInstalled, UsageError
+from edgepart.planner.figures import figure
 from edgepart.planner.rounding import EXACT, checked
 from edgepart.planner.vocabulary import OBJECTIVES, STRATEGIES, one_of
 
@@ -329,10 +331,10 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print(json.dumps(document))
         return
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table("strategy", title=document["model"], title_justify="left")
+    table = Table("strategy", title=Text(document["model"]), title_justify="left")
     for column in ("latency", "req/s", "devices", "sent", "memory"):
         table.add_column(column, justify="right")
     rows = document["strategies"]
@@ -344,17 +346,17 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
             continue
         table.add_row(
             name,
-            f"{row['predicted_latency_s'] * 1e3:.4g} ms",
-            f"{row['predicted_throughput_per_s'] or 0:.4g}",
+            seconds(row["predicted_latency_s"], 4),
+            figure(row["predicted_throughput_per_s"] or 0, 4),
             str(len(row["devices"])),
-            size_text(row["sent_bytes"]),
-            size_text(row["peak_memory_bytes"]),
+            nbytes(row["sent_bytes"]),
+            nbytes(row["peak_memory_bytes"]),
             style="bold" if name in best else None,
         )
-    console = Console()
-    console.print(table)
+    out = console(soft_wrap=False)
+    out.print(table)
     for name, row in rows.items():
-        console.print(f"[bold]{name}[/bold]: {row['why']}", highlight=False)
+        out.print(Text.assemble((name, "bold"), f": {row['why']}"))
 
 
 def _best(document: Mapping[str, Any]) -> set[str]:
@@ -368,38 +370,27 @@ def _best(document: Mapping[str, Any]) -> set[str]:
 
 
 def _print_plan(document: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console, rate = Console(), document["predicted_throughput_per_s"]
-    console.print(
-        f"[bold]{document['model']}[/bold] · {document['strategy']}: "
-        f"[bold]{document['predicted_latency_s'] * 1e3:.4g} ms[/bold] a request"
-        + (f", {rate:.4g} requests/s with many in flight" if rate else "")
+    out, rate = console(soft_wrap=False), document["predicted_throughput_per_s"]
+    out.print(
+        Text.assemble(
+            (document["model"], "bold"),
+            f" · {document['strategy']}: ",
+            (seconds(document["predicted_latency_s"], 4), "bold"),
+            " a request" + (f", {figure(rate, 4)} requests/s with many in flight" if rate else ""),
+        )
     )
     if single := document["baselines"]["single"]:
-        console.print(
-            f"best single device: {single['predicted_latency_s'] * 1e3:.4g} ms on {single['device']}"
-        )
+        out.print(f"best single device: {seconds(single['predicted_latency_s'], 4)} on {single['device']}")
     table = Table("device")
     for column in ("computes", "sends", "receives", "weights", "peak memory", "segments"):
         table.add_column(column, justify="right")
     for name, row in document["devices"].items():
         sizes = [
-            size_text(row[k]) for k in ("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes")
+            nbytes(row[k]) for k in ("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes")
         ]
-        table.add_row(name, f"{row['compute_s'] * 1e3:.4g} ms", *sizes, str(row["segments"]))
-    console.print(table)
-    console.print(document["why"])
-
-
-def size_text(nbytes: float) -> str:
-    """
-    >>> size_text(1536)
-    '1.54 kB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if nbytes < 1000 or unit == "GB":
-            break
-        nbytes /= 1000
-    return f"{nbytes:.3g} {unit}"
+        table.add_row(name, seconds(row["compute_s"], 4), *sizes, str(row["segments"]))
+    out.print(table)
+    out.print(document["why"])

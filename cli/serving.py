@@ -16,6 +16,7 @@ from edgepart.cli.options import Agent, Json, State, Target, target_of
 from edgepart.cli.output import console, note, print_json, progress, say, seconds, shape, table
 from edgepart.cli.verifying import measured_report, of_plan, show
 from edgepart.planner.errors import ClusterError, EdgepartError, UsageError
+from edgepart.planner.figures import figure
 
 if TYPE_CHECKING:
     from edgepart.cli.client import Answer, Client
@@ -252,7 +253,7 @@ def _show(document: Mapping[str, Any]) -> None:
         ("requests", f"{requests['sent']} sent, {requests['answered']} answered, {requests['lost']} lost"),
         (
             "throughput",
-            f"{document['requests_per_s']:.4g} requests/s at concurrency {document['concurrency']}",
+            f"{figure(document['requests_per_s'], 4)} requests/s at concurrency {document['concurrency']}",
         ),
     ]
     if latency:
@@ -271,7 +272,7 @@ def _show(document: Mapping[str, Any]) -> None:
 def _sameness(document: Mapping[str, Any]) -> str:
     if not document["answers_equal"]:
         return "differ for the same inputs"
-    return f"the same each time (within {document['max_abs_diff']:.3g})"
+    return f"the same each time (within {figure(document['max_abs_diff'])})"
 
 
 def _storable(array: Array) -> Array:

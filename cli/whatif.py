@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgepart.cli.output import console, say, seconds, table
 from edgepart.planner.errors import Infeasible
+from edgepart.planner.figures import figure
 
 if TYPE_CHECKING:
     from edgepart.planner.layout import Problem
@@ -94,7 +95,7 @@ def _print(document: dict[str, Any]) -> None:
     rows = []
     for row in document["variants"]:
         rate = row["links_bits_per_s"]
-        links = "" if rate is None else f"{rate / 1e6:.6g} Mbit/s"
+        links = "" if rate is None else f"{figure(rate / 1e6, 6)} Mbit/s"
         if not row["feasible"]:
             rows.append((row["variant"], links, "does not fit", "", "", "", "", ""))
             continue
@@ -105,7 +106,7 @@ def _print(document: dict[str, Any]) -> None:
                 seconds(row["predicted_latency_s"]),
                 _times(first, row, "predicted_latency_s", inverse=True),
                 str(len(row["latency_devices"])),
-                f"{row['predicted_throughput_per_s']:.4g}",
+                f"{figure(row['predicted_throughput_per_s'], 4)}",
                 _times(first, row, "predicted_throughput_per_s"),
                 str(len(row["throughput_devices"])),
             )

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from edgepart.planner.cluster import Cluster
 from edgepart.planner.division import Choice, Divide, Reduce, Whole
+from edgepart.planner.figures import figure, nbytes, seconds
 from edgepart.planner.layout import Strategy
 from edgepart.planner.pipelined import stream
 from edgepart.planner.simulate import Simulation, run_schedule
@@ -91,7 +92,7 @@ def bound(study: Study, simulation: Simulation) -> str:
     )
     most = moving[link] / simulation.latency_s
     moved = sum(simulation.sent_bytes.values()) / 1e6
-    inner = f"; {moved:.3g} MB are sent by devices" if len(simulation.compute_s) > 1 else ""
+    inner = f"; {figure(moved)} MB are sent by devices" if len(simulation.compute_s) > 1 else ""
     each = "" if most > 0.99 * waited else f", most of that {between} ({most:.0%})"
     where = f" {between}" if not each else ""
     return f"what bounds it is moving data{where}, {waited:.0%} of the time{each}{inner}"
@@ -134,8 +135,8 @@ def _memory(study: Study, simulation: Simulation) -> str:
         return ""
     device, lack = max(short.items(), key=lambda item: item[1])
     return (
-        f"memory of {device} bounds it too: a plan that takes {faster * 1e3:.3g} ms would need "
-        f"{lack / 1e6:.3g} MB more there"
+        f"memory of {device} bounds it too: a plan that takes {seconds(faster)} would need "
+        f"{nbytes(lack)} more there"
     )
 
 
@@ -154,7 +155,7 @@ def outlook(study: Study, strategy: Strategy) -> str:
         found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
     adverb = "many" if study.problem.objective == "throughput" else "fast"
     helpful = [
-        f"with {what} it would {_figure(study, score)}, {now / score:.3g} times as {adverb}"
+        f"with {what} it would {_figure(study, score)}, {figure(now / score)} times as {adverb}"
         for what, score in found
         if score < WORTH * now
     ]
@@ -166,8 +167,8 @@ def outlook(study: Study, strategy: Strategy) -> str:
 
 def _figure(study: Study, score: float) -> str:
     if study.problem.objective == "throughput":
-        return f"answer {1 / score:.3g} requests a second"
-    return f"take {score * 1e3:.3g} ms"
+        return f"answer {figure(1 / score)} requests a second"
+    return f"take {seconds(score)}"
 
 
 def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float:

@@ -14,6 +14,7 @@ from math import inf
 from random import Random
 
 from edgepart.planner.errors import Infeasible
+from edgepart.planner.figures import figure, seconds
 from edgepart.planner.placing.assigning import assign
 from edgepart.planner.placing.bounds import latency_bound, load_bound
 from edgepart.planner.placing.climbing import Judge, by_latency, by_load, climbed
@@ -135,7 +136,7 @@ class _Search:
                 named = name
         if self._best is None:
             raise refused or Infeasible(f"{self._workload.name}: nothing fits")
-        self._why.append(f"from {named}'s {self._start.value_s:.6g} s")
+        self._why.append(f"from {named}'s {seconds(self._start.value_s, 6)}")
         if left_out:
             self._why.append(f"there was no time to ask {', '.join(left_out)}")
         latency = self._asked.objective == "latency"
@@ -372,7 +373,7 @@ class _Search:
             bound_s = best.value_s
             self._why.append("proved to be the best")
         else:
-            gap = f"{100 * (1 - bound_s / best.value_s):.2g} %"
+            gap = f"{figure(100 * (1 - bound_s / best.value_s), 2)} %"
             said = "searched to the end, with times rounded: " if self._ended else ""
             self._why.append(f"{said}nothing can be more than {gap} better")
         return Found(best.placement, best.value_s, best.schedule, bound_s, why="; ".join(self._why))

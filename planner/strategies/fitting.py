@@ -14,6 +14,7 @@ from math import ceil
 
 import numpy as np
 
+from edgepart.planner import figures
 from edgepart.planner.balance import Stages, balance
 from edgepart.planner.division import Choice, Divide, Whole
 from edgepart.planner.errors import Infeasible
@@ -193,7 +194,7 @@ def _in_stages(
         device, inside = devices[number], slice(places[begin], places[end])
         choices.update((layer.number, Whole((device,))) for layer in weights.layers[inside])
         held[device] = float(sum(nbytes[inside]))
-    said = ", then ".join(f"{held[devices[n]] / 1e6:.3g} MB on {devices[n]}" for n, _, _ in found.stages)
+    said = ", then ".join(f"{figures.nbytes(held[devices[n]])} on {devices[n]}" for n, _, _ in found.stages)
     return Way({**choices, **divided}, held, f"layers are placed where their weights have room: {said}")
 
 
@@ -280,7 +281,7 @@ def _parts(weights: Weights, shares: Shares) -> dict[str, float]:
 
 
 def _said(held: Mapping[str, float]) -> str:
-    return ", ".join(f"{nbytes / 1e6:.3g} MB on {device}" for device, nbytes in held.items() if nbytes)
+    return ", ".join(f"{figures.nbytes(size)} on {device}" for device, size in held.items() if size)
 
 
 def infeasible(study: Study) -> Infeasible:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
+from edgepart.planner.figures import seconds
 from edgepart.planner.floor import floor_s
 from edgepart.planner.layout import Strategy
 from edgepart.planner.strategies import register
@@ -56,7 +57,7 @@ def holds(study: Study, device: str) -> bool:
 
 def alone(study: Study, device: str, name: str = "single", because: str = "") -> Strategy:
     """Everything on `device`."""
-    why = f"the whole model runs on {device}, which computes it in {study.whole_s[device] * 1e3:.3g} ms"
+    why = f"the whole model runs on {device}, which computes it in {seconds(study.whole_s[device])}"
     if device != study.problem.gateway:
         why += f"; requests travel to it from {study.problem.gateway}"
     return study.strategy(name, study.whole(device), because + why)

@@ -16,6 +16,7 @@ from edgepart.planner.configurations import space
 from edgepart.planner.division import Choice
 from edgepart.planner.elimination import Solution, minimise
 from edgepart.planner.errors import UsageError
+from edgepart.planner.figures import nbytes
 from edgepart.planner.footprint import LEAST_S
 from edgepart.planner.halving import Team, cuts, least_part, near_first
 from edgepart.planner.layout import Strategy
@@ -144,7 +145,7 @@ def strategy(study: Study, found: Found, words: str) -> Strategy:
     proof = (
         "each step moves the fewest bytes" if loose is None else f"not proven to be the fewest bytes: {loose}"
     )
-    why = f"{words} ({proof}; {found.moved_bytes / 1e6:.3g} MB in all): {most(study, found.choices)}"
+    why = f"{words} ({proof}; {nbytes(found.moved_bytes)} in all): {most(study, found.choices)}"
     return study.strategy("tofu", found.choices, why)
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.agent.control import Heartbeat
-from edgepart.agent.election import MAX_TERM, NODE_BITS, Election, next_term, term_round
+from edgepart.agent.election import MAX_TERM, Election, next_term, term_round
 from edgepart.agent.events import Effect, LeaderChanged, PersistTerm
+from edgepart.agent.messages import NODE_BITS
 
 A, B, C = "000000000000000a", "000000000000000b", "000000000000000c"
 

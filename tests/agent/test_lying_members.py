@@ -27,10 +27,10 @@ from edgepart.agent.control import (
     View,
     Want,
 )
-from edgepart.agent.election import FREE_ROUNDS, LEAP_ROUNDS, NODE_BITS, Leaps, next_term
+from edgepart.agent.election import FREE_ROUNDS, LEAP_ROUNDS, Leaps, next_term
 from edgepart.agent.events import Received
 from edgepart.agent.judging import REQUESTS, Judge
-from edgepart.agent.messages import Epoch
+from edgepart.agent.messages import NODE_BITS, Epoch
 from edgepart.agent.post import CONTROL_KINDS
 from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.records import frame_to_message, message_to_frame

@@ -280,7 +280,8 @@ def test_a_damaged_charter_does_not_stop_the_agent(
 
 
 def test_whoever_is_revoked_is_told_so_and_nothing_else(three: list[identity.Identity]) -> None:
-    wire, out = Wire(), list[str]()
+    wire = Wire()
+    out: list[str] = []
     for me in three:
         wire.add(me)
     first, second, third = three

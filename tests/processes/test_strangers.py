@@ -238,7 +238,7 @@ def test_a_revoked_node_is_out_everywhere_and_for_good_and_nothing_secret_was_to
         assert a.type("revoke", "c") == {"revoked": [node], "all_revoked": [node], "told": True}
 
         assert len(seen_by(cluster, a, 2)) == len(seen_by(cluster, b, 2)) == 2
-        assert seen_by(cluster, c, 1) == {node}
+        assert c.process is not None and c.process.wait(BOUND_S) == 4
         cluster.wait(lambda: identity.load(b.state).admin != old, "b to have the new credential")
         new = identity.load(a.state).admin
         assert identity.load(b.state).admin == new != old == identity.load(c.state).admin
@@ -251,13 +251,12 @@ def test_a_revoked_node_is_out_everywhere_and_for_good_and_nothing_secret_was_to
 
         # The founder is off, the others are started again: still out.
         a.kill()
-        for agent in (b, c):
-            agent.kill()
-            agent.start()
-            cluster.wait(lambda agent=agent: agent.addresses, "it to be up again", agent)
+        b.kill()
+        b.start()
+        cluster.wait(lambda: b.addresses, "it to be up again", b)
         for opening in openings(b):
             assert answer_to(b, context_of(identity.load(c.state)), opening) == ""
-        assert seen_by(cluster, b, 1) == {identity.load(b.state).node_id} and seen_by(cluster, c, 1) == {node}
+        assert seen_by(cluster, b, 1) == {identity.load(b.state).node_id}
 
         secrets = [tokens.parse(text).secret, old, new]
         for agent in cluster.agents.values():
