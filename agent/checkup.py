@@ -111,14 +111,14 @@ def judge_memory(available: int, total: int, limit_bytes: int | None) -> Check:
             "memory",
             NOTE,
             text,
-            "an agent takes 85 MB by itself, and 40 MB for a deployment; what is left is for plans",
+            "an agent takes 85 MB, and 40 MB for a deployment; what is left is for plans",
         )
     if available < LITTLE_BYTES:
         return Check(
             "memory",
             NOTE,
             text,
-            "free some: an agent takes 85 MB before any model, and 40 MB for each deployment",
+            "free some: an agent takes 85 MB, and 40 MB for each deployment",
         )
     return Check("memory", GOOD, text)
 
