@@ -67,8 +67,18 @@ def is_local(peer: str | None, headers: Mapping[str, str]) -> bool:
 def _own_netloc(host: str) -> str | None:
     """Of a Host header that names this machine, or an address; None of any other."""
     netloc = _netloc(f"//{host}")
+    if netloc != host or not _is_host_and_port(netloc):
+        return None
     name = urlsplit(f"//{netloc}").hostname or ""
     return netloc if name == "localhost" or _is_address(name) else None
+
+
+def _is_host_and_port(netloc: str) -> bool:
+    try:
+        port = urlsplit(f"//{netloc}").port
+    except ValueError:
+        return False
+    return "@" not in netloc and (port is None or port > 0)
 
 
 def _netloc(url: str) -> str:

@@ -4,8 +4,8 @@ streams."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,10 @@ class Limits:
     request_bytes: int = 256 << 20
     """Of one inference request, after decompression. More lets bigger inputs in, and one client take more
     memory."""
+    unpacked_bytes: int = 64 << 20
+    """Of one that comes compressed: a little of that can stand for very much."""
+    unpacking: int = 4
+    """Compressed ones that are read at once. More serve more such clients at a time; fewer leave more to others."""
     all_requests_bytes: int = 512 << 20
     """Of all inference requests that are being read or run. Beyond it clients are told to come back."""
     all_answers_bytes: int = 256 << 20
@@ -72,6 +76,7 @@ class Bodies:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.held_bytes = 0
+        self._unpacking = 0
         self._places = Places(limits.in_flight)
         self._reading: dict[asyncio.Timeout, None] = {}
         """Bodies that are on their way in, the oldest first."""
@@ -93,10 +98,12 @@ class Bodies:
         client, now = client_of(request), asyncio.get_running_loop().time
         self._places.check(client)
         # What is compressed or in chunks says nothing of its size.
-        place = _Place(announced, align_at or 0) if not request.headers.get("Content-Encoding") else _Place()
+        packed = bool(request.headers.get("Content-Encoding"))
+        place = _Place() if packed else _Place(announced, align_at or 0)
         try:
             try:
-                await self._fill(place, request)
+                with self._unpacks() if packed else nullcontext():
+                    await self._fill(place, request, packed=packed)
             except TimeoutError:
                 message = f"the body stood still or took too long; {place.nbytes} bytes came"
                 raise RequestError(message) from None
@@ -108,7 +115,22 @@ class Bodies:
         finally:
             self.held_bytes -= place.nbytes
 
-    async def _fill(self, place: _Place, request: web.Request) -> None:
+    @contextmanager
+    def _unpacks(self) -> Iterator[None]:
+        if self._unpacking >= self.limits.unpacking:
+            raise Unavailable(
+                "as many compressed requests are read as may be at once; try again, or send it as it is"
+            )
+        self._unpacking += 1
+        try:
+            yield
+        finally:
+            self._unpacking -= 1
+
+    async def _fill(self, place: _Place, request: web.Request, *, packed: bool) -> None:
+        most_bytes = self.limits.request_bytes
+        if packed:
+            most_bytes = min(most_bytes, self.limits.unpacked_bytes)
         now = asyncio.get_running_loop().time
         began = now()
         self._make_room(began)
@@ -121,7 +143,7 @@ class Bodies:
                     # Not readany, which puts together what came in pieces: that is done here, once.
                     data, ends_a_chunk = await request.content.readchunk()
                     if data:
-                        self._take(place, data)
+                        self._take(place, data, most_bytes)
                     elif not ends_a_chunk:
                         return
             finally:
@@ -135,9 +157,9 @@ class Bodies:
             if not oldest.expired():
                 oldest.reschedule(now)
 
-    def _take(self, place: _Place, data: bytes) -> None:
-        if place.nbytes + len(data) > self.limits.request_bytes:
-            raise TooLarge(f"the body is over the limit of {self.limits.request_bytes} bytes")
+    def _take(self, place: _Place, data: bytes, most_bytes: int) -> None:
+        if place.nbytes + len(data) > most_bytes:
+            raise TooLarge(f"the body is over the limit of {most_bytes} bytes")
         if self.held_bytes + len(data) > self.limits.all_requests_bytes:
             raise Unavailable("the requests in flight here take all the memory they may; try again")
         place.add(data)

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, NoReturn
 
 import numpy as np
+import orjson
 
 from edgepart.agent.gateway.datatypes import BINARY_ONLY, NUMPY, datatype_of_array, datatype_of_element
 from edgepart.agent.gateway.elements import array_from_binary, array_from_json, binary_of, json_of
@@ -20,13 +21,20 @@ from edgepart.agent.gateway.node import ModelCard
 from edgepart.planner.errors import RequestError
 
 MAX_JSON_BYTES = 32 << 20
-"""Parsed JSON takes up to thirty times its text in memory; more data than that goes in binary."""
+"""More data than that goes in binary."""
+MAX_JSON_LISTS = 200_000
+"""Lists and objects in it: each takes some hundred bytes of memory, and garbage collection looks at them, for two bytes of
+text. The parser itself refuses what is nested deeper than 1,024."""
+MAX_JSON_ITEMS = 4 << 20
+"""Numbers and texts in it, of some 32 bytes each when they are parsed."""
 MAX_RANK = 32
 MAX_EXTENT = 2**40
 MAX_TENSORS = 1024
 MAX_ID = 1024
 QUICK_BYTES = 4 << 20
 """So much of binary numbers is read or written at once, in a millisecond at most even where it has to be copied."""
+STATEFUL = ("sequence_id", "sequence_start", "sequence_end")
+"""Parameters of Triton's sequences."""
 VERSION = "1"
 """The only version: a deployment that changes keeps its name and gets a new epoch."""
 
@@ -85,6 +93,10 @@ def read_envelope(body: bytes | bytearray | memoryview, header_length: int | Non
 def read_tensors(envelope: Envelope) -> InferRequest:
     document, binary = envelope.document, envelope.binary
     parameters = _object(document.get("parameters", {}), "parameters")
+    if kept := [name for name in parameters if name in STATEFUL]:
+        _refuse(
+            f"parameters: `{kept[0]}` asks for state that is kept between requests, which this server does not do"
+        )
     inputs, used = _inputs(_entries(document, "inputs"), binary)
     if used != len(binary):
         _refuse(f"{len(binary) - used} bytes follow the last input's binary data; send what is announced")
@@ -242,17 +254,16 @@ def _json(text: memoryview) -> Mapping[str, Any]:
         _refuse(
             f"the JSON part has {len(text)} bytes; the limit is {MAX_JSON_BYTES}: send tensors as binary data"
         )
+    data = bytes(text)
+    if data.count(b"[") + data.count(b"{") > MAX_JSON_LISTS:
+        _refuse(f"the JSON part has over {MAX_JSON_LISTS} lists; send `data` flat, or tensors as binary data")
+    if data.count(b",") > MAX_JSON_ITEMS:
+        _refuse(f"the JSON part has over {MAX_JSON_ITEMS} items; send tensors as binary data")
     try:
-        document = json.loads(bytes(text), parse_constant=_no_constant)
-    except RecursionError:
-        _refuse("the JSON is nested too deeply")
+        document = orjson.loads(data)
     except ValueError as error:
-        _refuse(f"the body is no JSON: {error}")
+        _refuse(f"the body is no JSON that can be used (NaN and infinities go as binary data): {error}")
     return _object(document, "the body")
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON number; send such values as binary data")
 
 
 def _object(value: Any, where: str) -> Mapping[str, Any]:

@@ -80,6 +80,7 @@ class HttpServer:
         for route in routes:
             route.kwargs.setdefault("expect_handler", _expected)
         app.add_routes(routes)
+        app.on_response_prepare.append(_guard)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -149,6 +150,14 @@ class _Quiet(logging.Filter):
 
 
 _http_log.addFilter(_Quiet())
+
+
+async def _guard(request: web.Request, response: web.StreamResponse) -> None:
+    """On every answer: a browser takes it for what it says it is, and shows it in no page of others."""
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    policy = response.headers.get("Content-Security-Policy")
+    own = "frame-ancestors 'none'"
+    response.headers["Content-Security-Policy"] = f"{policy}; {own}" if policy else own
 
 
 async def _expected(request: web.Request) -> web.StreamResponse | None:

@@ -62,7 +62,7 @@ class V2:
 
     async def server(self, request: web.Request) -> web.Response:
         self._allow(request)
-        extensions = ["binary_tensor_data", "model_repository", "model_configuration"]
+        extensions = ["binary_tensor_data", "model_configuration"]
         return document_response({"name": "edgepart", "version": self.node.version, "extensions": extensions})
 
     async def live(self, request: web.Request) -> web.Response:

@@ -71,8 +71,9 @@ class Invariants:
         copies = sum(other.disk.knows(entry) for other in net.boxes.values())
         copies += sum(disk.knows(entry) for at, disk in self._wiped if is_unaware(box, at, net.now))
         leads = box.core is not None and box.core.leader == box.node
-        if leads and copies < min(2, len(box.members)):
-            raise Broken(f"{entry.name} is acknowledged with {copies} copies, of {len(box.members)} members")
+        staying = len(_staying(box))
+        if leads and copies < min(2, staying):
+            raise Broken(f"{entry.name} is acknowledged with {copies} copies, of {staying} members that stay")
 
     def wiped(self, now: float, disk: Disk) -> None:
         """A disk is lost, and with it what its box said it has, as soon as the leader can know."""
@@ -148,3 +149,9 @@ def is_unaware(box: Box, lost_at: float, now: float) -> bool:
 
 def names(nodes: Iterable[str]) -> str:
     return " ".join(sorted(map(short, nodes))) or "nobody"
+
+
+def _staying(box: Box) -> set[str]:
+    """Members that are not drained: what a drained one has is safe nowhere else."""
+    drains = box.core.draining.map if box.core is not None else ()
+    return set(box.members) - {drain.node for drain in drains if drain.state != IN}

@@ -227,6 +227,11 @@ def test_a_client_that_goes_away_frees_its_request(served: Served) -> None:
         (None, {"Host": "localhost"}, False),
         ("127.0.0.1", {"Host": "evil.example"}, False),  # DNS rebinding
         ("127.0.0.1", {}, False),
+        ("127.0.0.1", {"Host": "127.0.0.1#"}, False),
+        ("127.0.0.1", {"Host": "127.0.0.1/"}, False),
+        ("127.0.0.1", {"Host": "127.0.0.1,evil.example"}, False),
+        ("127.0.0.1", {"Host": "127.0.0.1:8433,evil.example"}, False),
+        ("127.0.0.1", {"Host": "evil@127.0.0.1"}, False),
         ("127.0.0.1", {"Host": "localhost", "X-Forwarded-For": "9.9.9.9"}, False),
         ("127.0.0.1", {"Host": "localhost:8433", "Origin": "http://evil.example"}, False),
         ("127.0.0.1", {"Host": "localhost:8433", "Origin": "null"}, False),
@@ -483,3 +488,25 @@ def test_an_address_in_use_is_said_so(served: Served, tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="cannot listen"):
         asyncio.run(second())
+
+
+# What reading may take
+
+
+def test_little_that_unpacks_to_much_is_refused(served: Served) -> None:
+    bomb = gzip.compress(bytes(LIMITS.request_bytes + (1 << 20)))
+    assert len(bomb) < LIMITS.request_bytes
+    reply = served.ask("POST", "/v2/models/add/infer", bomb, {"Content-Encoding": "gzip"})
+    assert reply.status == 413
+
+
+def test_every_answer_is_taken_for_what_it_is_and_shown_in_no_page_of_others(served: Served) -> None:
+    for path in ("/", "/v2", "/nowhere", "/metrics"):
+        headers = {name.lower(): value for name, value in served.ask("GET", path).headers.items()}
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+def test_only_what_is_there_is_advertised(served: Served) -> None:
+    assert "model_repository" not in served.ask("GET", "/v2").json()["extensions"]
+    assert served.ask("POST", "/v2/repository/models/add/load", b"{}").status == 404
