@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from edgepart import __version__
 from edgepart.agent import boxes, events
@@ -17,6 +17,7 @@ from edgepart.agent.discovery import Announcement, Discovery, Seen
 from edgepart.agent.faults import Fault
 from edgepart.agent.identity import Identity
 from edgepart.agent.interfaces import watch
+from edgepart.agent.jobs import Begin
 from edgepart.agent.options import Address, AgentOptions, format_address, mqtt_node
 from edgepart.agent.places import own_addresses, parsed
 from edgepart.agent.transport import Carrier
@@ -30,7 +31,7 @@ MOST_REMEMBERED = 64
 """Members that an agent looks for when it starts again."""
 
 Post = Callable[[events.Event], None]
-Work = tuple[str, Coroutine[Any, Any, None]]
+Work = tuple[str, Begin]
 """What goes on while the agent runs, by name."""
 
 
@@ -95,10 +96,10 @@ class Lookout:
             self._reach.start(me, name, __version__, lambda: parsed(own_addresses(listen)))
         if self._options.transport != "tcp":
             return []
-        work: list[Work] = [("watching addresses", self._watch(listen, http))]
+        work: list[Work] = [("watching addresses", lambda: self._watch(listen, http))]
         if self._options.mdns:
             told = Announcement(me, self._identity.fingerprint, name, __version__, listen)
-            work.append(("mDNS", Discovery(told, lambda seen: self._seen(boxes.MDNS, seen)).run()))
+            work.append(("mDNS", lambda: Discovery(told, lambda seen: self._seen(boxes.MDNS, seen)).run()))
         return work
 
     async def _watch(self, listen: Address, http: Callable[[], str]) -> None:

@@ -14,9 +14,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any
 
 from edgepart import __version__
 from edgepart.agent import aside, events
@@ -41,6 +40,7 @@ from edgepart.agent.frames import Frame
 from edgepart.agent.gateway.bodies import Limits
 from edgepart.agent.gateway.server import HttpServer
 from edgepart.agent.identity import Identity, load
+from edgepart.agent.jobs import Begin, repeat
 from edgepart.agent.joining import Doorkeeper
 from edgepart.agent.lookout import Lookout
 from edgepart.agent.measuring import Measuring
@@ -167,24 +167,24 @@ class Agent:
             self._name, listen, self._files.members(), self._http_address, self._shell.post
         ):
             self._keep_doing(what, work)
-        self._keep_doing("keeping charter and certificate", self._warden.run())
-        self._keep_doing("measuring", self._measuring.run())
+        self._keep_doing("keeping charter and certificate", self._warden.run)
+        self._keep_doing("measuring", self._measuring.run)
         self._keep_doing(
             "timing",
-            self._timing.watch(
+            lambda: self._timing.watch(
                 self._plans.programs, lambda: self._executor.counters().segments, self._requester.latencies
             ),
         )
         comparison = Comparison(self._requester.run, self._shell.post)
-        self._keep_doing("comparing rounded answers", comparison.watch(self._led))
-        self._keep_doing("deleting what nothing uses", self._upkeep.collect_garbage())
-        self._keep_doing("watching the disk", self._upkeep.watch_disk())
-        self._keep_doing("looking for damage", self._upkeep.scrub())
+        self._keep_doing("comparing rounded answers", lambda: comparison.watch(self._led))
+        self._keep_doing("deleting what nothing uses", self._upkeep.collect_garbage)
+        self._keep_doing("watching the disk", self._upkeep.watch_disk)
+        self._keep_doing("looking for damage", self._upkeep.scrub)
         if (limit := self._options.memory_limit_bytes) is not None:
             self._keep_doing(
-                "keeping to the memory limit", keep_within(limit, self._options.state, self._workers)
+                "keeping to the memory limit", lambda: keep_within(limit, self._options.state, self._workers)
             )
-        self._keep_doing("feeding the watchdog", self._notify.feed(self._progressing))
+        self._keep_doing("feeding the watchdog", lambda: self._notify.feed(self._progressing))
         where = reachable_text(listen)
         self._ending.callback(self._files.withdraw)
         announce = lambda: self._files.announce(self._name, where, self._http.url)  # noqa: E731
@@ -391,10 +391,9 @@ class Agent:
             )
         )
 
-    def _keep_doing(self, what: str, work: Coroutine[Any, Any, None]) -> None:
-        """Until the agent stops; where it fails before, the log says so at once."""
-        task = asyncio.create_task(work, name=what)
-        task.add_done_callback(_failed)
+    def _keep_doing(self, what: str, begin: Begin) -> None:
+        """Until the agent stops; where it fails before, the log says so at once, and it is begun again."""
+        task = asyncio.create_task(repeat(what, begin), name=what)
         self._ending.push_async_callback(_ended, task)
 
     # What comes in
@@ -507,11 +506,6 @@ class Agent:
         """Undo the start, also one that failed half-way."""
         self._notify.stopping()
         await self._ending.aclose()
-
-
-def _failed(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.error("%s has failed and is not done any more", task.get_name(), exc_info=error)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -8,10 +8,13 @@ import json
 import logging
 import os
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
+from edgepart.agent.log_rate import LogRate
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.options import AgentOptions
 from edgepart.cli.ending import exit_status, report
@@ -73,6 +76,13 @@ def options_of(text: str) -> AgentOptions:
     return AgentOptions(**fields, peers=peers)
 
 
+def limit_log(root: logging.Logger, clock: Callable[[], float]) -> None:
+    """Bounds what the log's handlers write of each kind of line, libraries' lines included."""
+    limit = LogRate(clock)
+    for handler in root.handlers:
+        handler.addFilter(limit)
+
+
 def main(log_level: str, text: str) -> None:
     # The journal writes its own time before each line.
     stamp = "" if "JOURNAL_STREAM" in os.environ else "%(asctime)s "
@@ -81,6 +91,7 @@ def main(log_level: str, text: str) -> None:
     )
     # It warns of every interface that cannot do multicast; discovery says itself when there is none at all.
     logging.getLogger("zeroconf").setLevel(logging.ERROR)
+    limit_log(logging.getLogger(), time.monotonic)
     from edgepart.agent.service import run
 
     try:

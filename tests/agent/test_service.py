@@ -197,7 +197,7 @@ def test_deleting_that_fails_is_tried_again(
             raise PermissionError("a read-only disk")
 
         monkeypatch.setattr(agent._store, "prune", fail)
-        agent._keep_doing("garbage", agent._upkeep.collect_garbage())
+        agent._keep_doing("garbage", agent._upkeep.collect_garbage)
         for _ in range(3):
             await tries.acquire()
 
@@ -210,7 +210,7 @@ def test_work_that_dies_is_in_the_log_at_once(state: Path, caplog: pytest.LogCap
         async def die() -> None:
             raise RuntimeError("unforeseen")
 
-        agent._keep_doing("measuring", die())
+        agent._keep_doing("measuring", die)
         await asyncio.sleep(0.01)
         assert "measuring has failed" in caplog.text
 
