@@ -134,7 +134,12 @@ class Acceptor:
                 "full", f"refused {peer[0]}: {self._options.strangers} strangers wait already"
             )
             return
-        threading.Thread(target=self._converse, args=[guest, peer], name="stranger", daemon=True).start()
+        try:
+            threading.Thread(target=self._converse, args=[guest, peer], name="stranger", daemon=True).start()
+        except RuntimeError as error:  # no more threads to be had: others may still come
+            connection.close()
+            self._strangers.leave(guest)
+            self._complaints.log("thread", f"a connection from {peer[0]} could not be served: {error}")
 
     def _converse(self, guest: _Guest, peer: Address) -> None:
         raw = guest.connection
