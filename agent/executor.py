@@ -339,6 +339,8 @@ class Executor:
             installed = self._installed.get(key)
             if installed is None:
                 return [_stale(message, "this device has left that epoch, or does not know it")]
+            if not _may_send(installed, message, source):
+                return []
             nbytes = sum(map(value_bytes, values))
             if self._tasks and self._is_full(nbytes):
                 self._remember(message.request, None)
@@ -348,6 +350,8 @@ class Executor:
         try:
             if (message.deployment, message.epoch) != (task.deployment, task.epoch):
                 raise FrameError(f"request {message.request} is of {task.deployment} {task.epoch}")
+            if not _may_send(task.installed, message, source):
+                return []
             if message.transfer != START:
                 task.progress.arrived(message.transfer, values)
         except FrameError as error:
@@ -572,6 +576,19 @@ class Executor:
                 self._send(node, message, values)
             except ClusterError as error:
                 log.info("cannot tell node %s: %s", node, error)
+
+
+def _may_send(installed: _Installed, message: Tensors, source: str) -> bool:
+    """Whether a frame comes from whom the plan says that it comes from; "" is not known, as in trials."""
+    transfer = installed.schedule.incoming.get(message.transfer)
+    by_gateway = transfer is None or transfer.source == GATEWAY
+    expected = (
+        gateway_of(message.request) if by_gateway or transfer is None else installed.nodes[transfer.source]
+    )
+    if not source or source == expected:
+        return True
+    log.warning("node %s sent data of a request that is not its to send", source)
+    return False
 
 
 def _stale(about: Tensors | _Ended, error: str) -> Parcel:

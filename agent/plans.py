@@ -229,13 +229,14 @@ class Plans:
         """A request's frame, from any thread: to this device's gateway or to its executor."""
         match message:
             case Cancel():
-                self._executor.cancel(message.request)
+                if source == gateway_of(message.request):
+                    self._executor.cancel(message.request)
             case Failed():
-                self._requester.deliver(message)
+                self._requester.deliver(message, (), source)
             case Tensors():
                 held = self._held.get((message.deployment, message.epoch))
                 ours = gateway_of(message.request) == self._node
                 if ours and held is not None and message.transfer in held.to_gateway:
-                    self._requester.deliver(message, values)
+                    self._requester.deliver(message, values, source)
                 else:
                     self._executor.deliver(message, values, source)

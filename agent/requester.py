@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -247,9 +247,9 @@ class Requester:
 
     # From any thread
 
-    def deliver(self, message: Tensors | Failed, values: Sequence[Value] = ()) -> None:
-        """A frame for a request of this gateway. From any thread."""
-        self._loop.call_soon_threadsafe(self._deliver, message, values)
+    def deliver(self, message: Tensors | Failed, values: Sequence[Value] = (), source: str = "") -> None:
+        """A frame for a request of this gateway, which the node `source` sent ("": nobody says who). From any thread."""
+        self._loop.call_soon_threadsafe(self._deliver, message, values, source)
 
     def lost(self, node: str) -> None:
         """The connection with a node is gone. From any thread."""
@@ -261,20 +261,26 @@ class Requester:
 
     # In the loop
 
-    def _deliver(self, message: Tensors | Failed, values: Sequence[Value]) -> None:
+    def _deliver(self, message: Tensors | Failed, values: Sequence[Value], source: str) -> None:
         name, _, attempt = message.request.rpartition("/")
         if name != self._name or not attempt.isdecimal():
             log.info(
                 "a frame for request %s, which is not of this gateway's run, is dropped", message.request
             )
             return
+        flight = self._flights.get(int(attempt))
+        if flight is None or (flight.deployment, flight.epoch) != (message.deployment, message.epoch):
+            return  # of an attempt that was abandoned
+        active = self._plans[flight.deployment, flight.epoch]
+        side = active.sides[flight.side]
+        if source and source not in _senders(active, side, message):
+            log.warning(
+                "node %s sent %s of a request that is not its to answer", source, type(message).__name__
+            )
+            return
         if isinstance(message, Failed):
             self._handle(rules.AttemptFailed(int(attempt), message.stale, message.error, message.crashed))
             return
-        flight = self._flights.get(int(attempt))
-        if flight is None or flight.epoch != message.epoch:
-            return  # of an attempt that was abandoned
-        side = self._plans[flight.deployment, flight.epoch].sides[flight.side]
         try:
             check_pieces(side.incoming.get(message.transfer), message.transfer, values, {})
         except FrameError as error:
@@ -411,6 +417,14 @@ class Requester:
         held = self._held.pop(request)
         if not held.answer.done():
             held.answer.set_exception(error)
+
+
+def _senders(active: ActivePlan, side: ActiveSide, message: Tensors | Failed) -> Collection[str]:
+    """Nodes from which the message may come: whose output it is, or any that computes a part of the request."""
+    if isinstance(message, Failed):
+        return side.nodes
+    transfer = side.incoming.get(message.transfer)
+    return side.nodes if transfer is None else (active.nodes[transfer.source],)
 
 
 def activate_plan(plan: Plan, nodes: Mapping[str, str], constants: Mapping[str, Array]) -> ActivePlan:

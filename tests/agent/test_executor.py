@@ -379,3 +379,16 @@ def test_frames_in_any_order_and_twice_give_the_same_answer(net: Net) -> None:
             values = [piece.region.crop(x) for piece in transfer.pieces]
             net.at[handmade.NODES[transfer.target]].deliver(message, values)
         assert_right(net.answers(3)[str(n)], x)
+
+
+def test_data_counts_only_from_whom_the_plan_says(net: Net) -> None:
+    faulty = Faulty(net.plan.programs["a"])
+    faulty.go_on.set()
+    executor = net.at["node-a"]
+    executor.install("m", EPOCH, _prepared(faulty), net.plan.transfers, handmade.NODES)
+    piece = handmade.request_input(1)[:, :, :5]
+    message = Tensors("m", EPOCH, f"{GATE}/0/r", 0, ())
+    executor.deliver(message, [piece], "node-b")
+    assert executor.waiting() == (0, 0) and not faulty.entered.is_set()
+    executor.deliver(message, [piece], GATE)
+    assert faulty.entered.wait(BOUND_S)

@@ -43,7 +43,7 @@ class Gateway:
     def remove(self, name: str) -> None:
         self.told.append(("remove", name))
 
-    def deliver(self, message: Any, values: Sequence[Any] = ()) -> None:
+    def deliver(self, message: Any, values: Sequence[Any] = (), source: str = "") -> None:
         self.told.append(("deliver", message))
 
 

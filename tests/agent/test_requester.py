@@ -66,7 +66,7 @@ class Cluster:
                 self.cancelled.append((node, message.request))
                 self.at[node].cancel(message.request)
             elif isinstance(message, Failed) or self.comes_back(message):
-                self.gateway.deliver(message, values)
+                self.gateway.deliver(message, values, source)
             else:
                 self.at[node].deliver(message, values, source)
 
@@ -423,3 +423,26 @@ def test_a_plan_without_all_of_an_output_is_refused() -> None:
         activate_plan(replace(plan, transfers=plan.transfers[:5]), handmade.NODES, {})
     with pytest.raises(InternalError, match=r"\['b', 'c'\]"):
         activate_plan(plan, {"a": "1"}, {})
+
+
+def test_nobody_answers_but_who_is_to_by_the_plan() -> None:
+    """Not even a member that took part in another request, and knows how requests are called."""
+
+    async def story(cluster: Cluster) -> None:
+        cluster.install(E1, handmade.split_plan())
+        seen: list[str] = []
+        computes = cluster.at["node-b"].deliver
+
+        def listen(message: Tensors, values: Sequence[Value], source: str = "") -> None:
+            seen.append(message.request)
+            for liar in ("node-x", "node-b", "node-c"):
+                cluster.gateway.deliver(Tensors("m", E1, message.request, 4, ()), [X[:, :, :4] * 0], liar)
+            cluster.gateway.deliver(Failed("m", E1, message.request, False, "no"), (), "node-x")
+            computes(message, values, source)
+
+        cluster.at["node-b"].deliver = listen  # type: ignore[method-assign]
+        outputs, info = await cluster.gateway.infer("m", {"x": X})
+        assert_right(outputs, 0)
+        assert seen and info.replays == 0
+
+    in_cluster(story)
