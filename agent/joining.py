@@ -20,6 +20,7 @@ import hmac
 import logging
 import secrets
 import ssl
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ from edgepart.agent.addresses import ranked
 from edgepart.agent.charter import Charter, accept
 from edgepart.agent.discovery import find_members
 from edgepart.agent.frames import MEMBER, UNAUTHENTICATED
+from edgepart.agent.gateway.buckets import Buckets
 from edgepart.agent.identity import Identity, load, read_charter, refuse_second, write_identity
 from edgepart.agent.interfaces import interfaces
 from edgepart.agent.options import Address, format_address
@@ -123,6 +125,10 @@ def transcript(hello: JoinHello, member_nonce: bytes, server_certificate: bytes,
     )
 
 
+GUESSES, GUESSES_PER_S = 10, 0.1
+"""Wrong tokens from one address: so many at once, and one each ten seconds from then on. More forgives more slips."""
+
+
 class Doorkeeper:
     """A member's side: Transport's `on_join`."""
 
@@ -138,6 +144,10 @@ class Doorkeeper:
         self._members = members
         self._issuers = issuers
         self._clock = clock
+        self._guesses = Buckets(GUESSES_PER_S, GUESSES)
+        self._shut: dict[str, float] = {}
+        """By address from which too many tokens were wrong, until when it is let in by none."""
+        self._lock = threading.Lock()
 
     def __call__(self, stream: Stream, deadline: float) -> None:
         """Serve one joiner. NotAuthorised where it was refused (and told why), FrameError for nonsense."""
@@ -151,14 +161,32 @@ class Doorkeeper:
         offer = JoinOffer(ca, secrets.token_bytes(NONCE_BYTES))
         _write(stream, offer, deadline)
         request = _expect(JoinRequest, _read(stream, deadline))
+        where = _address_of(stream)
         try:
+            self._check_tries(where)
             grant = self._grant(hello, offer, request)
         except NotAuthorised as error:
+            self._count_try(where)
             _write(stream, JoinRefused(str(error)), deadline)
             raise
         _write(stream, grant, deadline)
         # So that nobody who is revoked is the first whom the newcomer trusts.
         _write(stream, read_charter(self._identity.directory), deadline)
+
+    def _check_tries(self, where: str) -> None:
+        with self._lock:
+            if self._clock() < self._shut.get(where, 0.0):
+                raise NotAuthorised(
+                    "too many tokens from there were wrong: wait a minute, and see `edgepart token list`"
+                )
+
+    def _count_try(self, where: str) -> None:
+        with self._lock:
+            now = self._clock()
+            if wait_s := self._guesses.take(where, now):
+                self._shut = {at: until for at, until in self._shut.items() if until > now} | {
+                    where: now + wait_s
+                }
 
     def _grant(self, hello: JoinHello, offer: JoinOffer, request: JoinRequest) -> JoinGrant:
         now = self._clock()
@@ -331,3 +359,12 @@ def _expect(cls: type[T], message: Any) -> T:
     if not isinstance(message, cls):
         raise FrameError(f"sent {type(message).__name__} where {cls.__name__} is due")
     return message
+
+
+def _address_of(stream: Stream) -> str:
+    """Whom tries are counted by; "" for all that come through a broker."""
+    try:
+        name = stream.connection.getpeername()
+    except OSError:
+        return ""  # it is gone already
+    return str(name[0]) if isinstance(name, tuple) else ""

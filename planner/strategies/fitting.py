@@ -277,7 +277,7 @@ def _by_speed(study: Study, weights: Weights, rooms: Rooms) -> Shares:
 
 def _parts(weights: Weights, shares: Shares) -> dict[str, float]:
     total = sum(share for _, share in shares)
-    return {device: weights.total * share / total for device, share in shares}
+    return {device: weights.total * share / total if total else 0.0 for device, share in shares}
 
 
 def _said(held: Mapping[str, float]) -> str:

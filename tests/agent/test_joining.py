@@ -325,3 +325,14 @@ def test_a_joiners_name_does_not_forge_lines_of_the_log(
         joining.join(new_token(first), tmp_path / "b", [a.address], "x\nERROR all is lost\x1b[2J")
     assert "\n" not in "".join(record.getMessage() for record in caplog.records)
     assert ledger.read(first.directory)[0].name == "xERROR all is lost[2J"
+
+
+def test_who_guesses_tokens_has_few_tries(first: identity.Identity, tmp_path: Path) -> None:
+    good = new_token(first)
+    wrong = good[:-40] + "0" * 40
+    with door(first) as a:
+        for _ in range(joining.GUESSES + 1):
+            with pytest.raises(NotAuthorised, match="secret is wrong"):
+                joining.join(wrong, tmp_path / "b", [a.address])
+        with pytest.raises(NotAuthorised, match="too many tokens"):
+            joining.join(good, tmp_path / "b", [a.address])

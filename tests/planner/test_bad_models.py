@@ -23,7 +23,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, 
 from edgepart.cli.main import main
 from edgepart.planner import subgraphs
 from edgepart.planner.access import access_of
-from edgepart.planner.errors import EdgepartError, InternalError, ModelError
+from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, ModelError
 from edgepart.planner.layout import Problem
 from edgepart.planner.model import LARGEST_FILE, load_constants, load_graph
 from edgepart.planner.search import choose
@@ -493,3 +493,12 @@ def test_an_operator_of_the_runtimes_own_that_does_not_fit_is_left_whole() -> No
     weights = {"s": np.ones((2, 4, 6, 2), np.float32), "g": np.ones(6, np.float32)}
     graph = load_graph(one(fused, (2, 4, 6), **weights).SerializeToString())
     assert "do not fit" in (access_of(graph.operators[0], graph).opaque or "")
+
+
+@pytest.mark.parametrize("strategy", ["single", "auto"])
+def test_an_input_that_no_device_could_hold_does_not_fit_and_that_is_all(strategy: str) -> None:
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [HUGE]) for name in "xy"]
+    made = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "huge", ports[:1], ports[1:])
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(Infeasible, match="does not fit"):
+        choose(Problem(load_graph(model.SerializeToString()), CLUSTER, CLUSTER.devices[0].name), strategy)
