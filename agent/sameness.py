@@ -120,4 +120,5 @@ def _fault(mine: Any, theirs: Any, tolerance: float | None) -> str | None:
     relative = relative_difference(mine, theirs)
     if relative <= (tolerance_of(theirs.dtype) if tolerance is None else tolerance):
         return None
-    return f"differs by {figure(relative)} of its largest magnitude"
+    by = figure(relative) if math.isfinite(relative) else relative
+    return f"differs by {by} of its largest magnitude"

@@ -14,6 +14,7 @@ from edgepart.agent.control import Card, Deployment, Profile, Version
 from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.messages import DeployOptions
 from edgepart.planner.cluster import Device
+from edgepart.planner.figures import seconds
 from edgepart.planner.plan import from_bytes
 
 NODES = ("aa" * 8, "bb" * 8)
@@ -62,7 +63,7 @@ def test_a_plan_on_several_devices_that_was_slower_than_one_gives_way_to_one_and
     assert len(found.names) == 1
     assert found.latency_s == found.single_s
     assert found.current_latency_s == 2 * split.single_s
-    assert f"a plan on d0, d1 took {2 * split.single_s:.3g} s" in found.note
+    assert f"a plan on d0, d1 took {seconds(2 * split.single_s)}" in found.note
     assert found.note in from_bytes(found.plan).why
 
 
@@ -73,7 +74,7 @@ def test_one_device_that_the_search_itself_prefers_is_said_to_be_faster_too() ->
     key = replace(made.key, drifts=((slow, 1e3),))  # so slow that no part of the work is worth it
     found = computed(replace(made, quick=False, key=key, measured_s=3 * split.single_s))
     assert len(found.names) == 1
-    assert f"a plan on d0, d1 took {3 * split.single_s:.3g} s, one device alone" in found.note
+    assert f"a plan on d0, d1 took {seconds(3 * split.single_s)}, one device alone" in found.note
 
 
 def test_a_plan_that_was_slower_than_predicted_and_faster_than_one_stays() -> None:
@@ -165,16 +166,16 @@ def test_shares_move_from_a_device_that_computes_slower_than_calibrated_and_back
     assert before.latency_s < found.current_latency_s
     assert "d1" not in found.names or rows(found.plan, "d1") < 0.7 * rows(before.plan, "d1")
     assert from_bytes(found.plan).strategy == strategy
-    now, then = f"{found.current_latency_s:.3g}", f"{found.latency_s:.3g}"
+    now, then = seconds(found.current_latency_s), seconds(found.latency_s)
     assert found.note == (
-        f"refined: shares moved after measuring (d1 takes 4 times as long as calibrated), predicted {now} -> {then} s"
+        f"refined: shares moved after measuring (d1 takes 4 times as long as calibrated), predicted {now} -> {then}"
     )
     assert computed(measured(before, strategy, 4.0)) == found
     back = computed(measured(found, strategy, 1.0))
     assert back.latency_s <= 1.01 * before.latency_s  # starting from there it may come to better parts
     assert (
         back.note
-        == f"refined: shares moved after measuring, predicted {back.current_latency_s:.3g} -> {back.latency_s:.3g} s"
+        == f"refined: shares moved after measuring, predicted {seconds(back.current_latency_s)} -> {seconds(back.latency_s)}"
     )
 
 

@@ -354,7 +354,7 @@ DEEP = b'{"inputs": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
         (b"{", "no JSON"),
         (b"\xff\xfe", "no JSON"),
         (b"[]", "object"),
-        (DEEP, "nested"),
+        (DEEP, "lists"),
         (b'{"inputs": [NaN]}', "NaN"),
         ({"inputs": []}, "missing"),
         ({"inputs": [entry()["inputs"][0]] * 2}, "twice"),
