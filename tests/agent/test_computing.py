@@ -173,10 +173,8 @@ def test_shares_move_from_a_device_that_computes_slower_than_calibrated_and_back
     assert computed(measured(before, strategy, 4.0)) == found
     back = computed(measured(found, strategy, 1.0))
     assert back.latency_s <= 1.01 * before.latency_s  # starting from there it may come to better parts
-    assert (
-        back.note
-        == f"refined: shares moved after measuring, predicted {seconds(back.current_latency_s)} -> {seconds(back.latency_s)}"
-    )
+    before_s, after_s = seconds(back.current_latency_s), seconds(back.latency_s)
+    assert back.note == f"refined: shares moved after measuring, predicted {before_s} -> {after_s}"
 
 
 def test_what_a_device_took_while_it_drifted_is_not_stretched_again() -> None:
