@@ -452,9 +452,11 @@ class Executor:
     def _work(self, lane: _Lane) -> None:
         while True:
             with self._lock:
-                while (job := self._next(lane, time.monotonic())) is None and self._is_open(lane):
+                job = None
+                # A lane that was closed takes nothing: another one of its name may be open by now.
+                while self._is_open(lane) and (job := self._next(lane, time.monotonic())) is None:
                     self._await(lane)
-                if not self._is_open(lane) or job is None:
+                if job is None:
                     return
                 lane.task, lane.began_s = job[0], time.monotonic()
             self._do(lane, *job)
