@@ -459,6 +459,10 @@ class Executor:
                 if job is None:
                     return
                 lane.task, lane.began_s = job[0], time.monotonic()
+                if len(self._lanes) > 1:
+                    self._give_turn(
+                        lane
+                    )  # they wait for this step now, and no longer than it has the device to itself
             self._do(lane, *job)
 
     def _await(self, lane: _Lane) -> None:
