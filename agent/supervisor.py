@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -48,6 +49,8 @@ shorter has the device compute for others sooner."""
 ABANDONED_S = 20.0
 """For how long a plan that nobody waits for any more may still be loaded. Shorter has the device load other plans sooner;
 longer spares starting the worker again, where it would soon have been done."""
+JOIN_S = 3.0
+"""For how long a worker that was being started when its agent stopped is waited for. Starting takes about half a second."""
 RETRY_S = (0.5, 5.0)
 """Before a worker that could not be started is tried again: at first, and at most."""
 
@@ -109,6 +112,8 @@ class Worker:
         self._state = threading.Lock()
         """Held for moments only: of what follows."""
         self._process: WorkerProcess | None = None
+        self._starting: WorkerProcess | None = None
+        """Which loads again what the last one had."""
         self._run: tuple[int, RemoteProgram] | None = None
         self._loading: RemoteProgram | None = None
         self._ambiguous = False
@@ -182,16 +187,18 @@ class Worker:
         """Ends the process, also in the middle of a run."""
         with self._state:
             self._closed.set()
-            process, self._process = self._process, None
-            self._closing = (process,) if process is not None else ()
-        if process is not None:
+            self._closing = tuple(one for one in (self._process, self._starting) if one is not None)
+            self._process = None
+        for process in self._closing:
             process.kill("this deployment is not computed here any more")
         self.memory.close()
 
     def join(self) -> None:
-        """After `close`: until the process is gone, which takes a moment."""
+        """After `close`: until the process is gone, which takes a moment, also where it was just being started."""
         for process in self._closing:
             process.death()
+        if self._ordering.acquire(timeout=JOIN_S):
+            self._ordering.release()
 
     def give_back(self) -> None:
         """What neither the worker nor its values need becomes the machine's again."""
@@ -257,13 +264,21 @@ class Worker:
                     raise Unavailable(f"{self.name} is not computed here any more")
                 if self._process is not None:
                     return self._process
-            process = WorkerProcess(self.name, self._settings, self.memory.file, self._ended)
-            if self._load_all(process):
-                with self._state:
-                    if not self._closed.is_set():
-                        self._process = process
-                        return process
-                process.kill("this deployment is not computed here any more")
+                memory = os.dup(self.memory.file)  # of its own: this deployment may be closed meanwhile
+            try:
+                process = WorkerProcess(self.name, self._settings, memory, self._ended)
+            finally:
+                os.close(memory)
+            with self._state:
+                self._starting = process
+            loaded = not self._closed.is_set() and self._load_all(process)
+            with self._state:
+                self._starting = None
+                if loaded and not self._closed.is_set():
+                    self._process = process
+                    return process
+            process.kill("this deployment is not computed here any more")
+            process.death()
 
     def _load_all(self, process: WorkerProcess) -> bool:
         """Whether it lived through that. A program that it did not live through is not loaded any more."""

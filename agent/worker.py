@@ -76,10 +76,10 @@ class Worker:
 
     def serve(self) -> None:
         """Until the agent's end of the connections is closed."""
-        self._told.send_bytes(orders.answer_to_bytes(orders.READY))
-        Thread(target=self._take_orders, name="orders", daemon=True).start()
-        Thread(target=self._prepare_all, name="prepare", daemon=True).start()
         try:
+            self._told.send_bytes(orders.answer_to_bytes(orders.READY))
+            Thread(target=self._take_orders, name="orders", daemon=True).start()
+            Thread(target=self._prepare_all, name="prepare", daemon=True).start()
             while True:
                 self._runs.send(self._run(orders.run_from_bytes(self._runs.receive())))
         except (EOFError, OSError):

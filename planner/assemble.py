@@ -178,7 +178,8 @@ class _Maker:
         else:
             refs = weight_refs(self.draft, shares, self.model_digest, self.digests, self.sketches.refs)
             model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
-        digest = digest_of_segment(model, refs) if model else ""
+        shapes = (region.shape for _, region in (*inputs, *outputs))
+        digest = digest_of_segment(model, refs, shapes) if model else ""
         # What comes in and goes out is cut, put together, and brought into the order that the runtime computes in.
         border_bytes = sum(_nbytes_of(graph, name, region) for name, region in (*inputs, *outputs))
         predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)

@@ -67,7 +67,7 @@ class Segment:
     """A maximal run of operators between communications: a stand-alone ONNX model without its weights."""
 
     digest: str
-    """SHA-256 (hex) of `model` and the digests of its weights: the key of profiles."""
+    """SHA-256 (hex) of `model`, the digests of its weights and the shapes of its ports: the key of profiles."""
     model: bytes = field(repr=False)
     """Serialized ModelProto; big initializers are external, under the names in `weights`."""
     inputs: tuple[Port, ...]

@@ -146,11 +146,14 @@ def build(
     return bytes(builder.finish(outputs).SerializeToString(deterministic=True))
 
 
-def digest_of_segment(model: bytes, refs: Iterable[WeightRef]) -> str:
-    """SHA-256 (hex) of the model and of the digests of its weights."""
+def digest_of_segment(model: bytes, refs: Iterable[WeightRef], shapes: Iterable[tuple[int, ...]]) -> str:
+    """SHA-256 (hex) of the model, of the digests of its weights, and of the shapes that it takes and gives: a user's own
+    model is the same for every shape that it can be planned for, and neither its times nor its buffers are."""
     found = hashlib.sha256(model)
     for ref in refs:
         found.update(f"{ref.name}\0{ref.digest}\0".encode())
+    for shape in shapes:
+        found.update(f"{shape}\0".encode())
     return found.hexdigest()
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -306,3 +307,22 @@ def test_loading_that_never_ends_ends_when_nobody_waits_for_it(
     assert len(caught) == 1 and isinstance(caught[0], Unavailable) and "nobody waits" in str(caught[0])
     assert divide(bench.prepare(division(), deployment="other"), 7, 2) == [3, 3]
     assert not bench.crashed
+
+
+def test_signals_that_a_whole_process_group_gets_end_no_worker(bench: Bench) -> None:
+    """The agent hears them too, and still needs its workers for what is under way."""
+    program = bench.prepare(division())
+    process = program.worker._process
+    assert process is not None
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(process._process.pid, number)
+    assert divide(program, 9, 3) == [3, 3]
+    assert program.worker._process is process and not bench.workers.deaths()["net"]
+
+
+def test_no_worker_outlives_its_agent_that_was_just_starting_one(bench: Bench) -> None:
+    program = bench.prepare(division())
+    kill(program)  # another one is being started now
+    bench.workers.stop()
+    children = psutil.Process().children(recursive=True)
+    assert not [child for child in children if "edgepart.agent.worker" in child.cmdline()]

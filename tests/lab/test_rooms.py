@@ -68,8 +68,13 @@ def test_the_second_interface_does_and_an_address_may_change(possible: None, tmp
 
         agents.wait(moved, "pi-a to know the new address")
         agents.wait(lambda: agents.together(A, B), "both to be members again")
-        (box,) = agents.doctor(A)["boxes"]
-        assert box["state"] == "member" and "10.81.2.77:7433" in box["addresses"]
+
+        def announced() -> bool:
+            """It tells its cluster at once, and by mDNS when it comes to it."""
+            (box,) = agents.doctor(A)["boxes"]
+            return bool(box["state"] == "member" and "10.81.2.77:7433" in box["addresses"])
+
+        agents.wait(announced, "the new address to be announced")
 
 
 @pytest.fixture

@@ -121,3 +121,13 @@ def test_a_model_in_two_parts_is_not_the_model_itself() -> None:
     plan = make_plan(study.problem, strategy, model_digest="", digests={}, accesses=study.coarse.accesses)
     segments = [segment for program in plan.programs.values() for segment in program.segments]
     assert len(segments) > 1 and not any(segment.whole for segment in segments)
+
+
+def test_one_file_in_two_shapes_is_two_segments() -> None:
+    """Whose sessions, times and buffers are not the same, though their models are."""
+    segments = [
+        only_segment(on_one_device(load_graph(folded().SerializeToString(), shapes={"x": (rows, 20)})))
+        for rows in (3, 4)
+    ]
+    assert segments[0].model == segments[1].model
+    assert segments[0].digest != segments[1].digest
