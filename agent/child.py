@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -21,15 +22,22 @@ def started(work: Callable[..., None], *args: object, name: str) -> tuple[BasePr
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(work, theirs, *args), name=name, daemon=True)
-    # Ctrl-C in a terminal reaches the whole process group; when this process ends is the agent's to say.
     resource_tracker.ensure_running()  # when it is started, it unblocks signals
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with deaf():
         process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()  # Only the process holds its end now, so that its death ends our reading.
     return process, ours
+
+
+@contextmanager
+def deaf() -> Iterator[None]:
+    """What is started meanwhile hears neither Ctrl-C nor SIGTERM. Terminals and service managers send them to all processes
+    of an agent at once; the agent first ends what is under way, for which it needs the others, and then these."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(work: Callable[..., None], *args: object) -> None:

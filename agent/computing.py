@@ -16,9 +16,10 @@ from edgepart.agent.control import Deployment
 from edgepart.agent.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.messages import DeployOptions
 from edgepart.agent.profiles import for_planner
+from edgepart.agent.sameness import tolerance_for
 from edgepart.planner import chosen as choices
 from edgepart.planner.cluster import Cluster
-from edgepart.planner.errors import EdgepartError, Infeasible, UserError
+from edgepart.planner.errors import EdgepartError, Infeasible, NotInstalled, UserError
 from edgepart.planner.figures import figure, seconds
 from edgepart.planner.graph import Graph
 from edgepart.planner.layout import Problem
@@ -38,6 +39,11 @@ GRAPHS = 4
 QUICK_S, THOROUGH_S = 1.0, 10.0
 """Search budgets where the user gave none. More finds better plans; less has one sooner."""
 
+OTHERS = ("single", "bbgrap", "optcnn", "tofu", "pipeline")
+"""Strategies that are asked where a plan was refused."""
+MOST_REFUSED = 2
+"""Plans that are refused before all but one device is given up: each costs the time that it takes to load."""
+
 CHOSEN_BY_USER = frozenset(strategies()) - {"auto", "single"}
 """Strategies that divide a model because somebody wants it so, whatever is predicted."""
 
@@ -55,7 +61,9 @@ class Computing:
     def compute(self, order: ComputePlan) -> PlanComputed | PlanFailed:
         """The plan, or why there is none; never raises."""
         try:
-            return self._compute(order)
+            found = self._compute(order)
+            plan = from_bytes(found.plan)
+            return replace(found, structure=plan.structure, is_model_itself=plan.is_model_itself)
         except Infeasible as error:
             # When what others take is given back, the same order may find a plan.
             others = _others(order)
@@ -75,7 +83,9 @@ class Computing:
         graph, digests = self._loaded(order.deployment)
         study = Study(self._problem(order, graph), for_planner(order.profiles))
         options, search = order.deployment.options, partial(_search, study, order, digests)
-        plan, simulation, chosen = search(options.strategy)
+        refused = frozenset(structure for structure, _ in order.key.refused)
+        found_best = search(options.strategy) if not refused else _next_best(search, order, refused)
+        plan, simulation, chosen = found_best
         asked = plan if options.strategy in CHOSEN_BY_USER else None
         current_s = _seconds_of(order.current, study, asked)
         found = PlanComputed(
@@ -87,6 +97,7 @@ class Computing:
             order.quick,
             memory_bytes=_memory(plan),
             chosen=chosen,
+            tolerance=tolerance_for(graph),
         )
         if options.objective == "throughput":
             # What one request takes alone says nothing for or against the plan.
@@ -105,7 +116,8 @@ class Computing:
         if weighed and single_s < math.inf:
             alone, of_one, chosen = search("single")
             found = replace(found, single_s=of_one.latency_s)
-            if of_one.latency_s <= latency_s and len(plan.programs) > 1:
+            fine = alone.structure not in refused
+            if fine and of_one.latency_s <= latency_s and len(plan.programs) > 1:
                 found = _instead(order, found, alone, chosen)
         return replace(found, note=_note(order, found))
 
@@ -161,6 +173,27 @@ def _search(
     model = order.deployment.model
     plan, simulation, found = choose(study.problem, strategy, model, digests=digests, study=study, also=also)
     return plan, simulation, choices.write(study, found)
+
+
+def _next_best(
+    search: Callable[[str], tuple[Plan, Simulation, bytes]], order: ComputePlan, refused: frozenset[str]
+) -> tuple[Plan, Simulation, bytes]:
+    """The quickest plan that was not refused yet. Where several were, it is not one plan that is wrong but what they have
+    in common: then it is the model itself on one device. Infeasible where no other plan fits."""
+    names = dict.fromkeys((order.deployment.options.strategy, *OTHERS))
+    found, why = [], [text for _, text in order.key.refused]
+    for name in names if len(refused) < MOST_REFUSED else ("single",):
+        try:
+            one = search(name)
+        except (Infeasible, NotInstalled) as error:
+            log.info("%s is no way out: %s", name, error)
+            continue
+        if one[0].structure not in refused:
+            found.append(one)
+    if not found:
+        raise Infeasible(f"no plan that fits gives the model's own answers: {'; '.join(why)}.")
+    plan, simulation, chosen = min(found, key=lambda one: one[1].latency_s)
+    return replace(plan, why="; ".join([plan.why, *why])), simulation, chosen
 
 
 def _instead(order: ComputePlan, found: PlanComputed, alone: Plan, chosen: bytes) -> PlanComputed:

@@ -6,7 +6,7 @@ bindings are variants.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from edgepart.agent.apart import Apart
@@ -14,7 +14,7 @@ from edgepart.agent.bindings import is_variant, parent_of
 from edgepart.agent.control import Latency, Prepare, Retire, Standing, Want
 from edgepart.agent.cutover import Cutover
 from edgepart.agent.deployments import DeploymentMap
-from edgepart.agent.events import Effect, PlanComputed, PlanFailed, RoundingMeasured, Send
+from edgepart.agent.events import Effect, PlanComputed, PlanFailed, PlanTried, RoundingMeasured, Send
 from edgepart.agent.messages import Epoch
 from edgepart.agent.placement import RESEND_S, World, epochs
 from edgepart.agent.planning import PlanningTiming
@@ -127,6 +127,15 @@ class Controller:
         """How far answers by a plan are off."""
         if cutover := self._cutover_of(found.deployment):
             cutover.rounding = found
+
+    def tried(self, found: PlanTried, nodes: Iterable[str]) -> list[Effect]:
+        """What came of trying a plan."""
+        cutover = self._cutover_of(found.deployment)
+        return cutover.tried(found, self.term, nodes) if cutover else []
+
+    def refused(self) -> Mapping[str, int]:
+        """By deployment, how many plans were tried and given up."""
+        return {name: len(cutover.refused) for name, cutover in self._cutovers.items() if cutover.refused}
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
         """Of a deployment that is gone, the answer is dropped."""

@@ -67,6 +67,7 @@ from edgepart.agent.events import (
     PlanComputed,
     PlanFailed,
     PlanLoaded,
+    PlanTried,
     Received,
     RoundingMeasured,
     SegmentsTimed,
@@ -125,14 +126,17 @@ class Core:
         spares: int | None = None,
         card_fault: Callable[[bytes], str] = lambda document: "",
         genuine: Callable[[Drain], bool] = lambda entry: True,
+        tries: bool = False,
     ) -> None:
         """`term`, `deployments`, `models`, `profiles` and `drains` as they were persisted; `drifts` is filled here.
         `spares`: so many plans for losses are kept ready for each deployment at most; None is one for each device that
         serves. `card_fault`: what is wrong with a card's document; "" where nothing is.
-        `genuine`: whether the CA has signed a drain."""
+        `genuine`: whether the CA has signed a drain. `tries`: whether plans are tried before they serve."""
         self.timing = timing or CoreTiming()
         if spares is not None:
             self.timing = replace(self.timing, planning=replace(self.timing.planning, spares=spares))
+        if tries:
+            self.timing = replace(self.timing, planning=replace(self.timing.planning, tries=True))
         self.node = facts.node
         self.membership = Membership(facts, now, self.timing.membership)
         self.election = Election(facts.node, term, now, self.timing.election, facts.boot)
@@ -346,6 +350,10 @@ class Core:
                 if self.controller is not None:
                     self.controller.rounded(event)
                     self._stale = True
+            case PlanTried():
+                if self.controller is not None:
+                    self._stale = True
+                    yield from self.controller.tried(event, [*self.membership.alive(), self.node])
             case PlanComputed() | PlanFailed():
                 if self.controller is not None:
                     self.controller.answered(event, now)

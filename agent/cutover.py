@@ -28,13 +28,19 @@ from edgepart.agent.control import (
     Standing,
 )
 from edgepart.agent.events import (
+    RIGHT,
+    SUSPECT,
+    UNTRIED,
+    WRONG,
     ComputePlan,
     Effect,
     PlanComputed,
     PlanFailed,
     PlanKey,
+    PlanTried,
     RoundingMeasured,
     Send,
+    TryPlan,
 )
 from edgepart.agent.judging import Judge, busiest_s, measured_over_predicted, seconds_as_measured
 from edgepart.agent.messages import NO_EPOCH, Epoch
@@ -63,7 +69,7 @@ class Cutover:
         """`awaited`: requests wait for its first plan, which is made in haste then. `held`: what this device has ready
         beside `adopted`."""
         self.deployment = deployment
-        self.active = Placement(adopted) if adopted else None
+        self.active = Placement(adopted, verdict=RIGHT) if adopted else None
         self.next: Placement | None = None
         self.spares = Spares(adopted, held)
         self.planning = Planning(timing)
@@ -73,6 +79,11 @@ class Cutover:
         self.judge = Judge()
         self.note = ""
         """Why the plan that serves is not the one that was predicted to be the best at first."""
+        self.refused: list[tuple[str, str]] = []
+        """Of plans that were tried and gave wrong answers, structure and reason, as in PlanKey."""
+        self._refused_for = deployment.version
+        self._tries = timing.tries
+        self._trying: Epoch | None = None
         self.rounding: RoundingMeasured | None = None
         """What was last found out of how far answers are off."""
         self._disappointed: tuple[PlanKey, str] | None = None
@@ -99,7 +110,9 @@ class Cutover:
 
     def step(self, world: World, new_epoch: Iterator[Epoch], now: float) -> list[Effect]:
         """Give the orders that are missing."""
-        key = self.planning.key(world.cluster, self.deployment, now)
+        if self.refused and self._refused_for != self.deployment.version:
+            self.refused = []  # the same name, with another model or other options
+        key = self._key(world, now)
         world = world.doing_without([node for node, _, _ in key.devices])
         effects: list[Effect] = list(self._abandon(world, now))
         self._step_in(world, new_epoch)
@@ -110,6 +123,7 @@ class Cutover:
         effects += self._retire(world)
         for placement in self._placements():
             effects += self._order(placement, world, now)
+        effects += self._try(world)
         effects += self._stand(world)
         return effects
 
@@ -118,6 +132,38 @@ class Cutover:
         self.planning.answered(result, now)
         if isinstance(result, PlanComputed) and self.planning.is_wanted(result.key):
             self.judge.single_s = result.single_s
+
+    def tried(self, found: PlanTried, term: int, nodes: Iterable[str]) -> list[Effect]:
+        """A plan was run on made-up inputs. One that gave wrong answers is given up, and never made again."""
+        if self._trying == found.epoch:
+            self._trying = None
+        placement = next((one for one in self._placements() if one.epoch == found.epoch), None)
+        if placement is None:
+            return []
+        doubtful = found.verdict == SUSPECT and bool(self.refused)  # two plans fail: it is the inputs
+        placement.verdict = UNTRIED if doubtful else found.verdict
+        if placement.verdict == UNTRIED:
+            said = f"its plan was not tried before it served: {found.text}"
+            placement.note = "; ".join(filter(None, (placement.note, said)))
+            if placement is self.active:
+                self.note = placement.note
+        return (
+            self._refuse(placement, found.text, term, nodes) if placement.verdict in (WRONG, SUSPECT) else []
+        )
+
+    def _refuse(self, placement: Placement, why: str, term: int, nodes: Iterable[str]) -> list[Effect]:
+        devices = ", ".join(name for name, _ in placement.order.names)
+        self.refused.append((placement.structure, f"a plan on {devices} is not served: {why}"))
+        self._refused_for = self.deployment.version
+        self.planning.refuse(placement.order.plan)
+        if placement is self.active:
+            self.active, self._lost = None, True
+            return []
+        if placement is self.next:
+            self.next = None
+        self.spares.refuse(placement)
+        order = Retire(term, self.deployment.name, placement.epoch)
+        return [Send(node, order) for node in nodes]
 
     def measured(self, latency: Latency, gateway: str = "") -> bool:
         """What requests through that gateway take on a plan of this deployment; whether that is news."""
@@ -134,6 +180,11 @@ class Cutover:
         return [p for p in (self.active, self.next, *self.spares) if p is not None]
 
     # What can no longer run
+
+    def _key(self, world: World, now: float, without: str = "") -> PlanKey:
+        """What a plan is wanted for."""
+        key = self.planning.key(world.cluster, self.deployment, now, without=without)
+        return replace(key, refused=tuple(self.refused))
 
     def _abandon(self, world: World, now: float) -> Iterator[Effect]:
         for placement in filter(None, (self.active, self.next)):
@@ -195,6 +246,9 @@ class Cutover:
     def _promote(self, world: World, new_epoch: Iterator[Epoch]) -> Iterator[Effect]:
         if self.next is None or not self.next.is_ready(world):
             return
+        waiting = self._lost or (self.active is not None and self.active.loses(world))
+        if self._tries and not self.next.verdict and not waiting:
+            return  # requests of users are not what it is tried with, but for those that would wait
         if (
             self.serving
             and self.active is not None
@@ -246,7 +300,7 @@ class Cutover:
 
     def _plan(self, world: World, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
         planning, cluster = self.planning, world.cluster
-        key = planning.key(cluster, self.deployment, now)
+        key = self._key(world, now)
         self._refine(key, world, now)
         key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
         key = replace(key, disappointed=self._disappointment(key))
@@ -364,7 +418,10 @@ class Cutover:
             instead_of_s=found.current_latency_s,
             made_for=found.key,
             chosen=found.chosen,
-            note=found.note,
+            note="; ".join(filter(None, (*(why for _, why in self.refused), found.note))),
+            tolerance=found.tolerance,
+            structure=found.structure,
+            verdict=RIGHT if found.is_model_itself else "",
         )
 
     def _contingency(
@@ -378,7 +435,7 @@ class Cutover:
                 continue
             if len([*self.spares]) >= self._most_spares and borrowed is None:
                 return
-            key = self.planning.key(world.cluster, self.deployment, now, without=node)
+            key = self._key(world, now, without=node)
             key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
             found = self.planning.found(key)
             if found is not None and not variant:
@@ -415,6 +472,28 @@ class Cutover:
             return fine
         self.planning.forget()
         return False
+
+    # Trying
+
+    def _try(self, world: World) -> Iterator[TryPlan]:
+        """One plan at a time, as soon as all that it needs is ready: first what serves already, as it had to."""
+        if not self._tries or self._trying is not None:
+            return
+        for placement in self._placements():
+            mine = world.holding(world.node, self.deployment.name, placement.epoch)
+            if not placement.verdict and mine and mine.state == READY and placement.is_ready(world):
+                self._trying = placement.epoch
+                sure = self.active is not None and self.active.verdict == RIGHT
+                trusted = self.active.epoch if sure and self.active is not None else NO_EPOCH
+                yield TryPlan(
+                    self.deployment.name,
+                    placement.epoch,
+                    self.deployment.model,
+                    self.deployment.model_bytes,
+                    placement.tolerance,
+                    trusted,
+                )
+                return
 
     # Orders
 

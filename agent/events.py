@@ -162,6 +162,8 @@ class PlanKey:
     """Digest of a plan that was slower than one device, where one was."""
     drifts: tuple[tuple[str, float], ...] = ()
     """(node, drift) of those that compute faster or slower than they were calibrated to, sorted by node."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """Of plans that were tried and gave wrong answers, the structure (planner/plan.py) and what was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,12 @@ class PlanComputed:
     """By device name, the most that its program takes, predicted."""
     chosen: bytes = b""
     """What the plan was made from (planner/chosen.py), to start from when it is refined."""
+    tolerance: float | None = None
+    """What its answers may be off by (agent/sameness.py, tolerance_for)."""
+    structure: str = ""
+    """As in planner/plan.py."""
+    is_model_itself: bool = False
+    """Whether its answers are the model's by themselves, so that it need not be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +250,28 @@ class RoundingMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanTried:
+    """The answer to TryPlan."""
+
+    deployment: str
+    epoch: Epoch
+    verdict: str
+    """RIGHT, WRONG, SUSPECT or UNTRIED."""
+    text: str = ""
+    """What was wrong, or why it could not be tried; "" where it is right."""
+
+
+RIGHT = "right"
+"""It gives the model's answers, or, where no device could hold the model alone, some of the right shapes."""
+WRONG = "wrong"
+"""It does not give the model's answers."""
+SUSPECT = "suspect"
+"""It fails, or gives what is no number, and it is not known whether the model itself would."""
+UNTRIED = "untried"
+"""It could not be tried."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeaveRequested:
     """The agent is stopping on purpose."""
 
@@ -270,6 +300,7 @@ Event = (
     | LatencyMeasured
     | LeaveAnnounced
     | RoundingMeasured
+    | PlanTried
     | LeaveRequested
 )
 
@@ -456,6 +487,21 @@ class ComputePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class TryPlan:
+    """Run this plan, which all of its devices have ready, once on made-up inputs, and compare; answer PlanTried."""
+
+    deployment: str
+    epoch: Epoch
+    model: str
+    """Digest."""
+    model_bytes: int
+    tolerance: float | None
+    """As in PlanComputed."""
+    trusted: Epoch
+    """Of the plan that serves, where it gave right answers; else NO_EPOCH."""
+
+
+@dataclass(frozen=True, slots=True)
 class StandingChanged:
     """News of a deployment, from the leader (wherever that is)."""
 
@@ -481,5 +527,6 @@ Effect = (
     | DropPlan
     | StoreModel
     | ComputePlan
+    | TryPlan
     | StandingChanged
 )

@@ -417,6 +417,7 @@ class Face:
             "refused": self._residents.refused(),
             "disk": dict(self._disk()),
             "workers_ended": dict(self._workers_ended()),
+            "plans_refused": dict(self._core.controller.refused() if self._core.controller else {}),
         }
 
     def devices(self) -> dict[str, Any]:

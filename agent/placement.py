@@ -105,6 +105,12 @@ class Placement:
     """What it was made from, where that is known."""
     note: str = ""
     """Why it is not the one that was predicted to be the best at first."""
+    tolerance: float | None = None
+    """What its answers may be off by, as in PlanComputed."""
+    structure: str = ""
+    """As in PlanComputed."""
+    verdict: str = ""
+    """What came of trying it, as in PlanTried; "" where it was not tried yet."""
 
     @property
     def epoch(self) -> Epoch:

@@ -41,6 +41,8 @@ class PlanningTiming:
     most_avoid_s: float = 600.0
     spares: int | None = None
     """So many plans for losses are kept ready at most; None is one for each device that serves."""
+    tries: bool = False
+    """Whether a plan is run once on made-up inputs before it serves, for which the agent needs its doors."""
     refining: RefiningTiming = field(default_factory=RefiningTiming)
 
 
@@ -213,6 +215,13 @@ class Planning:
         """`current` is what this key gave."""
         assert self._key is not None
         self._settled = (self._key, current)
+
+    def refuse(self, plan: bytes) -> None:
+        """This plan was tried in vain."""
+        for key, result in list(self._results.items()):
+            if isinstance(result, PlanComputed) and result.plan == plan:
+                del self._results[key]
+                self._compared.pop(key, None)
 
     def forget(self) -> None:
         """What was found for what is wanted now cannot be had any more."""

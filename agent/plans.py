@@ -82,6 +82,10 @@ class Plans:
         held = self._held.get((deployment, epoch)) if epoch else None
         return (epoch, held) if epoch and held else None
 
+    def held(self, deployment: str, epoch: Epoch) -> HeldPlan | None:
+        """That plan, where it is loaded here."""
+        return self._held.get((deployment, epoch))
+
     def variants(self, deployment: str) -> list[tuple[Epoch, HeldPlan]]:
         """Those of its variants that requests start on, and their epochs."""
         names = [name for name in self._active if is_variant(name) and parent_of(name) == deployment]

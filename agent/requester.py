@@ -90,6 +90,8 @@ class ActivePlan:
     constants: Mapping[str, Array]
     sides: tuple[ActiveSide, ...]
     """One for each replica; where the plan has none, one of all devices."""
+    program: str = ""
+    """What its devices know it by; "" where that is what requests name."""
 
     @property
     def rules(self) -> tuple[rules.Side, ...]:
@@ -200,13 +202,14 @@ class Requester:
         plan: Plan,
         nodes: Mapping[str, str],
         constants: Mapping[str, Array] | None = None,
+        program: str = "",
     ) -> None:
         """New requests run on this plan from now on. `nodes`: node id by device name; `constants`: values of
-        the plan's constant outputs that are not inputs. InternalError where the plan does not give every
-        output."""
+        the plan's constant outputs that are not inputs; `program`: the deployment that its devices hold it for, where
+        that is not what requests name. InternalError where the plan does not give every output."""
         if any(epoch < known for name, known in self._plans if name == deployment):
             return  # an epoch only grows; this one is of an old leader
-        active = activate_plan(plan, nodes, constants or {})
+        active = replace(activate_plan(plan, nodes, constants or {}), program=program)
         self._current[deployment] = active
         self._plans[deployment, epoch] = active
         self._handle(rules.Activated(deployment, epoch, active.rules))
@@ -269,9 +272,11 @@ class Requester:
             )
             return
         flight = self._flights.get(int(attempt))
-        if flight is None or (flight.deployment, flight.epoch) != (message.deployment, message.epoch):
+        if flight is None or flight.epoch != message.epoch:
             return  # of an attempt that was abandoned
         active = self._plans[flight.deployment, flight.epoch]
+        if message.deployment != (active.program or flight.deployment):
+            return
         side = active.sides[flight.side]
         if source and source not in _senders(active, side, message):
             log.warning(
@@ -354,7 +359,7 @@ class Requester:
             self._copied(about, began_s, (value for _, _, values in parcels for value in values))
             for target, transfer, values in parcels:
                 message = Tensors(
-                    effect.deployment, effect.epoch, about.request, transfer, (), exact=held.exact
+                    about.deployment, effect.epoch, about.request, transfer, (), exact=held.exact
                 )
                 self._send_input(target, message, values, about)
         except EdgepartError as error:
@@ -362,7 +367,8 @@ class Requester:
             self._queue.append(rules.AttemptFailed(effect.attempt, stale, str(error), misfit=misfit))
 
     def _subject(self, effect: rules.Start | rules.Abandon | rules.Answer) -> Subject:
-        return Subject(effect.deployment, effect.epoch, f"{self._name}/{effect.attempt}")
+        program = self._plans[effect.deployment, effect.epoch].program or effect.deployment
+        return Subject(program, effect.epoch, f"{self._name}/{effect.attempt}")
 
     def _copied(self, about: Subject, began_s: float, values: Iterable[Value]) -> None:
         if self._recorder.on:
@@ -382,7 +388,8 @@ class Requester:
             self._held[flight.request].idle_s = self._loop.time()
             if self._recorder.on:
                 self._recorder.add(QUEUES, ATTEMPT, flight.began_s, self._subject(effect), "lost")
-        told = Cancel(effect.deployment, effect.epoch, f"{self._name}/{effect.attempt}")
+        about = self._subject(effect)
+        told = Cancel(about.deployment, effect.epoch, about.request)
         for node in sorted(self._plans[effect.deployment, effect.epoch].sides[effect.side].nodes):
             try:
                 self._send(node, told, ())

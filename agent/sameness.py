@@ -13,8 +13,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from edgepart.agent.elements import element_name, is_native
+from edgepart.agent.elements import element_dtype, element_name, is_native
 from edgepart.planner.figures import figure
+from edgepart.planner.graph import Graph
 
 Values = Mapping[str, Any]
 """By output; a numpy array each, or for what is no tensor a list, a dict or None of such."""
@@ -51,6 +52,36 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or (not is_native(dtype) and "float" in element_name(dtype))
 
 
+QUANTISED = (
+    "QuantizeLinear",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "QLinear",
+    "Integer",
+    "NBits",
+    "QAttention",
+)
+"""Parts of the names of operators that round to integers."""
+
+
+def is_quantised(graph: Graph) -> bool:
+    """Whether anything in it rounds to integers."""
+    return any(part in op.op_type for op in graph.operators for part in QUANTISED)
+
+
+def tolerance_for(graph: Graph) -> float | None:
+    """What the model's outputs of floating point may differ by, relative to each one's largest magnitude; None where each
+    output's own type says it (`tolerance_of`).
+
+    What counts is what operators write, not what the outputs are: an output in float32 that was computed in float16 is
+    no better than float16. Weights in float16 that are cast to float32 before they are used make no difference."""
+    written = {graph.tensors[name].dtype for op in graph.operators for name in op.outputs if name}
+    types = (element_dtype(one) for one in written)
+    allowed = [tolerance_of(one) for one in types if one is not None and is_float(one)]
+    widest = max(allowed + [TOLERANCE_QUANTISED] * is_quantised(graph), default=TOLERANCE)
+    return widest if widest > TOLERANCE else None
+
+
 def differences(got: Values, expected: Values, tolerance: float | None = None) -> list[str]:
     """Outputs that are not the same answer, and by how much; nothing where all are. `tolerance` replaces what the
     outputs' types allow."""
@@ -59,6 +90,11 @@ def differences(got: Values, expected: Values, tolerance: float | None = None) -
         faults = (_fault(mine, theirs, tolerance) for mine, theirs in _leaves(got[name], expected[name]))
         found += [f"{name} {fault}" for fault in faults if fault is not None][:1]
     return found
+
+
+def random_of(first: Values, second: Values) -> tuple[str, ...]:
+    """The outputs that are not the same in two answers to the same inputs, though one device gave both."""
+    return tuple(name for name in first if differences({name: second[name]}, {name: first[name]}))
 
 
 def largest_difference(got: Values, expected: Values) -> float:

@@ -57,6 +57,7 @@ from edgepart.agent.post import Post
 from edgepart.agent.probing import probe_apart
 from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.recorder import Recorder
+from edgepart.agent.referee import Referee
 from edgepart.agent.requester import Requester
 from edgepart.agent.routing import Router
 from edgepart.agent.seals import Seals
@@ -69,6 +70,7 @@ from edgepart.agent.system import cores, have_temporary_folder, memory, resident
 from edgepart.agent.timing import Timing
 from edgepart.agent.tracing import Tracing, speaking
 from edgepart.agent.transport import Transport
+from edgepart.agent.tryout import Tryout
 from edgepart.agent.upkeep import Kept, Upkeep, disk_document
 from edgepart.agent.warden import REVOKED, Warden
 from edgepart.agent.withdrawal import Withdrawal
@@ -252,6 +254,8 @@ class Agent:
             self._model_crashed,
         )
         self._ending.push_async_callback(asyncio.to_thread, self._workers.stop)
+        self._referee = Referee(self._store.root)
+        self._ending.push_async_callback(asyncio.to_thread, self._referee.stop)
         self._plans = Plans(
             node,
             self._workers,
@@ -275,6 +279,11 @@ class Agent:
         )
         self._executor.start()
         self._ending.push_async_callback(asyncio.to_thread, self._executor.stop)
+
+    def _room_bytes(self) -> int:
+        """Memory that one more process may take here for a moment."""
+        free, limit = memory()[0] // 2, self._options.memory_limit_bytes
+        return free if limit is None else min(free, limit - resident_bytes() - self._workers.own_bytes())
 
     def _rest(self, took_s: float) -> None:
         """After some of the work on a plan that is to come: requests that are computed here meanwhile get their share."""
@@ -315,6 +324,7 @@ class Agent:
             spares=self._options.spares,
             card_fault=fault,
             genuine=self._seals.genuine,
+            tries=True,
         )
         router = Router(core, self._requester, lambda event: self._shell.post(event))
         self._ending.callback(router.stop)
@@ -374,6 +384,7 @@ class Agent:
                 self._members_changed,
                 self._face.standing_changed,
                 self._discharge,
+                Tryout(self._requester, self._plans.held, self._referee, self._room_bytes),
             ),
         )
         self._upkeep = Upkeep(

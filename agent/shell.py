@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,6 +46,11 @@ class Links(Protocol):
     def linked(self) -> frozenset[str]: ...
 
 
+async def untried(order: events.TryPlan) -> events.PlanTried:
+    """For agents that try no plans."""
+    return events.PlanTried(order.deployment, order.epoch, events.UNTRIED, "this agent tries no plans")
+
+
 @dataclass(frozen=True)
 class Doors:
     """What the shell obeys with."""
@@ -65,6 +70,8 @@ class Doors:
     """Told of news of a deployment."""
     discharged: Callable[[str], None] = lambda why: None
     """Told that this device was removed from the cluster, and why."""
+    tries: Callable[[events.TryPlan], Awaitable[events.PlanTried]] = untried
+    """Runs a plan on made-up inputs; never raises."""
 
 
 class Shell:
@@ -180,6 +187,8 @@ class Shell:
                 self._spawn(self._store_model(effect))
             case events.ComputePlan():
                 self._order(effect)
+            case events.TryPlan():
+                self._spawn(self._try(effect))
             case events.StandingChanged(standing):
                 doors.standing(standing)
             case events.LeaderChanged(leader, term):
@@ -258,6 +267,14 @@ class Shell:
         except (EdgepartError, OSError) as error:  # OSError: a full disk
             log.warning("model %s is not stored here yet: %s", order.model[:12], error)
         self.post(events.ModelsStored(self._doors.store.models()))
+
+    async def _try(self, order: events.TryPlan) -> None:
+        found = await self._doors.tries(order)
+        if found.verdict in (events.WRONG, events.SUSPECT):
+            log.error("a plan for %s is not served: %s", order.deployment, found.text)
+        elif found.verdict == events.UNTRIED:
+            log.warning("a plan for %s could not be tried: %s", order.deployment, found.text)
+        self.post(found)
 
     # Plans: one at a time, urgent ones first, deployments before their variants; a newer order replaces an older one
 

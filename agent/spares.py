@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from edgepart.agent.control import Prepare
+from edgepart.agent.events import RIGHT
 from edgepart.agent.placement import Placement, World
 
 
@@ -28,7 +29,7 @@ class Spares:
         for order in held:
             without = nodes - {node for _, node in order.names}
             if serving is not None and order.version == serving.version and without:
-                self._kept.setdefault(min(without), Placement(order))
+                self._kept.setdefault(min(without), Placement(order, verdict=RIGHT))
 
     def __contains__(self, lost: str) -> bool:
         """Whether the loss of that device is seen to, as far as it can be."""
@@ -77,6 +78,12 @@ class Spares:
         del self._kept[lost]
         self._borrowed.discard(lost)
         self._vain.add(lost)
+
+    def refuse(self, placement: Placement) -> None:
+        """It was tried in vain; another one may be made."""
+        for lost in [lost for lost, kept in self._kept.items() if kept is placement]:
+            del self._kept[lost]
+            self._borrowed.discard(lost)
 
     def clear(self) -> None:
         """There are none."""

@@ -37,6 +37,8 @@ def said_aside(deployment: str, fault: str) -> str:
 
 
 def preparing(placement: Placement, world: World) -> str:
+    if placement.is_ready(world):
+        return "trying the plan on made-up inputs, which are answered by the model alone, too"
     return f"preparing a plan: {placement.ready(world)} of {len(placement.nodes)} devices are ready"
 
 

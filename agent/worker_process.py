@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from edgepart.agent import worker_orders as orders
+from edgepart.agent.child import deaf
 from edgepart.agent.system import own_bytes
 from edgepart.agent.worker_channel import Channel
 from edgepart.planner.errors import Unavailable
@@ -57,17 +58,6 @@ class Ended(Exception):
         self.process = process
 
 
-@contextmanager
-def _unheard(*numbers: signal.Signals) -> Iterator[None]:
-    """What is started meanwhile does not hear these signals. Terminals and service managers send them to all processes of
-    an agent at once; the agent first ends what is under way, for which it needs its workers, and then these."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 class WorkerProcess:
     """A process that was started. One thread at a time may `ask`, and one `exchange`; all else is for any thread."""
 
@@ -93,7 +83,7 @@ class WorkerProcess:
                     theirs.enter_context(their)
                 given = *(their.fileno() for _, their in pairs), memory
                 command = [sys.executable, "-m", "edgepart.agent.worker", *map(str, given), name]
-                with _unheard(signal.SIGINT, signal.SIGTERM):
+                with deaf():
                     self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=given)
                 ours.pop_all()
         except OSError as error:

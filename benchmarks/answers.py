@@ -2,7 +2,7 @@
 
     python -m benchmarks.answers [--quick] [--json FILE]
 
-Exits with 1 where an answer differs by more than the product promises (agent/reference.py, tolerance_for).
+Exits with 1 where an answer differs by more than the product promises (agent/sameness.py, tolerance_for).
 """
 
 from __future__ import annotations

@@ -3,8 +3,15 @@
 
 from __future__ import annotations
 
-from edgepart.agent.reference import alone, tolerance_for
-from edgepart.agent.sameness import TOLERANCE, TOLERANCE_FLOAT16, Values, differences, largest_difference
+from edgepart.agent.reference import alone
+from edgepart.agent.sameness import (
+    TOLERANCE,
+    TOLERANCE_FLOAT16,
+    Values,
+    differences,
+    largest_difference,
+    tolerance_for,
+)
 
 __all__ = [
     "TOLERANCE",

@@ -6,7 +6,7 @@ Every model is divided as `auto` would, over slow and unequal devices that are l
 it has, whether that is wise or not. Segments are compiled as agents compile them, and what comes out is compared with one
 ONNX Runtime session over the whole model.
 Exits with 1 where an answer differs, or where something that can be split was not. What may
-differ is what the product promises (agent/reference.py, tolerance_for).
+differ is what the product promises (agent/sameness.py, tolerance_for).
 """
 
 from __future__ import annotations

@@ -208,6 +208,20 @@ class Plan:
         return hashlib.sha256(to_bytes(self)).hexdigest()
 
     @property
+    def structure(self) -> str:
+        """Of who computes what, whatever is predicted of it: equal ones give equal answers."""
+        parts = sorted(
+            (device, *(one.digest for one in program.segments)) for device, program in self.programs.items()
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    @property
+    def is_model_itself(self) -> bool:
+        """Whether it runs the user's own graph, so that its answers are the model's."""
+        segments = [segment for program in self.programs.values() for segment in program.segments]
+        return bool(segments) and all(segment.whole for segment in segments)
+
+    @property
     def rounded_to(self) -> str:
         """What some of the data between devices is rounded to; "" where nothing is."""
         return next((d for t in self.transfers for d in t.dtypes if d != EXACT), "")

@@ -92,6 +92,14 @@ class _Present(Collector):
         for model, count in sorted((status.get("workers_ended") or {}).items()):
             deaths.add_metric([model], float(count))
         yield deaths
+        refused = GaugeMetricFamily(
+            "edgepart_plans_refused",
+            "Plans that were tried and are not served, as they do not give the model's answers; told by the leader",
+            labels=["model"],
+        )
+        for model, count in sorted((status.get("plans_refused") or {}).items()):
+            refused.add_metric([model], float(count))
+        yield refused
         aside = GaugeMetricFamily(
             "edgepart_deployment_set_aside",
             "1 where the model ends the processes that compute it",

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from edgepart.agent.reference import reference_of, tolerance_for
-from edgepart.agent.sameness import TOLERANCE_FLOAT16, TOLERANCE_QUANTISED, tolerance_of
+from edgepart.agent.reference import reference_of
+from edgepart.agent.sameness import TOLERANCE_FLOAT16, TOLERANCE_QUANTISED, tolerance_for, tolerance_of
 from edgepart.planner.model import load_graph
 from edgepart.planner.region import Array
 

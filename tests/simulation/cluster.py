@@ -12,6 +12,7 @@ from edgepart.agent.bindings import Shapes, variant_name
 from edgepart.agent.control import DRAINS, LEAVES, REMOVED, REMOVING, Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.events import (
+    RIGHT,
     BindingWanted,
     CardReady,
     ComputePlan,
@@ -26,6 +27,7 @@ from edgepart.agent.events import (
     LinkUp,
     ModelsStored,
     Seen,
+    TryPlan,
 )
 from edgepart.agent.membership import Facts
 from edgepart.agent.messages import DeployOptions, Epoch
@@ -81,6 +83,12 @@ class SimNet:
         self.changes = 0
         """Grows whenever some shell had something to do."""
         self.load_error: Callable[[str], str] = lambda node: ""
+        self.tried: list[tuple[str, TryPlan]] = []
+        """By whom, and what."""
+        self.verdict: Callable[[TryPlan], tuple[str, str]] = lambda order: (RIGHT, "")
+        self.most_try_s = 0.5
+        self.alone_is_right = True
+        """Whether a plan on one device is the model itself."""
         self.plan_error: Callable[[ComputePlan], tuple[str, bool]] = lambda order: ("", False)
 
     @property
@@ -149,6 +157,7 @@ class SimNet:
             deployments=disk.deployments,
             models=disk.models,
             drains=disk.drains,
+            tries=True,
         )
         box.members = frozenset({box.node})
         box.device = Device(self, box)

@@ -30,6 +30,7 @@ from edgepart.agent.events import (
     PlanComputed,
     PlanFailed,
     PlanLoaded,
+    PlanTried,
     Received,
     Send,
     StandingChanged,
@@ -37,6 +38,7 @@ from edgepart.agent.events import (
     SwitchOff,
     SwitchTo,
     TermKept,
+    TryPlan,
 )
 from edgepart.agent.requests import Suspended
 from tests.simulation.network import CONTROL
@@ -193,6 +195,8 @@ def _work(net: SimNet, box: Box, effect: Effect) -> None:
             _copy(net, box, model, sources)
         case ComputePlan():
             _compute(net, box, effect)
+        case TryPlan():
+            _try(net, box, effect)
         case Distrusted(node, why):
             net.distrusted.append((box.node, node, why))
             if node not in net.liars:
@@ -252,6 +256,14 @@ def _load(net: SimNet, box: Box, order: LoadPlan) -> None:
     later(net, box, net.random.uniform(0.01, 0.4), done)
 
 
+def _try(net: SimNet, box: Box, order: TryPlan) -> None:
+    """As `net.verdict` says, on whoever has the plan."""
+    net.tried.append((box.node, order))
+    verdict, text = net.verdict(order)
+    found = PlanTried(order.deployment, order.epoch, verdict, text)
+    later(net, box, net.random.uniform(0.01, net.most_try_s), lambda: net.give(box, found))
+
+
 def _copy(net: SimNet, box: Box, model: str, sources: tuple[str, ...]) -> None:
     def done() -> None:
         reachable = [s for s in sources if (b := net.boxes[s]).core is not None and model in b.disk.models]
@@ -275,9 +287,21 @@ def _compute(net: SimNet, box: Box, order: ComputePlan) -> None:
     best = names
     if len(names) > MOST_DEVICES:
         best = tuple(sorted(sorted(names, key=lambda name: crc32(name.encode()))[:MOST_DEVICES]))
+    refused = {structure for structure, _ in order.key.refused}
+    while json.dumps(best) in refused and len(best) > 1:
+        best = best[:-1]
     before = json.loads(order.current) if order.current else []
     current_s = 1 / len(before) if before and set(before) <= set(names) else float("inf")
-    result = PlanComputed(order.key, json.dumps(best).encode(), best, 1 / len(best), current_s)
+    made = json.dumps(best)
+    result = PlanComputed(
+        order.key,
+        made.encode(),
+        best,
+        1 / len(best),
+        current_s,
+        structure=made,
+        is_model_itself=net.alone_is_right and len(best) == 1,
+    )
     later(net, box, net.random.uniform(0.05, 0.5), lambda: net.give(box, result))
 
 
