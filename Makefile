@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers docs cases emulators processors avx2 aarch64 fuzz load simulate third clean
+.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers models docs cases emulators processors avx2 aarch64 fuzz load simulate third clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -94,6 +94,9 @@ chaos: .venv/.dev lab-commands  ## as root: five minutes of kills, freezes, cuts
 answers: .venv/.dev  ## every model under every strategy, and along every axis, answers what one session does; takes an hour
 	$(BIN)/python -m benchmarks.answers
 	$(BIN)/python -m benchmarks.every_axis
+
+models: .venv/.dev  ## every model under every strategy on real agents, and the table in docs/benchmarks.md; goes on where it was stopped; takes hours
+	$(BIN)/python -m benchmarks.everywhere --json results/everywhere.json --docs docs/benchmarks.md
 
 docs: .venv/.dev  ## docs/operators.md: what can be split along what; the first time it makes every model, in some minutes
 	$(BIN)/python -m benchmarks.operators

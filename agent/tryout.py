@@ -2,19 +2,22 @@
 
 Made-up inputs go through the devices of the plan, as a request does that every device has its part of, and what comes back
 is compared with what the model itself answers: the plan that serves, where that is known to be right, else one session over
-the file, where this device has the memory for it. Where neither is to be had, shapes and numbers are looked at.
+the file, where this device has the memory for it. Where neither is to be had, shapes and numbers are looked at. Before a
+plan is said to be wrong, the model is asked how much of the difference a rounding of the inputs makes (sway.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
+from edgepart.agent import sway
 from edgepart.agent.bindings import SEPARATOR
 from edgepart.agent.comparison import made_up_for
 from edgepart.agent.events import RIGHT, SUSPECT, UNTRIED, WRONG, PlanTried, TryPlan
@@ -61,6 +64,8 @@ class _Expected:
 
     outputs: Mapping[str, Any]
     """Without those that are random."""
+    again: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]
+    """Asks the same for its answer to other inputs."""
 
 
 class Tryout:
@@ -102,11 +107,10 @@ class Tryout:
         except (RunError, CrashError, InternalError, FrameError, RequestError) as error:
             return (WRONG if expected else SUSPECT), str(error)
         for answer in answers:
-            faults = _faults(answer, expected, held.plan, order.tolerance)
-            if faults:
+            if found := await _faults(answer, expected, held.plan, order.tolerance, inputs):
                 return (
                     WRONG if expected else SUSPECT
-                ), f"its answers are not the model's: {'; '.join(faults)}"
+                ), f"its answers are not the model's: {'; '.join(found)}"
         return RIGHT, ""
 
     async def _expected(self, order: TryPlan, plan: Plan, inputs: dict[str, Any]) -> _Expected | None:
@@ -114,10 +118,10 @@ class Tryout:
         if order.trusted != NO_EPOCH:
             trusted = self._held(order.deployment, order.trusted)
             if trusted is not None and trusted.plan.inputs == plan.inputs:
+                again = partial(self._once, order, trusted, order.trusted)
                 try:
-                    return _steady(
-                        *[await self._once(order, trusted, order.trusted, inputs) for _ in range(2)]
-                    )
+                    first, second = [await again(inputs) for _ in range(2)]
+                    return _Expected(_steady(first, second), again)
                 except (ClusterError, RunError) as error:
                     log.info(
                         "the plan of %s that serves is not what others are held against: %s",
@@ -134,8 +138,11 @@ class Tryout:
                 room / 1e6,
             )
             return None
-        found = await asyncio.to_thread(self._referee.answer, order.model, inputs, room, DEADLINE_S)
-        return _Expected(found)
+
+        def asked(inputs: dict[str, Any]) -> Awaitable[Mapping[str, Any]]:
+            return asyncio.to_thread(self._referee.answer, order.model, inputs, room, DEADLINE_S)
+
+        return _Expected(await asked(inputs), asked)
 
     async def _once(
         self, order: TryPlan, held: HeldPlan, epoch: Epoch, inputs: dict[str, Any]
@@ -159,18 +166,24 @@ class Tryout:
             self._requester.remove(name)
 
 
-def _steady(first: dict[str, Any], second: dict[str, Any]) -> _Expected:
-    """Of two answers to the same inputs."""
+def _steady(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Of two answers to the same inputs, what is not random."""
     random = random_of(first, second)
-    return _Expected({name: value for name, value in first.items() if name not in random})
+    return {name: value for name, value in first.items() if name not in random}
 
 
-def _faults(
-    answer: Mapping[str, Any], expected: _Expected | None, plan: Plan, tolerance: float | None
+async def _faults(
+    answer: Mapping[str, Any],
+    expected: _Expected | None,
+    plan: Plan,
+    tolerance: float | None,
+    inputs: dict[str, Any],
 ) -> list[str]:
-    """What is wrong with it; nothing where all is right."""
+    """What is wrong with it; nothing where all is right. RequestError where these inputs cannot tell."""
     if expected is not None:
-        return differences(answer, expected.outputs, tolerance)
+        if not differences(answer, expected.outputs, tolerance):
+            return []
+        return sway.faults(answer, expected.outputs, await expected.again(sway.nudged(inputs)), tolerance)
     faults = []
     for info in plan.outputs:
         value = answer[info.name]

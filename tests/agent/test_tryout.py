@@ -25,10 +25,10 @@ MUCH, NOTHING = 1 << 40, 0
 
 
 class Judge:
-    """Says what the model answers, off by so much."""
+    """Says what the model answers, off by so much; and by `sways` more to any inputs after the first."""
 
-    def __init__(self, off: float = 0.0, fault: str = "") -> None:
-        self.off, self.fault, self.asked = off, fault, 0
+    def __init__(self, off: float = 0.0, fault: str = "", sways: float = 0.0) -> None:
+        self.off, self.fault, self.sways, self.asked = off, fault, sways, 0
 
     def answer(
         self, model: str, inputs: Mapping[str, Any], memory_bytes: int, within_s: float
@@ -36,7 +36,8 @@ class Judge:
         self.asked += 1
         if self.fault:
             raise RequestError(self.fault)
-        return {name: value + self.off for name, value in handmade.expected(inputs["x"]).items()}
+        off = self.off + (self.sways if self.asked > 1 else 0)
+        return {name: value + off for name, value in handmade.expected(inputs["x"]).items()}
 
 
 def tried(
@@ -71,6 +72,18 @@ def test_the_same_answers_are_right_and_others_wrong() -> None:
     assert tried(ORDER, Judge(), plans) == PlanTried("m", E1, RIGHT)
     wrong = tried(ORDER, Judge(off=0.1), plans)
     assert wrong.verdict == WRONG and "are not the model's" in wrong.text and "differs by" in wrong.text
+
+
+def test_what_one_rounding_of_the_inputs_changes_is_not_held_against_a_plan() -> None:
+    plans = {E1: handmade.split_plan()}
+    steady, swaying = Judge(off=0.1), Judge(off=0.1, sways=0.2)
+    assert (tried(ORDER, steady, plans).verdict, steady.asked) == (WRONG, 2)
+    assert (tried(ORDER, swaying, plans).verdict, swaying.asked) == (RIGHT, 2)
+    assert tried(ORDER, Judge(off=5.0, sways=0.2), plans).verdict == WRONG
+    chance = tried(ORDER, Judge(off=0.1, sways=90.0), plans)
+    assert chance.verdict == UNTRIED and "differ by one rounding" in chance.text
+    trusted = replace(ORDER, trusted=E2)  # which the plan that serves is asked for, too
+    assert tried(trusted, steady, {**plans, E2: on_a_alone()}).verdict == RIGHT
 
 
 def test_where_nobody_knows_better_numbers_of_the_right_shape_do() -> None:

@@ -1,0 +1,157 @@
+"""What became of every model under every strategy on real agents: one cell each, and the page that says it. Rules only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from benchmarks.machine import as_markdown
+from edgepart.cli.output import table
+from edgepart.planner.errors import InternalError
+from edgepart.planner.figures import figure
+
+BEGIN, END = "<!-- figures: written by `make models` -->", "<!-- end of figures -->"
+
+Key = tuple[str, str, int]
+"""Model, strategy, devices."""
+
+
+class Outcome(StrEnum):
+    """Of one cell."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    """An answer is not the model's."""
+    REFUSED = "refused"
+    """The cluster tried the strategy's plan, did not like its answers, and served another one."""
+    NOT_PLANNED = "not planned"
+    """The planner says why that strategy has no plan."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model under one strategy on so many devices."""
+
+    model: str
+    strategy: str
+    devices: int
+    """Offered to the planner."""
+    outcome: Outcome
+    used: tuple[str, ...] = ()
+    """Devices that computed a part."""
+    difference: float | None = None
+    """Largest over requests and outputs, relative to each output's largest magnitude; None where there is no answer."""
+    allowed: float | None = None
+    """Of a model that computes in less than float32; None: what the outputs' types allow."""
+    text: str = ""
+    """What is wrong, or why there is no plan."""
+    seconds: float = 0.0
+    """From deploying to undeploying."""
+    commit: str = ""
+    """Of the source that ran."""
+
+    @property
+    def key(self) -> Key:
+        return self.model, self.strategy, self.devices
+
+    @property
+    def is_fault(self) -> bool:
+        return self.outcome in (Outcome.WRONG, Outcome.REFUSED, Outcome.FAILED)
+
+    @property
+    def mark(self) -> str:
+        """In the table: how many devices computed where the answers are right."""
+        match self.outcome:
+            case Outcome.RIGHT:
+                return str(len(self.used))
+            case Outcome.NOT_PLANNED:
+                return "-"
+            case _:
+                return f"**{self.outcome.value}**"
+
+
+Cells = Mapping[Key, Cell]
+
+
+def page(cells: Cells, strategies: Sequence[str], counts: Sequence[int], machine: str, date: str) -> str:
+    """The part of the document between `BEGIN` and `END`."""
+    commits = ", ".join(sorted({cell.commit for cell in cells.values() if cell.commit}))
+    lines = [f"Last written on {date}, measured at {commits or 'no known commit'} on {machine}.", ""]
+    lines += [f"{sentence}" for sentence in summary(cells)]
+    lines += ["", *_rows(cells, strategies, counts), ""]
+    lines += [f"- {line}" for line in notes(cells)]
+    return "\n".join(lines).rstrip()
+
+
+def summary(cells: Cells) -> Iterator[str]:
+    """In sentences."""
+    counted = Counter(cell.outcome for cell in cells.values())
+    models = {cell.model for cell in cells.values()}
+    several = sum(len(cell.used) > 1 for cell in cells.values() if cell.outcome is Outcome.RIGHT)
+    rest = ", ".join(f"{counted[one]} {one.value}" for one in Outcome if one is not Outcome.RIGHT)
+    yield (
+        f"{len(models)} models, {len(cells)} cells: {counted[Outcome.RIGHT]} right ({several} of them computed by more "
+        f"than one device), {rest}."
+    )
+
+
+def notes(cells: Cells) -> Iterator[str]:
+    """Each fault by name, and why some have no plan, or wider bounds."""
+    for cell in cells.values():
+        if cell.is_fault:
+            yield f"{cell.model} under {cell.strategy} on {cell.devices}: {cell.outcome.value}: {_cleaned(cell.text)}"
+    unplanned = [cell for cell in cells.values() if cell.outcome is Outcome.NOT_PLANNED]
+    for reason, named in _grouped(unplanned, lambda cell: _cleaned(cell.text)).items():
+        yield f"No plan, as the planner says: {reason} ({', '.join(named)})"
+    wide = [cell for cell in cells.values() if cell.allowed is not None]
+    for allowed, named in _grouped(wide, lambda cell: figure(cell.allowed or 0)).items():
+        models = dict.fromkeys(name.partition(" ")[0] for name in named)
+        yield f"Computed in less than float32, where {allowed} is allowed: {', '.join(models)}."
+
+
+def _grouped(cells: Sequence[Cell], by: Callable[[Cell], str]) -> dict[str, list[str]]:
+    """By that text, which cells."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        found.setdefault(by(cell), []).append(f"{cell.model} {cell.strategy} {cell.devices}")
+    return found
+
+
+def _rows(cells: Cells, strategies: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
+    """A table with one line for each model."""
+    rows = []
+    for model in dict.fromkeys(cell.model for cell in cells.values()):
+        mine = {key[1:]: cell for key, cell in cells.items() if key[0] == model}
+        marks = (
+            ", ".join(mine[strategy, count].mark if (strategy, count) in mine else "?" for count in counts)
+            for strategy in strategies
+        )
+        rows.append((model, *marks, _worst(list(mine.values()))))
+    asked = " and ".join(map(str, counts))
+    columns = ("model", *strategies, "largest difference")
+    made = table(columns, rows, right=[*strategies, "largest difference"])
+    made.title = f"How many devices computed, of {asked}"
+    yield from as_markdown(made)
+
+
+def _worst(cells: Sequence[Cell]) -> str:
+    """Of all answers to a model."""
+    found = [cell.difference for cell in cells if cell.difference is not None]
+    return f"{max(found):.0e}" if found else "-"
+
+
+def _cleaned(text: str) -> str:
+    """On one line of a document."""
+    return " ".join(text.split()).replace("<", "&lt;").replace("|", "\\|")
+
+
+def rewritten(document: str, figures: str) -> str:
+    """The document with those figures instead of what it had. InternalError where it has no place for them."""
+    head, begin, rest = document.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise InternalError(f"the document has no {BEGIN!r} or {END!r}")
+    return f"{head}{BEGIN}\n\n{figures}\n\n{END}{tail}"
