@@ -28,7 +28,7 @@ from edgepart.agent.charter import CHARTERS, ISSUER
 from edgepart.agent.clocks import Clocks
 from edgepart.agent.comparison import Active, Comparison
 from edgepart.agent.compiled import Compiled
-from edgepart.agent.control import DRAINS, LEAVES, LEFT, REMOVED
+from edgepart.agent.control import DRAINS, LEAVES, LEFT, REMOVED, STARVES
 from edgepart.agent.core import Core
 from edgepart.agent.diskqueue import DiskQueue
 from edgepart.agent.doctor import Doctor
@@ -62,6 +62,7 @@ from edgepart.agent.routing import Router
 from edgepart.agent.seals import Seals
 from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.soundness import Soundness
+from edgepart.agent.starving import Starving
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Source, Store
 from edgepart.agent.supervisor import Workers
@@ -172,7 +173,10 @@ class Agent:
         self._keep_doing(
             "timing",
             lambda: self._timing.watch(
-                self._plans.programs, lambda: self._executor.counters().segments, self._requester.latencies
+                self._plans.programs,
+                lambda: self._executor.counters().segments,
+                self._requester.alone,
+                self._starved,
             ),
         )
         comparison = Comparison(self._requester.run, self._shell.post)
@@ -262,6 +266,7 @@ class Agent:
             lambda event: self._shell.post(event),
             lambda name, prepared: self._timing.time(name, prepared),
         )
+        self._starving = Starving(self._workers.processes, lambda event: self._shell.post(event))
         self._profiles = ProfileBook(self._files.profiles())
         self._drifts = DriftBook()
         self._timing = Timing(
@@ -272,6 +277,7 @@ class Agent:
             self._drifts,
             lambda event: self._shell.post(event),
             self._rest,
+            self._starving,
         )
         self._executor.start()
         self._ending.push_async_callback(asyncio.to_thread, self._executor.stop)
@@ -299,6 +305,7 @@ class Agent:
                     LEAVES,
                     DRAINS,
                     CHARTERS,
+                    STARVES,
                     *([ISSUER] if self.identity.is_issuer else []),
                 )
             ),
@@ -455,6 +462,12 @@ class Agent:
         except FrameError as error:
             log.warning("what %s measured is not used: %s", node, error)
             return None
+
+    def _starved(self) -> set[str]:
+        """Other members on which nothing that is measured counts now."""
+        membership, now = self._shell.core.membership, self._loop.time()
+        said = {node: membership.starved(node, now) for node in membership.alive()}
+        return {node for node, starved in said.items() if starved.share and not starved.lasting}
 
     def _link_bytes_s(self, node: str) -> float:
         """What the link to a member carries, as either end measured it; any thread."""

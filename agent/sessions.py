@@ -285,7 +285,9 @@ class Sessions:
         finally:
             give_back()
             self._let_go()
-        pairs = zip(program.segments, held, strict=True)  # A shared session's own segment may name other tensors.
+        pairs = zip(
+            program.segments, held, strict=True
+        )  # A shared session's own segment may name other tensors.
         ports = [(port, one) for segment, one in pairs for port in (*segment.inputs, *segment.outputs)]
         found = {port.piece.tensor: one.dtypes[port.name] for port, one in ports}
         dtypes = {tensor: dtype for tensor, dtype in found.items() if dtype is not None}

@@ -15,6 +15,7 @@ from edgepart.agent.control import Drift, Profile
 from edgepart.agent.drift import DriftBook, stepped
 from edgepart.agent.events import DriftMeasured, LatencyMeasured, SegmentsTimed
 from edgepart.agent.executor import SegmentTime
+from edgepart.agent.judging import Alone
 from edgepart.agent.messages import Epoch
 from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.sessions import PreparedProgram, Sessions
@@ -170,7 +171,7 @@ def test_the_watch_posts_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     timer, told = made()
 
     async def main() -> None:
-        took = {("net", EPOCH): (0.5,) * 5}
+        took = {("net", EPOCH): Alone((0.5,) * 5, 5, frozenset("a"))}
         task = asyncio.create_task(timer.watch(serving, lambda: runs(*[0.1] * 5), lambda: took))
         while len(told) < 2:
             await asyncio.sleep(0)
