@@ -522,7 +522,7 @@ class Membership:
 
     def _silences(self, now: float) -> Iterator[Effect]:
         for peer in list(self.peers.values()):
-            if peer.status == ALIVE and now >= peer.heard_at + peer.bound_s(now) + self._slack_s:
+            if peer.status == ALIVE and now >= peer.heard_at + self._bound_s(peer, now):
                 yield from self._suspect(peer, now)
             elif peer.status == "" and now >= peer.heard_at + self.timing.hello_s + self._slack_s:
                 del self.peers[peer.node]
@@ -531,12 +531,17 @@ class Membership:
             elif peer.status in (DEAD, LEFT) and now - peer.since >= self.timing.forget_s:
                 del self.peers[peer.node]
 
+    def _bound_s(self, peer: Peer, now: float) -> float:
+        """How long it may be silent. A device that is starved hears others late, as one that is woken late does."""
+        bound_s = self.timing.silence.most_s if self._starved.share else peer.bound_s(now)
+        return bound_s + self._slack_s
+
     def _next_silence(self, now: float) -> float:
         """When the next device would be silent for too long, or have to be forgotten."""
         slack_s, at = self._slack_s, math.inf
         for peer in self.peers.values():
             if peer.status == ALIVE:
-                at = min(at, peer.heard_at + peer.bound_s(now) + slack_s)
+                at = min(at, peer.heard_at + self._bound_s(peer, now))
             elif peer.status == "":
                 at = min(at, peer.heard_at + self.timing.hello_s + slack_s)
         return at

@@ -146,7 +146,9 @@ class Agent:
         self._make_logic(listen, listener)
         node, post = self.identity.node_id, self._shell.post
         device = within(device, self._options.memory_limit_bytes, resident_bytes())
-        self._measuring = Measuring(node, device, self._echoes, self._asks, post, self._measured_by)
+        self._measuring = Measuring(
+            node, device, self._echoes, self._asks, post, self._measured_by, self._starved
+        )
         self._answering = Answering(
             self._post, self._serving, self._measuring, self._tracing, self._warden, self._seals
         )
@@ -464,9 +466,9 @@ class Agent:
             return None
 
     def _starved(self) -> set[str]:
-        """Other members on which nothing that is measured counts now."""
-        membership, now = self._shell.core.membership, self._loop.time()
-        said = {node: membership.starved(node, now) for node in membership.alive()}
+        """Members, this device among them, on which nothing that is measured counts now, as far as they have said."""
+        core, now = self._shell.core, self._loop.time()
+        said = {node: core.membership.starved(node, now) for node in (core.node, *core.membership.alive())}
         return {node for node, starved in said.items() if starved.share and not starved.lasting}
 
     def _link_bytes_s(self, node: str) -> float:

@@ -13,6 +13,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median
+from typing import Protocol
 
 from edgepart.agent.control import Profile
 from edgepart.agent.drift import DriftBook, drift, is_news, stepped
@@ -22,7 +23,7 @@ from edgepart.agent.judging import REQUESTS, Alone
 from edgepart.agent.messages import Epoch
 from edgepart.agent.prepared import Prepared
 from edgepart.agent.profiles import ProfileBook
-from edgepart.agent.starving import Starving
+from edgepart.agent.starvation import ThreadTimes
 from edgepart.planner.cluster import Device
 from edgepart.planner.plan import Program
 
@@ -41,6 +42,16 @@ Segments = Mapping[tuple[str, str], SegmentTime]
 """By deployment and segment digest."""
 
 
+class Watcher(Protocol):
+    """agent/starving.py."""
+
+    def read(self) -> ThreadTimes: ...
+
+    def look(self) -> bool: ...
+
+    def spoilt_since(self, before: ThreadTimes, passed_s: float) -> bool: ...
+
+
 class Timing:
     """For one device as it was calibrated."""
 
@@ -53,7 +64,7 @@ class Timing:
         drifts: DriftBook,
         post: Callable[[Event], None],
         rest: Callable[[float], None] = lambda took_s: None,
-        starving: Starving | None = None,
+        starving: Watcher | None = None,
     ) -> None:
         """`budget_s`: seconds that timing a plan's segments may take here, about; 0 times none. The books hold what this
         device told too. `rest` is called after each segment that is timed before its plan serves, which took so long: it
