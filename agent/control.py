@@ -152,6 +152,21 @@ class Leaving:
     boot: Word
 
 
+STARVES = "starves"
+"""In a member's `Hello.version`, after the plus: it understands `Starved`. One that does not would end the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starved:
+    """Whether the sender gets the CPU when it needs it: to all when that is news, and now and then, and when a link comes
+    up, while it does not."""
+
+    share: Annotated[float, Number(0.0, 1.0)] = 0.0
+    """Of the time that its threads could have run, what they waited for a CPU; 0 where that is as it should be."""
+    lasting: bool = False
+    """Whether it has been so for so long that what it measures counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Goodbye:
     """The sender leaves on purpose, at once."""
@@ -445,6 +460,7 @@ ControlMessage = (
     | AskAbout
     | Opinion
     | Leaving
+    | Starved
     | Goodbye
     | Card
     | Drains

@@ -558,6 +558,7 @@ class Core:
             yield Send(node, Deployments(tuple(self.deployments)))
             if self.node in self.cards:
                 yield Send(node, self.cards[self.node])
+        yield from self.membership.remind()
         if self.controller is not None:
             yield from self.controller.retell(others)
             yield from self.draining.retell(self.membership.members())

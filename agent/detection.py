@@ -22,7 +22,7 @@ class SilenceTiming:
     first_s: float = 2.0
     """The bound until gaps were seen."""
     most_s: float = 6.0
-    """However noisy its link is."""
+    """However noisy its link is; and the bound for a device that has said that it is starved of the CPU."""
     forget: float = 0.02
     """Seconds by which the longest gap shrinks in each second: a gap of 2 s is forgotten in a minute and a half. More
     forgets sooner."""
@@ -63,6 +63,8 @@ class Timing:
     """Woken later than this, a device doubts itself: time that it slept through is no silence of others."""
     most_slack_s: float = 2.0
     """By so much at most own lateness widens how long others may be silent."""
+    starved_s: float = 30.0
+    """For so long a device is taken to be starved that said so; it says so again long before."""
     forget_s: float = 600.0
     """The dead and the left are remembered for so long."""
     silence: SilenceTiming = field(default_factory=SilenceTiming)

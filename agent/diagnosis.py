@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from edgepart.agent import control
 from edgepart.agent.boxes import BROKER, MDNS, SAVED, Box, Try
-from edgepart.agent.control import DEAD, LEAVING, LEFT, SUSPECT
+from edgepart.agent.control import DEAD, LEAVING, LEFT, SUSPECT, Starved
 from edgepart.agent.faults import Fault
 from edgepart.agent.remedies import NO_CONNECTION, ORDER, REASONS
+from edgepart.agent.starvation import in_words
 from edgepart.planner.figures import nbytes
 
 RECENT_S = 60.0
@@ -24,6 +25,10 @@ SMALL_BYTES = 16 << 20
 
 MEMBER, OTHER_CLUSTER, OUT, GONE, NEW = "member", "other cluster", "out", "gone", "new"
 """What a box is, besides membership's own words: OUT is seen but not in, GONE was not heard of lately."""
+
+
+LESS_LOAD = "see what else runs there: `top`. Plans are made for the load only once it has lasted for minutes"
+"""What to do about a device that is starved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class Seat:
     measured: bool = False
     memory_bytes: float | None = None
     """What plans may take there, where it was measured."""
+    starved: Starved = field(default_factory=Starved)
+    """Whether it gets the CPU when it needs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +103,17 @@ def _seated(seat: Seat) -> Verdict:
         case control.ALIVE if seat.memory_bytes is not None and seat.memory_bytes < SMALL_BYTES:
             room = f"plans may take only {nbytes(seat.memory_bytes)} there"
             return Verdict(MEMBER, room, "raise its --memory-limit, or free memory on it")
+        case control.ALIVE if seat.starved.share:
+            return Verdict(MEMBER, in_words(seat.starved), LESS_LOAD)
         case control.ALIVE:
             return Verdict(MEMBER)
         case control.LEAVING:
             return Verdict(LEAVING, "it was told to stop, and serves until others have taken over")
         case control.SUSPECT:
-            why = f"its link broke or fell silent {ago(seat.for_s)}; others are asked whether they reach it"
+            silent = (
+                f"its link broke or fell silent {ago(seat.for_s)}; others are asked whether they reach it"
+            )
+            why = "; ".join(filter(None, (silent, in_words(seat.starved))))
             return Verdict(SUSPECT, why)
     return Verdict(seat.status, f"{seat.status} since {ago(seat.for_s)}")
 

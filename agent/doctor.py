@@ -15,13 +15,25 @@ from edgepart.agent.boxes import Box
 from edgepart.agent.cards import read
 from edgepart.agent.checkup import BAD, GOOD, NOTE, Check, checkup
 from edgepart.agent.core import Core
-from edgepart.agent.diagnosis import RECENT_S, Me, Seat, Served, Verdict, ago, clashes, diagnose, left_out
+from edgepart.agent.diagnosis import (
+    LESS_LOAD,
+    RECENT_S,
+    Me,
+    Seat,
+    Served,
+    Verdict,
+    ago,
+    clashes,
+    diagnose,
+    left_out,
+)
 from edgepart.agent.faults import Fault
 from edgepart.agent.lookout import Lookout
 from edgepart.agent.membership import Membership, unique_names
 from edgepart.agent.options import Address, AgentOptions
 from edgepart.agent.plans import Plans
 from edgepart.agent.standing import said_aside
+from edgepart.agent.starvation import in_words
 
 HEARD_S = 20.0
 """An agent that has not heard its own announcement for so long has no multicast."""
@@ -104,7 +116,8 @@ class Doctor:
         card = self._core.cards.get(node)
         room = None if card is None else read(card.document).device.memory_bytes
         for_s = self._loop.time() - peer.since
-        return Seat(peer.standing, for_s, peer.hello.name, card is not None, room)
+        starved = peer.starved_at(self._loop.time())
+        return Seat(peer.standing, for_s, peer.hello.name, card is not None, room, starved)
 
     def _served(self) -> Iterator[Served]:
         for entry in self._core.deployments.living():
@@ -122,6 +135,8 @@ class Doctor:
 
     def _own(self, boxes: tuple[Box, ...], now: float) -> Iterator[Check]:
         yield Check("agent", GOOD, f"runs as {self._me.name} ({self._me.node}), {self._me.version}")
+        if text := in_words(self._core.membership.starved(self._me.node, self._loop.time())):
+            yield Check("load", NOTE, text, LESS_LOAD)
         yield from (Check("certificates", NOTE, text) for text in self._warnings())
         if not self._me.through_broker:
             yield self._reached(boxes, now)

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edgepart.agent.control import Card, ControlMessage, Deployment, Drain, Profile, Standing, Version
+from edgepart.agent.control import (
+    Card,
+    ControlMessage,
+    Deployment,
+    Drain,
+    Profile,
+    Standing,
+    Starved,
+    Version,
+)
 from edgepart.agent.messages import DeployOptions, Epoch
 
 # Events: links and discovery
@@ -225,6 +234,13 @@ class DriftMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class StarvationSeen:
+    """News of whether this device gets the CPU when it needs it."""
+
+    starved: Starved
+
+
+@dataclass(frozen=True, slots=True)
 class LatencyMeasured:
     """Requests of this gateway that ran alone on a plan."""
 
@@ -297,6 +313,7 @@ Event = (
     | PlanFailed
     | SegmentsTimed
     | DriftMeasured
+    | StarvationSeen
     | LatencyMeasured
     | LeaveAnnounced
     | RoundingMeasured

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from edgepart import __version__
 from edgepart.agent import cards, events, judging
 from edgepart.agent.bindings import Shapes, is_variant, shapes_of
 from edgepart.agent.choice import check_devices
-from edgepart.agent.control import UNLOADABLE, Deployment, Standing
+from edgepart.agent.control import UNLOADABLE, Deployment, Standing, Starved
 from edgepart.agent.core import Core
 from edgepart.agent.diagnosis import clashes
 from edgepart.agent.doctor import Doctor, own_names
@@ -27,6 +27,7 @@ from edgepart.agent.plans import HeldPlan, Plans
 from edgepart.agent.residents import Residents, Seal
 from edgepart.agent.routing import Router
 from edgepart.agent.standing import said_aside
+from edgepart.agent.starvation import in_words
 from edgepart.agent.store import Store
 from edgepart.agent.tracing import Tracing
 from edgepart.planner import errors
@@ -387,6 +388,8 @@ class Face:
         leader = self._core.leader
         members = self._core.membership.members()
         names = {member.node: member.name for member in members}
+        now = asyncio.get_running_loop().time()
+        starved = {m.node: self._core.membership.starved(m.node, now) for m in members}
         return {
             "name": names.get(self._core.node, self._name),
             "node": self._core.node,
@@ -403,7 +406,8 @@ class Face:
                     "name": member.name,
                     "node": member.node,
                     "state": self._residents.state(member),
-                    "note": member.note or self._core.card_faults.get(member.node) or None,
+                    "note": "; ".join(filter(None, self._about(member, starved[member.node]))) or None,
+                    "starved": asdict(starved[member.node]) if starved[member.node].share else None,
                     "http": member.http or None,
                     "address": member.listen[0] if member.listen else None,
                     "leader": member.node == leader,
@@ -419,6 +423,10 @@ class Face:
             "workers_ended": dict(self._workers_ended()),
             "plans_refused": dict(self._core.controller.refused() if self._core.controller else {}),
         }
+
+    def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:
+        """What people should know of a member."""
+        return member.note, self._core.card_faults.get(member.node, ""), in_words(starved)
 
     def devices(self) -> dict[str, Any]:
         members = self._core.membership.members()

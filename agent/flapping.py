@@ -7,7 +7,7 @@ with it costs a move, and would be lost with it. After calm all is forgotten.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class FlapTiming:
     calm_s: float = 120.0
     """A device that was not lost for so long, its quarantine not counted, has a new start."""
     first_s: float = 10.0
-    """The first quarantine; each further loss doubles it."""
+    """The first quarantine, from its return on; each further loss doubles it."""
     most_s: float = 300.0
     keep: int = 1024
     """Devices that are remembered at most; of more, the one that was lost longest ago is forgotten."""
@@ -29,8 +29,10 @@ class FlapTiming:
 class Record:
     losses: int
     until: float
-    """End of its quarantine; the time of its last loss where it has none."""
+    """End of its quarantine, as far as it is known; the time of its last loss where it has none."""
     span_s: float
+    away: bool = True
+    """Whether it has not come back since."""
 
 
 class Flapping:
@@ -56,6 +58,20 @@ class Flapping:
         self._records[node] = Record(losses, now + span_s, span_s)
         if len(self._records) > timing.keep:
             del self._records[next(iter(self._records))]
+        self._sort()
+
+    def back(self, node: str, now: float) -> None:
+        """It is a member again. From now on plans do without it, however long it was away: one that starts slowly would
+        else have served its quarantine before anybody could plan with it."""
+        known = self._records.get(node)
+        if known is None or not known.away:
+            return
+        calm = now >= known.until + self._timing.calm_s
+        until = now + known.span_s if known.span_s and not calm else known.until
+        self._records[node] = replace(known, until=until, away=False)
+        self._sort()
+
+    def _sort(self) -> None:
         self._ends = sorted(record.until for record in self._records.values() if record.span_s)
 
     def why(self, node: str, now: float) -> str:

@@ -74,6 +74,18 @@ def busiest_s(plan: Plan) -> float:
     return max((predicted for predicted, _ in computing_s(plan, {}, ProfileBook()).values()), default=0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What requests took that ran on a plan while no other one did."""
+
+    seconds: tuple[float, ...]
+    """Of the last ones."""
+    count: int
+    """Of all of them so far."""
+    nodes: frozenset[str]
+    """Which did their part, the gateway too."""
+
+
 @dataclass
 class Judge:
     """Of one deployment's plan that serves."""

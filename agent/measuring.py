@@ -4,6 +4,9 @@ The device is probed at the start; a link is measured by whoever comes new, one 
 do not share a wire. What devices can send when all of them do at once is measured by the one with the largest node id,
 whenever the members have changed: where they share a wireless channel, a hub or a processor, that is less than the links
 promise one by one.
+
+A link that is measured while one of its ends is starved of the CPU (starvation.py) is slower than it is. That is told, as
+nobody can plan without it, and measured anew when both ends have the CPU again.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Any, Protocol
@@ -78,14 +81,19 @@ class Measuring:
         asks: Questions,
         ready: Callable[[CardReady], None],
         theirs: Callable[[str], Measured | None],
+        starved: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`theirs` gives what another member measured, as far as it has told."""
+        """`theirs` gives what another member measured, as far as it has told; `starved` the members, this device among
+        them, on which nothing that is measured counts now."""
         self._node = node
         self._measured = Measured(device)
         self._echoes = echoes
         self._asks = asks
         self._ready = ready
         self._theirs = theirs
+        self._starved = starved
+        self._hasty: set[str] = set()
+        """Members whose links were measured while that did not count."""
         self._told: Measured | None = None
         self._present: set[str] = set()
         self._changed = asyncio.Event()
@@ -109,7 +117,7 @@ class Measuring:
                 await self._measure_together()
                 give_back()
                 self._tell()
-            wait = LATER_S if self._missing() or self._is_to_crowd() else None
+            wait = LATER_S if self._missing() or self._hasty or self._is_to_crowd() else None
             await self._change(wait)
 
     async def _change(self, timeout_s: float | None) -> bool:
@@ -126,6 +134,10 @@ class Measuring:
         known = {node for node in unknown if self._node in getattr(self._theirs(node), "links", ())}
         return unknown - known
 
+    def _disturbed(self, node: str) -> bool:
+        """Whether what is measured between that member and this device does not count now."""
+        return not {node, self._node}.isdisjoint(self._starved())
+
     def _is_to_crowd(self) -> bool:
         """Whether this device is to see what all can send at once, and has not with everybody who is there."""
         everybody = self._present | {self._node}
@@ -139,8 +151,10 @@ class Measuring:
     async def _measure_all(self, newcomer: bool) -> None:
         links = {node: link for node, link in self._measured.links.items() if node in self._present}
         self._measured = replace(self._measured, links=links)
-        for node in sorted(self._missing()):
-            if not newcomer and node > self._node:
+        self._hasty &= links.keys()
+        again = {node for node in self._hasty if not self._disturbed(node)}
+        for node in sorted(self._missing() | again):
+            if not newcomer and node > self._node and node not in again:
                 continue
             try:
                 link = await self.measure(node)
@@ -148,6 +162,9 @@ class Measuring:
                 log.info("link to %s not measured: %s", node, error)
                 continue
             log.info("link to %s: %s", node, link)
+            self._hasty.discard(node)
+            if self._disturbed(node):
+                self._hasty.add(node)
             self._measured = replace(self._measured, links={**self._measured.links, node: link})
 
     def _tell(self) -> None:

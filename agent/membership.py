@@ -10,7 +10,7 @@ business.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from edgepart.agent.control import (
@@ -19,6 +19,7 @@ from edgepart.agent.control import (
     FLAPPING,
     LEAVING,
     LEFT,
+    STARVES,
     SUSPECT,
     AskAbout,
     Goodbye,
@@ -27,6 +28,7 @@ from edgepart.agent.control import (
     Leaving,
     Opinion,
     Sighting,
+    Starved,
     View,
     understands_leaving,
 )
@@ -48,12 +50,14 @@ from edgepart.agent.events import (
     Received,
     Seen,
     Send,
+    StarvationSeen,
 )
 from edgepart.agent.flapping import Flapping
 from edgepart.agent.naming import unique_names
 from edgepart.agent.others import Facts, Peer, to_ask, verdict
 from edgepart.agent.refusals import AGAIN_S, Refusals
 from edgepart.agent.roster import Roster
+from edgepart.agent.versions import understands
 from edgepart.agent.views import Views, shown
 
 __all__ = ["Facts", "Membership", "Peer", "Timing", "unique_names", "verdict"]
@@ -71,6 +75,8 @@ class Membership:
         self.facts = facts
         self.peers: dict[str, Peer] = {}
         self.refusals = Refusals(facts.version)
+        self._starved = Starved()
+        """This device."""
         self._dialing = Dialing(facts.node, self.timing.dial)
         self._views = Views(facts.node)
         self._claim = ("", 0, 0)  # leader, its term, the largest term seen
@@ -129,6 +135,21 @@ class Membership:
         if self._alive is None:
             self._alive = sorted(node for node, peer in self.peers.items() if peer.status == ALIVE)
         return self._alive
+
+    def starved(self, node: str, now: float) -> Starved:
+        """Whether a member, or this device, gets the CPU when it needs it, as far as it has said."""
+        if node == self.facts.node:
+            return self._starved
+        peer = self.peers.get(node)
+        return peer.starved_at(now) if peer is not None else Starved()
+
+    def remind(self) -> Iterator[Effect]:
+        """Others are told again that this device is starved, while it is."""
+        return self._told_starved(self.alive()) if self._starved.share else iter(())
+
+    def _told_starved(self, nodes: Iterable[str]) -> Iterator[Effect]:
+        able = (node for node in nodes if understands(self.peers[node].hello.version, STARVES))
+        return (Send(node, self._starved) for node in able)
 
     def _heard_now(self) -> frozenset[str]:
         if self._alive_set is None:
@@ -212,6 +233,9 @@ class Membership:
                 effects += (Send(p.node, self._hello(reply=True)) for p in self.peers.values() if p.linked)
             case Received(node, message):
                 effects += self._received(node, message, now)
+            case StarvationSeen(starved):
+                self._starved = starved
+                effects += self._told_starved(self.alive())
             case LeaveAnnounced():
                 self._leaving = True
                 self._changed()
@@ -329,6 +353,10 @@ class Membership:
                     return
                 if incarnation > peer.hello.incarnation:
                     peer.hello = replace(peer.hello, incarnation=incarnation)
+            case Starved():
+                peer.starved = message
+                peer.starved_until = now + self.timing.starved_s if message.share else -math.inf
+                self._silent_at = min(self._silent_at, now + self.timing.silence.least_s)
             case Leaving(boot):
                 peer.leaving |= boot == peer.hello.boot
                 self._changed(peer)
@@ -393,12 +421,15 @@ class Membership:
         peer.ask_at, peer.counted = math.inf, False
         if news:
             self._turn(peer, ALIVE, now)
-            peer.since, peer.gaps = now, Gaps(self.timing.silence)
+            self._flapping.back(node, now)
+            peer.since, peer.gaps, peer.starved_until = now, Gaps(self.timing.silence), -math.inf
             self._views.forget(node)
         if greeted:  # it has all that, since it said Hello by itself
             return
         yield Send(node, self._beat())
         yield Send(node, self._view(now))
+        if self._starved.share:
+            yield from self._told_starved([node])
         if self._leaving and understands_leaving(hello.version):
             yield Send(node, Leaving(self.facts.boot))
 
@@ -473,7 +504,7 @@ class Membership:
         effects: list[Effect] = []
         if now >= min(self._silent_at, self._beat_at):
             effects += self._silences(now)
-            self._silent_at = self._next_silence()
+            self._silent_at = self._next_silence(now)
         if self._said or (self._suspects and now >= self._judge_at):
             effects += self._verdicts(now)
         effects += self._dialing.wake(now)
@@ -491,7 +522,7 @@ class Membership:
 
     def _silences(self, now: float) -> Iterator[Effect]:
         for peer in list(self.peers.values()):
-            if peer.status == ALIVE and now >= peer.heard_at + peer.gaps.bound_s + self._slack_s:
+            if peer.status == ALIVE and now >= peer.heard_at + self._bound_s(peer, now):
                 yield from self._suspect(peer, now)
             elif peer.status == "" and now >= peer.heard_at + self.timing.hello_s + self._slack_s:
                 del self.peers[peer.node]
@@ -500,12 +531,17 @@ class Membership:
             elif peer.status in (DEAD, LEFT) and now - peer.since >= self.timing.forget_s:
                 del self.peers[peer.node]
 
-    def _next_silence(self) -> float:
+    def _bound_s(self, peer: Peer, now: float) -> float:
+        """How long it may be silent. A device that is starved hears others late, as one that is woken late does."""
+        bound_s = self.timing.silence.most_s if self._starved.share else peer.bound_s(now)
+        return bound_s + self._slack_s
+
+    def _next_silence(self, now: float) -> float:
         """When the next device would be silent for too long, or have to be forgotten."""
         slack_s, at = self._slack_s, math.inf
         for peer in self.peers.values():
             if peer.status == ALIVE:
-                at = min(at, peer.heard_at + peer.gaps.bound_s + slack_s)
+                at = min(at, peer.heard_at + self._bound_s(peer, now))
             elif peer.status == "":
                 at = min(at, peer.heard_at + self.timing.hello_s + slack_s)
         return at

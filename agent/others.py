@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from zlib import crc32
 
-from edgepart.agent.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello, Sighting
+from edgepart.agent.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello, Sighting, Starved
 from edgepart.agent.detection import Gaps
 from edgepart.agent.events import Member
 
@@ -53,6 +53,11 @@ class Peer:
     counted: bool = False
     """Whether its last loss is known to flapping.py, or was none, as it left on purpose."""
 
+    starved: Starved = field(default_factory=Starved)
+    """As it said last."""
+    starved_until: float = -math.inf
+    """It says so again before, if it still is."""
+
     _sighting: Sighting | None = None
     _row: Member | None = None
 
@@ -60,6 +65,16 @@ class Peer:
     def standing(self) -> str:
         """As a member."""
         return LEAVING if self.leaving and self.status == ALIVE else self.status
+
+    def starved_at(self, when: float) -> Starved:
+        """As far as it had said by then."""
+        return self.starved if when < self.starved_until else Starved()
+
+    def bound_s(self, now: float) -> float:
+        """How long it may be silent now. One that is starved has said why its frames may be late."""
+        return (
+            max(self.gaps.bound_s, self.gaps.timing.most_s) if now < self.starved_until else self.gaps.bound_s
+        )
 
     def asks(self, nodes: Collection[str]) -> None:
         """From now on these are asked. Who vouched for it once and is not asked again may have changed its mind."""

@@ -31,6 +31,7 @@ CONTROL_KINDS = kinds(
     control.AskAbout,
     control.Opinion,
     control.Leaving,
+    control.Starved,
     control.Goodbye,
     control.Card,
     control.Deployments,

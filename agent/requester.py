@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +19,7 @@ from edgepart.agent import requests as rules
 from edgepart.agent.bindings import describe, parent_of
 from edgepart.agent.elements import element_dtype, element_name
 from edgepart.agent.executor import START, Send
+from edgepart.agent.judging import Alone
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.recorder import Recorder
 from edgepart.agent.schedule import Recipe, Value, check_pieces, recipe, value_bytes
@@ -148,7 +149,9 @@ class Requester:
         self._current: dict[str, ActivePlan] = {}
         self._held: dict[int, _Held] = {}
         self._flights: dict[int, _Flight] = {}
+        self._node = node
         self._alone_s: dict[tuple[str, Epoch], deque[float]] = {}
+        self._alone_count: Counter[tuple[str, Epoch]] = Counter()
         self._count = 0
         self._queue: deque[rules.Event] = deque()
         self._handling = False
@@ -243,6 +246,16 @@ class Requester:
         """By deployment and epoch, what the last requests took that ran while no other one did."""
         return {key: tuple(seconds) for key, seconds in self._alone_s.items()}
 
+    def alone(self) -> Mapping[tuple[str, Epoch], Alone]:
+        """The same, and how many there were, and by whom."""
+        return {
+            key: Alone(
+                seconds, self._alone_count[key], frozenset((self._node, *self._plans[key].nodes.values()))
+            )
+            for key, seconds in self.latencies().items()
+            if key in self._plans
+        }
+
     def active(self, deployment: str) -> Plan | None:
         """The plan that new requests run on."""
         known = self._current.get(deployment)
@@ -336,6 +349,7 @@ class Requester:
             case rules.Forget(deployment, epoch):
                 del self._plans[deployment, epoch]
                 self._alone_s.pop((deployment, epoch), None)
+                self._alone_count.pop((deployment, epoch), None)
 
     def _start(self, effect: rules.Start) -> None:
         held = self._held[effect.request]
@@ -400,8 +414,9 @@ class Requester:
         active = self._plans[effect.deployment, effect.epoch]
         flight = self._flights.pop(effect.attempt)
         if flight.alone:
-            known = self._alone_s.setdefault((effect.deployment, effect.epoch), deque(maxlen=ALONE))
-            known.append(self._loop.time() - flight.began_s)
+            key = effect.deployment, effect.epoch
+            self._alone_s.setdefault(key, deque(maxlen=ALONE)).append(self._loop.time() - flight.began_s)
+            self._alone_count[key] += 1
         held = self._held.pop(effect.request)
         if held.answer.done():
             return

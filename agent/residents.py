@@ -14,6 +14,7 @@ from edgepart.agent import events
 from edgepart.agent.control import ALIVE, DEAD, DRAINED, DRAINS, FLAPPING, IN, LEFT, REMOVED, REMOVING, Drain
 from edgepart.agent.core import Core
 from edgepart.agent.gateway.node import Progress
+from edgepart.agent.starvation import in_words
 from edgepart.agent.versions import bare, understands
 from edgepart.planner.errors import ClusterError, Unavailable, UsageError
 
@@ -77,7 +78,7 @@ class Residents:
 
     def lost(self) -> list[dict[str, Any]]:
         """Devices that were members lately and are not any more, those lost last first: until they are back, or
-        forgotten (agent/detection.py's forget_s)."""
+        forgotten (agent/detection.py's forget_s). Of one that was starved its note says so: it may live."""
         now = asyncio.get_running_loop().time()
         here = {member.name for member in self._core.membership.members()}
         gone = [
@@ -94,6 +95,7 @@ class Residents:
                 "node": peer.node,
                 "state": "lost" if peer.status == DEAD else "left",
                 "seconds_ago": now - peer.since,
+                "note": in_words(peer.starved_at(peer.since)) or None,
             }
             for peer in sorted(gone, key=lambda peer: (-peer.since, peer.node))
         ]

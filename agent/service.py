@@ -28,7 +28,7 @@ from edgepart.agent.charter import CHARTERS, ISSUER
 from edgepart.agent.clocks import Clocks
 from edgepart.agent.comparison import Active, Comparison
 from edgepart.agent.compiled import Compiled
-from edgepart.agent.control import DRAINS, LEAVES, LEFT, REMOVED
+from edgepart.agent.control import DRAINS, LEAVES, LEFT, REMOVED, STARVES
 from edgepart.agent.core import Core
 from edgepart.agent.diskqueue import DiskQueue
 from edgepart.agent.doctor import Doctor
@@ -63,6 +63,7 @@ from edgepart.agent.routing import Router
 from edgepart.agent.seals import Seals
 from edgepart.agent.shell import Doors, Shell
 from edgepart.agent.soundness import Soundness
+from edgepart.agent.starving import Starving
 from edgepart.agent.statefiles import StateFiles
 from edgepart.agent.store import Source, Store
 from edgepart.agent.supervisor import Workers
@@ -147,7 +148,9 @@ class Agent:
         self._make_logic(listen, listener)
         node, post = self.identity.node_id, self._shell.post
         device = within(device, self._options.memory_limit_bytes, resident_bytes())
-        self._measuring = Measuring(node, device, self._echoes, self._asks, post, self._measured_by)
+        self._measuring = Measuring(
+            node, device, self._echoes, self._asks, post, self._measured_by, self._starved
+        )
         self._answering = Answering(
             self._post, self._serving, self._measuring, self._tracing, self._warden, self._seals
         )
@@ -174,7 +177,10 @@ class Agent:
         self._keep_doing(
             "timing",
             lambda: self._timing.watch(
-                self._plans.programs, lambda: self._executor.counters().segments, self._requester.latencies
+                self._plans.programs,
+                lambda: self._executor.counters().segments,
+                self._requester.alone,
+                self._starved,
             ),
         )
         comparison = Comparison(self._requester.run, self._shell.post)
@@ -266,6 +272,7 @@ class Agent:
             lambda event: self._shell.post(event),
             lambda name, prepared: self._timing.time(name, prepared),
         )
+        self._starving = Starving(self._workers.processes, lambda event: self._shell.post(event))
         self._profiles = ProfileBook(self._files.profiles())
         self._drifts = DriftBook()
         self._timing = Timing(
@@ -276,6 +283,7 @@ class Agent:
             self._drifts,
             lambda event: self._shell.post(event),
             self._rest,
+            self._starving,
         )
         self._executor.start()
         self._ending.push_async_callback(asyncio.to_thread, self._executor.stop)
@@ -308,6 +316,7 @@ class Agent:
                     LEAVES,
                     DRAINS,
                     CHARTERS,
+                    STARVES,
                     *([ISSUER] if self.identity.is_issuer else []),
                 )
             ),
@@ -466,6 +475,12 @@ class Agent:
         except FrameError as error:
             log.warning("what %s measured is not used: %s", node, error)
             return None
+
+    def _starved(self) -> set[str]:
+        """Members, this device among them, on which nothing that is measured counts now, as far as they have said."""
+        core, now = self._shell.core, self._loop.time()
+        said = {node: core.membership.starved(node, now) for node in (core.node, *core.membership.alive())}
+        return {node for node, starved in said.items() if starved.share and not starved.lasting}
 
     def _link_bytes_s(self, node: str) -> float:
         """What the link to a member carries, as either end measured it; any thread."""

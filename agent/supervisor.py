@@ -209,6 +209,12 @@ class Worker:
             process.tell(orders.GiveBack())
 
     @property
+    def pid(self) -> int | None:
+        """Of its process; None where there is none."""
+        with self._state:
+            return self._process.pid if self._process is not None else None
+
+    @property
     def own_bytes(self) -> int:
         """Of its process alone; 0 where there is none."""
         with self._state:
@@ -554,6 +560,10 @@ class Workers:
             worker.close()
         for worker in workers:
             worker.join()
+
+    def processes(self) -> list[int]:
+        """Those that run now."""
+        return [pid for worker in self._all() if (pid := worker.pid) is not None]
 
     def own_bytes(self) -> int:
         """Of all worker processes together, without what they share with this one and with each other."""

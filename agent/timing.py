@@ -2,23 +2,28 @@
 
 Segments of a plan are timed when it is ready and before it serves; those of plans that serve are timed by the executor
 as they run, and looked at here now and then. From both follows how far the device has drifted from its calibration.
+
+What was measured while a device was starved of the CPU counts for nothing (starvation.py). As a look may come just after
+that began, what it finds is told only when the next one finds no device starved either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import median
+from typing import Protocol
 
 from edgepart.agent.control import Profile
 from edgepart.agent.drift import DriftBook, drift, is_news, stepped
 from edgepart.agent.events import DriftMeasured, Event, LatencyMeasured, SegmentsTimed
 from edgepart.agent.executor import SegmentTime
-from edgepart.agent.judging import REQUESTS
+from edgepart.agent.judging import REQUESTS, Alone
 from edgepart.agent.messages import Epoch
 from edgepart.agent.prepared import Prepared
 from edgepart.agent.profiles import ProfileBook
+from edgepart.agent.starvation import ThreadTimes
 from edgepart.planner.cluster import Device
 from edgepart.planner.plan import Program
 
@@ -37,6 +42,16 @@ Segments = Mapping[tuple[str, str], SegmentTime]
 """By deployment and segment digest."""
 
 
+class Watcher(Protocol):
+    """agent/starving.py."""
+
+    def read(self) -> ThreadTimes: ...
+
+    def look(self) -> bool: ...
+
+    def spoilt_since(self, before: ThreadTimes, passed_s: float) -> bool: ...
+
+
 class Timing:
     """For one device as it was calibrated."""
 
@@ -49,11 +64,13 @@ class Timing:
         drifts: DriftBook,
         post: Callable[[Event], None],
         rest: Callable[[float], None] = lambda took_s: None,
+        starving: Watcher | None = None,
     ) -> None:
         """`budget_s`: seconds that timing a plan's segments may take here, about; 0 times none. The books hold what this
         device told too. `rest` is called after each segment that is timed before its plan serves, which took so long: it
-        may wait, so that what serves gets its share."""
+        may wait, so that what serves gets its share. Without `starving`, all that is measured counts."""
         self._rest = rest
+        self._starving = starving
         self._node = node
         self._device = device
         self._budget_s = budget_s
@@ -67,11 +84,19 @@ class Timing:
         """The same when a plan was first seen to serve: what ran earlier says nothing of how the device is now."""
         self._drifted: dict[tuple[str, Epoch], float] = {}
         """What was told of each plan that serves."""
+        self._looked: tuple[Programs, Segments] | None = None
+        """What the last look found, if it may count."""
+        self._timed: dict[tuple[str, Epoch], tuple[float, ...]] = {}
+        """Of each plan, what requests took that may count."""
+        self._spoilt: dict[tuple[str, Epoch], int] = {}
+        """How many requests so far do not count."""
 
     def time(self, deployment: str, prepared: Prepared) -> Sequence[DriftMeasured | SegmentsTimed]:
         """Runs the segments that nobody has timed yet, until the budget is used up; those of a device that drifted and
         has nothing to run for that deployment all, as it may have recovered. To be called in a thread."""
-        until = time.perf_counter() + self._budget_s
+        began_all = time.perf_counter()
+        threads_before = self._starving.read() if self._starving is not None else {}
+        until = began_all + self._budget_s
         expected = self._drifts.factor(self._node, deployment)
         idle = all(name != deployment for name, _ in self._before)
         kind, threads = self._kind(expected), self._device.threads
@@ -84,6 +109,10 @@ class Timing:
             if (seconds := prepared.best_s(segment, until - began)) is not None:
                 took[digest] = seconds
                 self._rest(time.perf_counter() - began)
+        if self._starving is not None and self._starving.spoilt_since(
+            threads_before, time.perf_counter() - began_all
+        ):  # It may be as it was told to be, and has not shown otherwise.
+            return [DriftMeasured(deployment, expected)] if idle and expected != 1.0 else []
         factor = drift(prepared.program, self._device, took) if idle else None
         found: list[DriftMeasured | SegmentsTimed] = []
         if factor is not None and (expected != 1.0 or is_news(factor, expected)):
@@ -97,15 +126,43 @@ class Timing:
         self,
         programs: Callable[[], Programs],
         segments: Callable[[], Segments],
-        latencies: Callable[[], Mapping[tuple[str, Epoch], tuple[float, ...]]],
+        alone: Callable[[], Mapping[tuple[str, Epoch], Alone]],
+        starved: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """Posts what runs of segments and requests take, until cancelled."""
+        """Posts what runs of segments and requests take, until cancelled. `starved`: members on which nothing that is
+        measured counts now."""
         while True:
             await asyncio.sleep(LOOK_S)
-            for event in self._look(programs(), segments()):
+            spoilt = self._starving is not None and self._starving.look()
+            for event in self._settled(programs(), segments(), spoilt=spoilt):
                 self._post(event)
-            for event in self._latencies(latencies()):
+            nodes = {*starved(), self._node} if spoilt else {*starved()}
+            for event in self._latencies(self._undisturbed(alone(), nodes)):
                 self._post(event)
+
+    def _settled(self, programs: Programs, segments: Segments, *, spoilt: bool) -> list[Event]:
+        """What the last look found, where this one finds no reason why it should not count."""
+        before, self._looked = self._looked, None if spoilt else (programs, segments)
+        if spoilt:
+            self._runs = {key: times.runs for key, times in segments.items()}
+            self._before = {(name, epoch): self._runs for name, (epoch, _) in programs.items()}
+            return []
+        return [] if before is None else list(self._look(*before))
+
+    def _undisturbed(
+        self, alone: Mapping[tuple[str, Epoch], Alone], starved: Collection[str]
+    ) -> Mapping[tuple[str, Epoch], tuple[float, ...]]:
+        """What requests took up to the last look, where no device was starved that did a part of them."""
+        found = {}
+        timed, self._timed = self._timed, {}
+        self._spoilt = {key: count for key, count in self._spoilt.items() if key in alone}
+        for key, one in alone.items():
+            if not one.nodes.isdisjoint(starved):
+                self._spoilt[key] = one.count
+            elif (counting := one.count - self._spoilt.get(key, 0)) > 0:
+                self._timed[key] = one.seconds[-counting:]
+                found[key] = timed.get(key, ())
+        return {key: seconds for key, seconds in found.items() if seconds}
 
     def _look(self, programs: Programs, segments: Segments) -> Iterator[Event]:
         serving = {(name, epoch): program for name, (epoch, program) in programs.items()}

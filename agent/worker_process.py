@@ -138,6 +138,10 @@ class WorkerProcess:
             self.kill("it closed its connections")
         return Death(self._process.wait(), self._why)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def own_bytes(self) -> int:
         """Memory that it shares with nobody; 0 where it has ended, or nobody knows."""
         return own_bytes(self._process.pid)

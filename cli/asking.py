@@ -182,6 +182,9 @@ def _status(document: Mapping[str, Any]) -> RenderableType:
     for member in document.get("members", ()):
         if member.get("note"):
             parts.append(Text(f"\n{member['name']}: {member['note']}", style="yellow"))
+    for gone in document.get("lost", ()):
+        if gone.get("note"):
+            parts.append(Text(f"\n{gone['name']} fell silent; last it was {gone['note']}", style="yellow"))
     for card in document.get("deployments", ()):
         if card.get("trouble"):
             parts.append(Text(f"\n{card['name']} does not answer: {card['trouble']}", style="red"))

@@ -78,6 +78,10 @@ class _Present(Collector):
             ("request_bytes_held", "By the bodies of requests in flight", self.bodies.held_bytes),
         ):
             yield GaugeMetricFamily(f"edgepart_{name}", text, value=float(value))
+        own = [m for m in status.get("members", ()) if m.get("name") == self.node.name]
+        share = next((m["starved"]["share"] for m in own if m.get("starved")), 0.0)
+        text = "What this agent's threads wait for a CPU, of the time that they could run; 0 while that is little"
+        yield GaugeMetricFamily("edgepart_cpu_wait_share", text, value=float(share))
         disk = status.get("disk") or {}
         if disk:
             text = "Free on the disk of the state directory"

@@ -31,6 +31,7 @@ from edgepart.agent.control import (
     Retire,
     Sighting,
     Standing,
+    Starved,
     Timed,
     Version,
     View,
@@ -50,6 +51,7 @@ MESSAGES: list[ControlMessage] = [
     AskAbout("b"),
     Opinion("b", "suspect"),
     Leaving("boot"),
+    Starved(0.62, True),
     Goodbye(3),
     Card("a", b"{}"),
     Deployments(

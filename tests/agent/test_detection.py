@@ -87,6 +87,21 @@ def test_each_loss_in_a_row_doubles_the_wait_and_calm_forgets(waits: list[float]
         assert flaps.why("c", now) == ""
 
 
+def test_a_quarantine_begins_when_the_device_is_back() -> None:
+    timing = FlapTiming()
+    flaps = Flapping(timing)
+    for n in range(3):
+        flaps.lost("b", 40.0 * n)
+        flaps.back("b", 40.0 * n + 39.0)  # it starts slowly
+    assert flaps.why("b", 119.1) == "lost 3 times lately: plans do without it for 10 s"
+    assert flaps.wake_at(119.1) == 129.0
+    flaps.back("b", 125.0)  # that is no news
+    assert flaps.why("b", 129.0) == ""
+    flaps.lost("b", 130.0)
+    flaps.back("b", 130.0 + 20.0 + timing.calm_s)  # it was switched off
+    assert flaps.why("b", 300.0) == ""
+
+
 def test_only_so_many_devices_are_remembered() -> None:
     flaps = Flapping(FlapTiming(free=0, keep=3))
     for n, node in enumerate("abcd"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.agent.boxes import BROKER, MDNS, PEER, Box, Try
-from edgepart.agent.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT
+from edgepart.agent.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Starved
 from edgepart.agent.diagnosis import (
     GONE,
     MEMBER,
@@ -43,7 +43,9 @@ def tried(*faults: Fault | None, box: Box = BOX, at: float = NOW - 1, text: str 
         (Seat(ALIVE, 9.0), MEMBER, "being measured"),
         (Seat(ALIVE, 9.0, measured=True, memory_bytes=3e6), MEMBER, "only 3 MB"),
         (Seat(LEAVING, 9.0), LEAVING, "told to stop"),
+        (Seat(ALIVE, 9.0, measured=True, starved=Starved(0.62)), MEMBER, "waited 62 % of the time for a CPU"),
         (Seat(SUSPECT, 9.0), SUSPECT, "9 s ago"),
+        (Seat(SUSPECT, 9.0, starved=Starved(0.62)), SUSPECT, "waited 62 % of the time for a CPU"),
         (Seat("quarantined", 30.0), "quarantined", "30 s ago"),
     ],
 )

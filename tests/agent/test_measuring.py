@@ -30,12 +30,14 @@ class Others:
         self.together_s = 1.0
         self.told: asyncio.Queue[Measured] = asyncio.Queue()
         self.theirs: dict[str, Measured] = {}
+        self.starved: set[str] = set()
 
     def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float:
         self.echoes.append((node, nbytes))
         if node in self.silent:
             raise Unavailable(f"{node} did not answer")
-        return 1e-3 + count * nbytes / 1e8
+        slow = 4 if {node, "A"} & self.starved else 1
+        return slow * (1e-3 + count * nbytes / 1e8)
 
     async def ask(self, node: str, question: Any, *, timeout_s: float) -> Any:
         self.together.append((node, question))
@@ -59,7 +61,9 @@ class Others:
 def run(work: Callable[[Measuring, Others], Awaitable[None]], node: str = "m") -> None:
     async def main() -> None:
         others = Others()
-        made = Measuring(node, DEVICE, others, others, others.ready, others.theirs.get)
+        made = Measuring(
+            node, DEVICE, others, others, others.ready, others.theirs.get, lambda: others.starved
+        )
         task = asyncio.create_task(made.run())
         try:
             await work(made, others)
@@ -129,6 +133,27 @@ def test_who_does_not_answer_is_tried_again_and_holds_up_nobody() -> None:
         assert (await others.next()).links.keys() == {"b"}
         others.silent = set()
         assert (await others.next()).links.keys() == {"a", "b"}
+
+    run(work, "A")
+
+
+@pytest.mark.parametrize("end", ["a", "A"])
+def test_a_link_that_was_measured_while_an_end_was_starved_is_measured_anew(end: str) -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        others.starved = {end}
+        made.members(["a", "b"])
+        hasty = (await others.next()).links
+        assert hasty.keys() == {"a", "b"}
+        trips = len(others.echoes)
+        await asyncio.sleep(0.1)
+        assert len(others.echoes) == trips  # not while it is
+        others.starved = set()
+        links = (await others.next()).links
+        assert links["a"].bytes_per_s > 3 * hasty["a"].bytes_per_s
+        assert (links["b"] == hasty["b"]) == (end == "a")
+        trips = len(others.echoes)
+        await asyncio.sleep(0.1)
+        assert len(others.echoes) == trips  # once
 
     run(work, "A")
 

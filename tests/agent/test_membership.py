@@ -12,6 +12,7 @@ from edgepart.agent.control import (
     ALIVE,
     DEAD,
     LEFT,
+    STARVES,
     SUSPECT,
     AskAbout,
     Goodbye,
@@ -19,6 +20,7 @@ from edgepart.agent.control import (
     Hello,
     Opinion,
     Sighting,
+    Starved,
     View,
 )
 from edgepart.agent.dialing import MAX_ADDRESSES, MAX_TARGETS
@@ -35,6 +37,7 @@ from edgepart.agent.events import (
     Received,
     Seen,
     Send,
+    StarvationSeen,
 )
 from edgepart.agent.membership import Facts, Membership, Timing, unique_names
 from edgepart.agent.others import ASKED, ASKED_OF_MANY, to_ask
@@ -356,3 +359,70 @@ def test_what_is_known_is_heard_without_anything_else_and_what_is_not_is_left_to
     core.handle(LinkDown(C), 0.3)
     assert not core.sees(B, View((*view.sightings[:1], Sighting(C, 1, DEAD, "", ()))), 0.3)
     assert core.peers[B].heard_at == 0.2
+
+
+# Devices that are starved of the CPU
+
+BUSY = Starved(0.8)
+
+
+def test_one_that_said_that_it_is_starved_may_be_silent_for_longer(core: Membership) -> None:
+    core.handle(Received(B, BUSY), 0.5)
+    assert core.starved(B, 1.0) == BUSY
+    quiet(core, 0.5, 6.4, C)
+    assert core.alive() == [B, C]
+    quiet(core, 6.4, 7.5, C)
+    assert core.peers[B].status == DEAD  # it may be dead all the same
+    assert core.peers[B].starved_at(core.peers[B].since) == BUSY  # and people are told of the other reason
+
+
+@pytest.mark.parametrize("over", ["said", "forgotten"])
+def test_one_that_is_starved_no_more_is_as_any_other(core: Membership, over: str) -> None:
+    core.handle(Received(B, BUSY), 0.5)
+    if over == "said":
+        core.handle(Received(B, Starved()), 1.0)
+        quiet(core, 1.0, 3.6, C)
+    else:
+        end = 0.5 + core.timing.starved_s
+        quiet(core, 0.5, end, B, C)
+        assert core.alive() == [B, C]
+        quiet(core, end, end + 4.0, C)
+    assert core.starved(B, 40.0) == Starved()
+    assert core.peers[B].status == DEAD
+
+
+def test_another_process_is_not_starved_because_the_one_before_was(core: Membership) -> None:
+    core.handle(Received(B, BUSY), 0.5)
+    core.handle(Received(B, hello(B, "two")), 0.6)
+    assert core.starved(B, 0.7) == Starved()
+
+
+def test_a_device_that_is_starved_suspects_nobody_early(core: Membership) -> None:
+    core.handle(StarvationSeen(BUSY), 0.5)
+    assert core.starved(A, 0.5) == BUSY
+    quiet(core, 0.5, 5.0)
+    assert core.alive() == [B, C]
+    quiet(core, 5.0, 8.0)
+    assert core.alive() == []
+
+
+def test_who_understands_it_is_told_that_this_device_is_starved() -> None:
+    core = Membership(Facts(A, "box a", "boot", 1), 0.0)
+
+    def told(effects: list[Effect]) -> list[tuple[str, object]]:
+        return [
+            (e.node, e.message) for e in effects if isinstance(e, Send) and isinstance(e.message, Starved)
+        ]
+
+    def join(node: str, version: str, now: float) -> list[Effect]:
+        core.handle(LinkUp(node), now)
+        return core.handle(Received(node, replace(hello(node), version=version)), now)
+
+    join(B, f"0.1.0+traces.{STARVES}", 0.0)
+    join(C, "0.1.0+traces", 0.0)
+    assert told(core.handle(StarvationSeen(BUSY), 0.5)) == [(B, BUSY)]
+    assert told(list(core.remind())) == [(B, BUSY)]
+    late = "000000000000000d"
+    assert told(join(late, f"0.1.0+{STARVES}", 0.6)) == [(late, BUSY)]
+    assert told(core.handle(StarvationSeen(Starved()), 0.7)) == [(B, Starved()), (late, Starved())]
+    assert told(list(core.remind())) == []

@@ -15,9 +15,11 @@ from edgepart.agent.control import Drift, Profile
 from edgepart.agent.drift import DriftBook, stepped
 from edgepart.agent.events import DriftMeasured, LatencyMeasured, SegmentsTimed
 from edgepart.agent.executor import SegmentTime
+from edgepart.agent.judging import Alone
 from edgepart.agent.messages import Epoch
 from edgepart.agent.profiles import ProfileBook
 from edgepart.agent.sessions import PreparedProgram, Sessions
+from edgepart.agent.starvation import ThreadTimes
 from edgepart.agent.timing import ENOUGH_RUNS, RECENT_RUNS, Timing
 from edgepart.planner.cluster import Device
 from edgepart.planner.plan import Program, Run, Segment
@@ -28,8 +30,27 @@ DEVICE = Device("a", "box", float(2**30), 1e9, 1e9)
 assert DEVICE.pace == "box~60"
 
 
+class Contended:
+    """In place of what the system tells of threads."""
+
+    def __init__(self) -> None:
+        self.spoils = False
+
+    def read(self) -> ThreadTimes:
+        return {}
+
+    def look(self) -> bool:
+        return self.spoils
+
+    def spoilt_since(self, before: ThreadTimes, passed_s: float) -> bool:
+        return self.spoils
+
+
 def made(
-    budget_s: float = 10.0, book: ProfileBook | None = None, drifts: DriftBook | None = None
+    budget_s: float = 10.0,
+    book: ProfileBook | None = None,
+    drifts: DriftBook | None = None,
+    contended: Contended | None = None,
 ) -> tuple[Timing, list[Any]]:
     told: list[Any] = []
     known = drifts or DriftBook()
@@ -39,7 +60,7 @@ def made(
         if isinstance(event, DriftMeasured):
             known.learn("a", Drift(event.deployment, event.factor), 0.0)
 
-    return Timing("a", DEVICE, budget_s, book or ProfileBook(), known, post), told
+    return Timing("a", DEVICE, budget_s, book or ProfileBook(), known, post, starving=contended), told
 
 
 # Before a plan serves
@@ -96,6 +117,18 @@ def test_a_device_that_had_nothing_to_run_tells_how_it_computes_now(takes: Calla
     drift, profiles = made(book=known, drifts=drifts)[0].time("net", program)
     assert drift == DriftMeasured("net", 1.0)
     assert isinstance(profiles, SegmentsTimed) and {one.kind for one in profiles.timings} == {"box~60"}
+
+
+def test_what_is_timed_on_a_starved_device_counts_for_nothing(takes: Callable[[float], None]) -> None:
+    drifts, contended, program = DriftBook(), Contended(), prepared(calibrated_s=0.01)
+    takes(0.02)
+    contended.spoils = True
+    assert made(contended=contended)[0].time("net", program) == []
+    drifts.learn("a", Drift("net", 4.0), 0.0)
+    timer, _ = made(drifts=drifts, contended=contended)
+    assert timer.time("net", program) == [DriftMeasured("net", 4.0)]  # it has not shown that it has passed
+    contended.spoils = False
+    assert timer.time("net", program)[0] == DriftMeasured("net", 2.0)
 
 
 # While plans serve
@@ -170,7 +203,7 @@ def test_the_watch_posts_what_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     timer, told = made()
 
     async def main() -> None:
-        took = {("net", EPOCH): (0.5,) * 5}
+        took = {("net", EPOCH): Alone((0.5,) * 5, 5, frozenset("a"))}
         task = asyncio.create_task(timer.watch(serving, lambda: runs(*[0.1] * 5), lambda: took))
         while len(told) < 2:
             await asyncio.sleep(0)
@@ -190,3 +223,78 @@ def test_latencies_are_told_when_there_are_enough_and_when_they_move() -> None:
     looks = [(0.5,) * 4, (0.5,) * 5, (0.51,) * 6, (0.6,) * 7]
     told = [event for seconds in looks for event in timer._latencies({key: seconds})]
     assert told == [LatencyMeasured("net", EPOCH, 0.5, 5), LatencyMeasured("net", EPOCH, 0.6, 7)]
+
+
+# While others have the CPU
+
+
+def test_runs_on_a_starved_device_are_never_told() -> None:
+    timer, _ = made()
+
+    def settled(*seconds: float, spoilt: bool) -> list[Any]:
+        return timer._settled(serving(0.1), runs(*seconds), spoilt=spoilt)
+
+    assert settled(*[0.1] * 11, spoilt=False) == []
+    assert settled(*[0.1] * 22, spoilt=False)  # what the look before found
+    slow = [*[0.1] * 33, *[0.9] * 5]  # it has just begun, unseen
+    assert [type(event) for event in settled(*slow, spoilt=False)] == [SegmentsTimed]
+    assert settled(*slow, *[0.9] * 11, spoilt=True) == []
+    assert settled(*slow, *[0.9] * 22, spoilt=True) == []
+    again = [*slow, *[0.9] * 22]
+    assert settled(*again, *[0.1] * 3, spoilt=False) == []
+    assert settled(*again, *[0.1] * 4, spoilt=False) == []  # too few, as those before do not count
+    found = settled(*again, *[0.1] * 9, spoilt=False)
+    assert found == []
+    assert settled(*again, *[0.1] * 9, spoilt=False) == [SegmentsTimed((Profile("d1", "box~60", 1, 0.1),))]
+
+
+def test_what_a_starved_device_measures_counts_once_that_has_lasted() -> None:
+    timer, _ = made()
+    for _ in range(3):
+        assert timer._settled(serving(0.1), runs(*[0.4] * 11), spoilt=True) == []
+    assert timer._settled(serving(0.1), runs(*[0.4] * 20), spoilt=False) == []
+    (drift, _) = timer._settled(serving(0.1), runs(*[0.4] * 30), spoilt=False)
+    assert drift == DriftMeasured("net", 4.0)
+
+
+def test_requests_by_a_starved_device_are_not_counted() -> None:
+    key, nodes = ("net", EPOCH), frozenset("ab")
+    timer, _ = made()
+
+    def found(count: int, seconds: float, *starved: str) -> dict[Any, tuple[float, ...]]:
+        last = tuple([0.5] * 10 + [seconds] * (count - 10))[-15:]
+        return dict(timer._undisturbed({key: Alone(last, count, nodes)}, starved))
+
+    assert found(10, 0.5) == {}
+    assert found(12, 9.0) == {key: (0.5,) * 10}
+    assert found(20, 9.0, "b") == {}  # those of the look before it are as doubtful
+    assert found(24, 9.0, "z") == {}
+    assert found(30, 9.0, "z") == {key: (9.0,) * 4}  # since then
+    assert found(30, 9.0, "a", "z") == {}
+    assert found(30, 9.0) == {}
+
+
+def test_a_watch_on_a_starved_device_posts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "LOOK_S", 0.0)
+    contended = Contended()
+    timer, told = made(contended=contended)
+    contended.spoils, looks = True, 0
+
+    def alone() -> dict[Any, Alone]:
+        nonlocal looks
+        looks += 1
+        if looks == 5:
+            contended.spoils = False
+            assert told == []
+        return {("net", EPOCH): Alone((0.5,) * 5, 5 * looks, frozenset("a"))}
+
+    async def main() -> None:
+        task = asyncio.create_task(timer.watch(serving, lambda: runs(*[0.1] * 5, before=5 * looks), alone))
+        while len(told) < 2:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    assert looks > 5
+    assert {type(event) for event in told} == {SegmentsTimed, LatencyMeasured}

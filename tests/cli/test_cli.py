@@ -240,6 +240,19 @@ def test_status_says_why_a_plan_was_replaced(
     assert card["note"] == note
 
 
+def test_status_says_who_is_starved_and_who_was_when_it_fell_silent(
+    edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, busy = served.node.status(), "busy: its threads waited 62 % of the time for a CPU"
+    rows = [row | {"note": busy, "starved": {"share": 0.62, "lasting": False}} for row in known["members"]]
+    lost = [{"name": "pi-x", "node": "f" * 16, "state": "lost", "seconds_ago": 3.0, "note": busy}]
+    monkeypatch.setattr(served.node, "status", lambda: known | {"members": rows, "lost": lost})
+    out = edgepart("status", "--state", str(member))[1]
+    assert f"pi-a: {busy}" in out
+    assert f"pi-x fell silent; last it was {busy}" in out
+    assert "edgepart_cpu_wait_share 0.62" in served.ask("GET", "/metrics").body.decode().splitlines()
+
+
 def test_models_and_devices(edgepart: Edgepart, member: Path, served: Served) -> None:
     models = document(edgepart("models", "--state", str(member), "--json"))["models"]
     assert any(card["name"] == "add" for card in models)

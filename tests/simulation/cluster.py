@@ -9,7 +9,7 @@ from itertools import permutations, product
 from typing import Any
 
 from edgepart.agent.bindings import Shapes, variant_name
-from edgepart.agent.control import DRAINS, LEAVES, REMOVED, REMOVING, Deployment, Standing
+from edgepart.agent.control import DRAINS, LEAVES, REMOVED, REMOVING, STARVES, Deployment, Standing
 from edgepart.agent.core import Core
 from edgepart.agent.events import (
     RIGHT,
@@ -40,7 +40,7 @@ from tests.simulation.invariants import GHOST_S, Invariants
 from tests.simulation.network import Arrival, Link, Network
 from tests.simulation.trace import Broken, Trace, short
 
-VERSION = f"0.1.0+traces.{LEAVES}.{DRAINS}"
+VERSION = f"0.1.0+traces.{LEAVES}.{DRAINS}.{STARVES}"
 
 
 def node_id(number: int) -> str:
