@@ -1,5 +1,6 @@
 """A device that slows down after it was measured gets less to do. Real agents; how long anything takes is not looked at,
-only who does how much; on a machine where other programs take the CPU it counts after minutes. That it gets more again when it is as it was, after a minute, is tried in virtual time."""
+only who does how much: where other programs take the CPU, minutes pass before that counts. That it gets more again when it
+is as it was, after a minute, is tried in virtual time."""
 
 from __future__ import annotations
 
