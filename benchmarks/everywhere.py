@@ -24,6 +24,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.comparing import Values, alone, differences, largest_difference, tolerance_for
 from benchmarks.every_axis import ANYTHING, SATURATED
 from benchmarks.everywhere_report import Cell, Cells, Key, Outcome, notes, page, rewritten, summary
@@ -61,8 +63,9 @@ class Case:
 
     @cached_property
     def expected(self) -> list[Values]:
-        """Of one session each."""
-        return [alone(self.model.path, inputs) for inputs in self.inputs]
+        """Of one session each, with maps as JSON has them."""
+        answers = (alone(self.model.path, inputs) for inputs in self.inputs)
+        return [{name: _mapped(value) for name, value in one.items()} for one in answers]
 
     @cached_property
     def allowed(self) -> float | None:
@@ -117,7 +120,8 @@ async def _asked(clients: Sequence[Client], case: Case, name: str, blank: Cell) 
     """Each request through another agent; the last agent may be one that computes nothing."""
     worst, wrong = 0.0, list[str]()
     for number, (inputs, expected) in enumerate(zip(case.inputs, case.expected, strict=True)):
-        got = (await clients[-number].infer(name, inputs, deadline_s=DEADLINE_S)).outputs
+        answer = await clients[-number].infer(name, inputs, deadline_s=DEADLINE_S)
+        got = {output: _restored(value, expected.get(output)) for output, value in answer.outputs.items()}
         worst = max(worst, largest_difference(got, expected), key=_worse)
         wrong += [
             f"asked through {NAMES[-number]}, {text}" for text in differences(got, expected, case.allowed)
@@ -129,7 +133,18 @@ async def _asked(clients: Sequence[Client], case: Case, name: str, blank: Cell) 
         outcome, text = Outcome.WRONG, "; ".join(wrong)
     elif REFUSED in plan["why"]:
         outcome, text = Outcome.REFUSED, plan["why"]
-    return replace(blank, outcome=outcome, used=used, difference=worst, text=text)
+    excuse = SATURATED.get(case.model.name, "") if outcome is Outcome.REFUSED else ""
+    return replace(blank, outcome=outcome, used=used, difference=worst, text=text, excuse=excuse)
+
+
+def _mapped(value: Any) -> Any:
+    """Keys are texts in JSON."""
+    return value if isinstance(value, np.ndarray) else json.loads(json.dumps(value))
+
+
+def _restored(value: Any, expected: Any) -> Any:
+    """Sequences and maps come as one text of JSON."""
+    return value if isinstance(expected, np.ndarray) else json.loads(value.item())
 
 
 def _worse(difference: float) -> float:

@@ -48,6 +48,8 @@ class Cell:
     """Of a model that computes in less than float32; None: what the outputs' types allow."""
     text: str = ""
     """What is wrong, or why there is no plan."""
+    excuse: str = ""
+    """Of one that is not right: why that is no fault."""
     seconds: float = 0.0
     """From deploying to undeploying."""
     commit: str = ""
@@ -59,7 +61,7 @@ class Cell:
 
     @property
     def is_fault(self) -> bool:
-        return self.outcome in (Outcome.WRONG, Outcome.REFUSED, Outcome.FAILED)
+        return self.outcome in (Outcome.WRONG, Outcome.REFUSED, Outcome.FAILED) and not self.excuse
 
     @property
     def mark(self) -> str:
@@ -70,7 +72,7 @@ class Cell:
             case Outcome.NOT_PLANNED:
                 return "-"
             case _:
-                return f"**{self.outcome.value}**"
+                return f"**{self.outcome.value}**" if self.is_fault else self.outcome.value
 
 
 Cells = Mapping[Key, Cell]
@@ -103,6 +105,11 @@ def notes(cells: Cells) -> Iterator[str]:
     for cell in cells.values():
         if cell.is_fault:
             yield f"{cell.model} under {cell.strategy} on {cell.devices}: {cell.outcome.value}: {_cleaned(cell.text)}"
+    excused = [cell for cell in cells.values() if cell.excuse]
+    for reason, named in _grouped(
+        excused, lambda cell: f"{cell.outcome.value}, and no fault: {cell.excuse}"
+    ).items():
+        yield f"{reason} ({', '.join(named)})"
     unplanned = [cell for cell in cells.values() if cell.outcome is Outcome.NOT_PLANNED]
     for reason, named in _grouped(unplanned, lambda cell: _cleaned(cell.text)).items():
         yield f"No plan, as the planner says: {reason} ({', '.join(named)})"

@@ -16,13 +16,20 @@ from benchmarks import every_axis
 
 AXES = {
     "bert_base_small": {"sequence", "feature", "inner", "width"},
-    "bert_fused_small": {"feature"},
     "bert_float16_small": {"sequence", "feature", "inner"},
+    "bert_fused_small": {"feature"},
     "bert_int8_dynamic_small": {"sequence", "feature", "inner"},
     "bert_optimised_small": {"feature", "inner"},
+    "convnext_small": {"channel", "height", "width", "feature", "inner"},
+    "denoiser_small": {"channel", "height", "width", "inner"},
+    "detector_nhwc_small": {"channel", "height", "width"},
+    "efficientnet_small": {"channel", "height", "width", "inner"},
+    "enlarger_small": {"channel", "height", "width"},
     "film_3d_small": {"channel", "depth", "height", "width"},
     "gpt_past_4bit_small": {"sequence", "feature"},
     "gpt_past_small": {"sequence", "feature", "inner"},
+    "letters_int8_small": {"channel", "direction", "feature", "height", "width"},
+    "letters_small": {"channel", "direction", "feature", "height", "width"},
     "llama_attention_small": {"sequence", "feature"},
     "loop_decoder_small": {"sequence", "feature"},
     "lstm_lm_small": {"sequence", "feature"},
@@ -34,8 +41,10 @@ AXES = {
     "resnet50_small": {"channel", "height", "width", "inner"},
     "shufflenet_v2_small": {"channel", "height", "width"},
     "sound_1d_small": {"channel", "width"},
+    "swin_small": {"head", "feature", "height", "inner"},
     "unet_256_small": {"channel", "height", "width"},
     "vit_b16_small": {"sequence", "feature", "inner"},
+    "whisper_small": {"head", "feature", "sequence", "inner"},
     "yolo_640_small": {"channel", "height", "width"},
 }
 """What each must have at least."""

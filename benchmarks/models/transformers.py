@@ -164,3 +164,66 @@ def llama(
 
 def _rms(b: Builder, x: str, width: int) -> str:
     return b.add("RMSNormalization", x, b.noise((width,), 0.1, 1.0), axis=-1, epsilon=1e-6)
+
+
+def swin(
+    side: int = 224,
+    width: int = 96,
+    depths: tuple[int, ...] = (2, 2, 6, 2),
+    heads: int = 3,
+    window: int = 7,
+) -> ModelProto:
+    """Liu et al. 2021: attention in windows, which every second layer shifts round the picture's edges."""
+    b = Builder("swin", opset=20)
+    x, at = b.input("pixel_values", (1, 3, side, side)), side // 4
+    weight = b.noise((width, 3, 4, 4), math.sqrt(1 / 48))
+    x = b.add("Conv", x, weight, b.noise((width,), 0.05), kernel_shape=(4, 4), strides=(4, 4))
+    x = b.layer_norm(b.transpose(x, 0, 2, 3, 1), width)
+    for stage, depth in enumerate(depths):
+        if stage:
+            x, at, width, heads = _merged(b, x, at, width), at // 2, 2 * width, 2 * heads
+        for number in range(depth):
+            shift = window // 2 if number % 2 and at > window else 0
+            x = _in_windows(b, x, at, width, heads, window, shift)
+            y = b.add("Gelu", b.linear(b.layer_norm(x, width), width, 4 * width))
+            x = b.add("Add", x, b.linear(y, 4 * width, width))
+    pooled = b.add("ReduceMean", b.layer_norm(x, width), b.constant((1, 2)), keepdims=0)
+    b.output(b.gemm(pooled, width, 1000 if width == 768 else 10), "logits")
+    return b.model()
+
+
+def _merged(b: Builder, x: str, at: int, width: int) -> str:
+    """Four places to one, of twice the width."""
+    parts = b.transpose(b.reshape(x, 1, at // 2, 2, at // 2, 2, width), 0, 1, 3, 4, 2, 5)
+    parts = b.reshape(parts, 1, at // 2, at // 2, 4 * width)
+    return b.linear(b.layer_norm(parts, 4 * width), 4 * width, 2 * width, bias=False)
+
+
+def _rolled(b: Builder, x: str, at: int, by: int) -> str:
+    """What leaves at one edge comes in at the other."""
+    for axis in (1, 2):
+        starts = (by % at, at), (0, by % at)
+        parts = (
+            b.add("Slice", x, b.constant([lo]), b.constant([hi]), b.constant([axis])) for lo, hi in starts
+        )
+        x = b.add("Concat", *parts, axis=axis)
+    return x
+
+
+def _in_windows(b: Builder, x: str, at: int, width: int, heads: int, window: int, shift: int) -> str:
+    many, size, places = at // window, width // heads, window * window
+    y = b.layer_norm(x, width)
+    y = _rolled(b, y, at, shift) if shift else y
+    y = b.transpose(b.reshape(y, 1, many, window, many, window, width), 0, 1, 3, 2, 4, 5)
+    y = b.linear(b.reshape(y, many * many, places, width), width, 3 * width)
+    y = b.transpose(b.reshape(y, many * many, places, 3, heads, size), 2, 0, 3, 1, 4)
+    query, key, value = (
+        b.add("Squeeze", one, b.constant([0])) for one in b.many("Split", 3, y, axis=0, num_outputs=3)
+    )
+    scores = b.add("MatMul", b.scale(query, size**-0.5), b.transpose(key, 0, 1, 3, 2))
+    scores = b.add("Add", scores, b.noise((1, heads, places, places), 0.5))
+    y = b.transpose(b.add("MatMul", b.add("Softmax", scores, axis=-1), value), 0, 2, 1, 3)
+    y = b.linear(b.reshape(y, many * many, places, width), width, width)
+    y = b.transpose(b.reshape(y, 1, many, many, window, window, width), 0, 1, 3, 2, 4, 5)
+    y = b.reshape(y, 1, at, at, width)
+    return b.add("Add", x, _rolled(b, y, at, at - shift) if shift else y)

@@ -161,3 +161,41 @@ def film(frames: int = 16, side: int = 64, base: int = 32) -> ModelProto:
         x, ins = b.add("Relu", b.add("Add", x, y)), outs
     b.output(_head(b, x, ins, 100), "logits")
     return b.model()
+
+
+def efficientnet(side: int = 224, narrow: int = 1, deep: int = 6) -> ModelProto:
+    """Tan and Le 2019: inverted bottlenecks whose channels are weighed by what the whole picture says; the first `deep` of
+    its stages."""
+    b = Builder("efficientnet")
+    x, ins = b.input("pixel_values", (1, 3, side, side)), 32 // narrow
+    x = _swish(b, b.conv(x, 3, ins, SQUARE, stride=2))
+    stages = (
+        (1, 16, 1, 1, 3),
+        (6, 24, 2, 2, 3),
+        (6, 40, 2, 2, 5),
+        (6, 80, 3, 2, 3),
+        (6, 112, 3, 1, 5),
+        (6, 192, 4, 2, 5),
+    )
+    for expand, wide, count, stride, kernel in stages[:deep]:
+        outs = wide // narrow
+        for number in range(count):
+            x = _weighed(b, x, ins, outs, expand, kernel, stride if not number else 1)
+            ins = outs
+    last = 1280 // narrow
+    b.output(_head(b, _swish(b, b.conv(x, ins, last, (1, 1))), last, 1000 // narrow), "logits")
+    return b.model()
+
+
+def _swish(b: Builder, x: str) -> str:
+    return b.add("Mul", x, b.add("Sigmoid", x))
+
+
+def _weighed(b: Builder, x: str, ins: int, outs: int, expand: int, kernel: int, stride: int) -> str:
+    inner, few = ins * expand, max(1, ins // 4)
+    y = _swish(b, b.conv(x, ins, inner, (1, 1))) if expand > 1 else x
+    y = _swish(b, b.conv(y, inner, inner, (kernel, kernel), stride=stride, group=inner))
+    said = _swish(b, b.conv(b.add("GlobalAveragePool", y), inner, few, (1, 1)))
+    y = b.add("Mul", y, b.add("Sigmoid", b.conv(said, few, inner, (1, 1))))
+    y = b.conv(y, inner, outs, (1, 1), gain=4.0)
+    return b.add("Add", x, y) if stride == 1 and ins == outs else y

@@ -8,7 +8,16 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from benchmarks.models import converted, detection, listening, recurrent, transformers, vision
+from benchmarks.models import (
+    channels_last,
+    converted,
+    detection,
+    listening,
+    painting,
+    recurrent,
+    transformers,
+    vision,
+)
 from benchmarks.models.converted import Convert
 from benchmarks.models.exported import EXPORTS, exported, has_torch
 from benchmarks.models.inputs import sample_inputs
@@ -24,6 +33,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 _resnet = vision.resnet50
 _small_resnet = partial(_resnet, side=64, base=16, blocks=(1, 1, 1, 1))
 _small_bert = partial(transformers.bert, layers=2, width=64, heads=4, tokens=24, words=200)
+_small_letters = partial(listening.letters, frames=48, bands=16, hidden=24)
 _middle_bert = partial(transformers.bert, layers=4, width=256, heads=4, tokens=64, words=2000)
 
 
@@ -40,6 +50,14 @@ ARCHITECTURES: Mapping[str, tuple[Build, Build]] = {
         _after(_small_bert, converted.int8_dynamic),
     ),
     "bert_float16": (_after(_middle_bert, converted.float16), _after(_small_bert, converted.float16)),
+    "convnext": (
+        channels_last.convnext,
+        partial(channels_last.convnext, side=64, widths=(16, 32, 64), depths=(1, 1, 1)),
+    ),
+    "denoiser": (painting.denoiser, partial(painting.denoiser, side=16, base=8, depth=1)),
+    "detector_nhwc": (channels_last.detector, partial(channels_last.detector, side=64, base=8, classes=4)),
+    "efficientnet": (vision.efficientnet, partial(vision.efficientnet, side=64, narrow=4, deep=3)),
+    "enlarger": (painting.enlarger, partial(painting.enlarger, side=24, base=8, blocks=2)),
     "film_3d": (vision.film, partial(vision.film, frames=8, side=32, base=8)),
     "gpt_past": (
         transformers.gpt_past,
@@ -51,6 +69,11 @@ ARCHITECTURES: Mapping[str, tuple[Build, Build]] = {
             partial(transformers.gpt_past, layers=1, width=64, heads=4, new=6, past=10, words=200),
             converted.int4_blocks,
         ),
+    ),
+    "letters": (listening.letters, _small_letters),
+    "letters_int8": (
+        _after(listening.letters, converted.int8_dynamic),
+        _after(_small_letters, converted.int8_dynamic),
     ),
     "llama_attention": (
         transformers.llama,
@@ -75,10 +98,18 @@ ARCHITECTURES: Mapping[str, tuple[Build, Build]] = {
         partial(vision.shufflenet_v2, side=64, widths=(24, 48, 96), last=128),
     ),
     "sound_1d": (listening.sound_net, partial(listening.sound_net, samples=2000, base=16, blocks=3)),
+    "swin": (
+        transformers.swin,
+        partial(transformers.swin, side=32, width=24, depths=(2, 1), heads=3, window=4),
+    ),
     "unet_256": (vision.unet, partial(vision.unet, side=32, base=4, depth=2)),
     "vit_b16": (
         transformers.vit,
         partial(transformers.vit, layers=2, width=64, heads=4, side=64),
+    ),
+    "whisper": (
+        listening.whisper,
+        partial(listening.whisper, layers=1, width=48, heads=3, frames=40, bands=16, tokens=6, words=200),
     ),
     "yolo_640": (detection.yolo, partial(detection.yolo, side=64, base=4, classes=4)),
 }
