@@ -68,6 +68,12 @@ class Case:
         return [{name: _mapped(value) for name, value in one.items()} for one in answers]
 
     @cached_property
+    def telling(self) -> bool:
+        """Whether an answer to other inputs would be found out."""
+        first, *others = self.expected
+        return all(differences(other, first, self.allowed) for other in others)
+
+    @cached_property
     def allowed(self) -> float | None:
         if self.model.name in SATURATED:
             return ANYTHING
@@ -93,7 +99,7 @@ async def tried(clients: Sequence[Client], case: Case, strategy: str, count: int
     """Deploys, asks, undeploys."""
     began = time.monotonic()
     name = f"{case.model.name}-{strategy}-{count}"
-    blank = Cell(case.model.name, strategy, count, Outcome.FAILED, allowed=case.allowed)
+    blank = Cell(case.model.name, strategy, count, Outcome.FAILED, allowed=case.allowed, telling=case.telling)
     options = DeployOptions(shapes=dict(case.model.shapes), strategy=strategy, devices=NAMES[:count])
     try:
         async with asyncio.timeout(WITHIN_S):

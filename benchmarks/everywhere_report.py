@@ -50,6 +50,8 @@ class Cell:
     """What is wrong, or why there is no plan."""
     excuse: str = ""
     """Of one that is not right: why that is no fault."""
+    telling: bool | None = None
+    """Whether the model's answer to the inputs of one seed would be wrong for those of another; None: not known."""
     seconds: float = 0.0
     """From deploying to undeploying."""
     commit: str = ""
@@ -62,6 +64,11 @@ class Cell:
     @property
     def is_fault(self) -> bool:
         return self.outcome in (Outcome.WRONG, Outcome.REFUSED, Outcome.FAILED) and not self.excuse
+
+    @property
+    def says_little(self) -> bool:
+        """Right, but so would be the answer to other inputs."""
+        return self.outcome is Outcome.RIGHT and self.telling is False
 
     @property
     def mark(self) -> str:
@@ -93,11 +100,17 @@ def summary(cells: Cells) -> Iterator[str]:
     counted = Counter(cell.outcome for cell in cells.values())
     models = {cell.model for cell in cells.values()}
     several = sum(len(cell.used) > 1 for cell in cells.values() if cell.outcome is Outcome.RIGHT)
+    little = sum(cell.says_little for cell in cells.values())
     rest = ", ".join(f"{counted[one]} {one.value}" for one in Outcome if one is not Outcome.RIGHT)
     yield (
         f"{len(models)} models, {len(cells)} cells: {counted[Outcome.RIGHT]} right ({several} of them computed by more "
         f"than one device), {rest}."
     )
+    if little:
+        yield (
+            f"{little} of the right ones say little, for the model's answer to other inputs would count as right too: "
+            "below it is said which models these are."
+        )
 
 
 def notes(cells: Cells) -> Iterator[str]:
@@ -113,7 +126,12 @@ def notes(cells: Cells) -> Iterator[str]:
     unplanned = [cell for cell in cells.values() if cell.outcome is Outcome.NOT_PLANNED]
     for reason, named in _grouped(unplanned, lambda cell: _cleaned(cell.text)).items():
         yield f"No plan, as the planner says: {reason} ({', '.join(named)})"
-    wide = [cell for cell in cells.values() if cell.allowed is not None]
+    if little := dict.fromkeys(cell.model for cell in cells.values() if cell.says_little):
+        yield (
+            "Right answers say little, for what the model answers to the inputs of two seeds is nearer to one another than "
+            f"what is allowed: {', '.join(little)}."
+        )
+    wide = [cell for cell in cells.values() if cell.allowed is not None and cell.model not in little]
     for allowed, named in _grouped(wide, lambda cell: figure(cell.allowed or 0)).items():
         models = dict.fromkeys(name.partition(" ")[0] for name in named)
         yield f"Computed in less than float32, where {allowed} is allowed: {', '.join(models)}."

@@ -50,6 +50,13 @@ def test_the_summary_counts_every_cell_once() -> None:
     assert sentence.endswith("1 wrong, 1 refused, 1 not planned, 1 failed.")
 
 
+def test_models_whose_right_answers_say_little_are_named() -> None:
+    every = cells(replace(RIGHT, telling=True), replace(ALONE, model="flat", telling=False, allowed=1e9))
+    assert "1 of the right ones say little" in "\n".join(summary(every))
+    (line,) = [line for line in page(every, ("auto",), (2, 3), "", "").splitlines() if line.startswith("- ")]
+    assert line.startswith("- Right answers say little") and line.endswith(": flat.")
+
+
 def test_only_its_own_part_of_the_document_is_written() -> None:
     assert (
         rewritten(f"before\n{BEGIN}\nstale\n{END}\nafter", "new") == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter"
@@ -88,6 +95,7 @@ def test_cells_are_tried_on_real_agents_and_kept(
     found = everywhere.read(kept)
     assert len(found) == 4 and all(cell.outcome is Outcome.RIGHT for cell in found.values())
     assert len(found["letters_small", "bbgrap", 2].used) == 2
+    assert found["letters_small", "bbgrap", 2].telling
     assert "| letters_small | ?, ? | ?, ? | 2, ? |" in document.read_text()
     monkeypatch.setattr(everywhere, "LocalCluster", None)  # which nothing needs any more
     assert everywhere.main([*asked, "--json", str(kept)]) == 0
@@ -136,6 +144,7 @@ def became(agent: Agent) -> Cell:
 
 def test_what_became_of_a_cell() -> None:
     assert (became(Agent()).outcome, became(Agent()).used) == (Outcome.RIGHT, ("a",))
+    assert became(Agent()).telling is False
     wrong = became(Agent(answer=0.25))
     assert wrong.outcome is Outcome.WRONG and wrong.difference == 0.5
     assert wrong.text.startswith("asked through a, y differs by 0.5") and "asked through c" in wrong.text
