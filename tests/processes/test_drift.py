@@ -1,6 +1,5 @@
 """A device that slows down after it was measured gets less to do. Real agents; how long anything takes is not looked at,
-only who does how much: where other programs take the CPU, minutes pass before that counts. That it gets more again when it
-is as it was, after a minute, is tried in virtual time."""
+only who does how much. That it gets more again when it is as it was, after a minute, is tried in virtual time."""
 
 from __future__ import annotations
 
@@ -60,6 +59,6 @@ def test_work_moves_away_from_a_device_that_slows_down(tmp_path: Path) -> None:
         at_first = part_of_b(cluster)
         assert 0.3 < at_first < 0.7
         set_factor(files["b"], SLOW)
-        cluster.wait(lambda: asked_until(lambda now: now < 0.7 * at_first), "less work for b", timeout_s=300)
+        cluster.wait(lambda: asked_until(lambda now: now < 0.7 * at_first), "less work for b", timeout_s=120)
         (card,) = cluster.status()["deployments"]
         assert card["note"].startswith("refined: shares moved after measuring (")
