@@ -65,6 +65,8 @@ class Timing:
     """By so much at most own lateness widens how long others may be silent."""
     starved_s: float = 30.0
     """For so long a device is taken to be starved that said so; it says so again long before."""
+    starved_most_s: float = 300.0
+    """After so long without a word of its end it has lasted, whatever is said: nobody can have plans judged by nothing."""
     forget_s: float = 600.0
     """The dead and the left are remembered for so long."""
     silence: SilenceTiming = field(default_factory=SilenceTiming)

@@ -141,7 +141,8 @@ class Membership:
         if node == self.facts.node:
             return self._starved
         peer = self.peers.get(node)
-        return peer.starved_at(now) if peer is not None else Starved()
+        most_s = self.timing.starved_most_s
+        return peer.starved_at(now, most_s) if peer is not None else Starved()
 
     def remind(self) -> Iterator[Effect]:
         """Others are told again that this device is starved, while it is."""
@@ -354,8 +355,7 @@ class Membership:
                 if incarnation > peer.hello.incarnation:
                     peer.hello = replace(peer.hello, incarnation=incarnation)
             case Starved():
-                peer.starved = message
-                peer.starved_until = now + self.timing.starved_s if message.share else -math.inf
+                peer.starves(message, now, self.timing)
                 self._silent_at = min(self._silent_at, now + self.timing.silence.least_s)
             case Leaving(boot):
                 peer.leaving |= boot == peer.hello.boot

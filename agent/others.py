@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from zlib import crc32
 
 from edgepart.agent.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello, Sighting, Starved
-from edgepart.agent.detection import Gaps
+from edgepart.agent.detection import Gaps, Timing
 from edgepart.agent.events import Member
 
 ASKED = 8
@@ -55,6 +55,7 @@ class Peer:
 
     starved: Starved = field(default_factory=Starved)
     """As it said last."""
+    starved_since: float = -math.inf
     starved_until: float = -math.inf
     """It says so again before, if it still is."""
 
@@ -66,9 +67,18 @@ class Peer:
         """As a member."""
         return LEAVING if self.leaving and self.status == ALIVE else self.status
 
-    def starved_at(self, when: float) -> Starved:
-        """As far as it had said by then."""
-        return self.starved if when < self.starved_until else Starved()
+    def starves(self, starved: Starved, now: float, timing: Timing) -> None:
+        """It has said so."""
+        if now >= self.starved_until:
+            self.starved_since = now
+        self.starved = starved
+        self.starved_until = now + timing.starved_s if starved.share else -math.inf
+
+    def starved_at(self, when: float, most_s: float = math.inf) -> Starved:
+        """As far as it had said by then. One that is starved for longer than `most_s` is so lastingly, whatever it says."""
+        if when >= self.starved_until:
+            return Starved()
+        return replace(self.starved, lasting=self.starved.lasting or when >= self.starved_since + most_s)
 
     def bound_s(self, now: float) -> float:
         """How long it may be silent now. One that is starved has said why its frames may be late."""

@@ -49,8 +49,9 @@ shorter has the device compute for others sooner."""
 ABANDONED_S = 20.0
 """For how long a plan that nobody waits for any more may still be loaded. Shorter has the device load other plans sooner;
 longer spares starting the worker again, where it would soon have been done."""
-JOIN_S = 3.0
-"""For how long a worker that was being started when its agent stopped is waited for. Starting takes about half a second."""
+JOIN_S = 10.0
+"""For how long a worker that was being started when its agent stopped is waited for, which was ended a moment ago."""
+NOT_HERE = "this deployment is not computed here any more"
 RETRY_S = (0.5, 5.0)
 """Before a worker that could not be started is tried again: at first, and at most."""
 
@@ -190,7 +191,7 @@ class Worker:
             self._closing = tuple(one for one in (self._process, self._starting) if one is not None)
             self._process = None
         for process in self._closing:
-            process.kill("this deployment is not computed here any more")
+            process.kill(NOT_HERE)
         self.memory.close()
 
     def join(self) -> None:
@@ -277,13 +278,19 @@ class Worker:
                 os.close(memory)
             with self._state:
                 self._starting = process
-            loaded = not self._closed.is_set() and self._load_all(process)
+            try:
+                if self._closed.is_set():
+                    process.kill(NOT_HERE)
+                process.await_ready()
+                loaded = self._load_all(process)
+            finally:
+                with self._state:
+                    self._starting = None
             with self._state:
-                self._starting = None
                 if loaded and not self._closed.is_set():
                     self._process = process
                     return process
-            process.kill("this deployment is not computed here any more")
+            process.kill(NOT_HERE)
             process.death()
 
     def _load_all(self, process: WorkerProcess) -> bool:

@@ -123,13 +123,27 @@ def thread_times(processes: Iterable[int], proc: Path = Path("/proc")) -> dict[i
     that has ended has none."""
     found = {}
     for process in processes:
-        tasks = proc / str(process) / "task"
+        tasks = f"{proc}/{process}/task"
         try:
             threads = os.listdir(tasks)
         except OSError:
             continue
         for thread in threads:
-            fields = text_of(tasks / thread / "schedstat").split()
-            if len(fields) == 3 and all(map(str.isdecimal, fields)):
+            fields = _short(f"{tasks}/{thread}/schedstat").split()
+            if len(fields) == 3 and all(map(bytes.isdigit, fields)):
                 found[int(thread)] = int(fields[0]), int(fields[1])
     return found
+
+
+def _short(path: str) -> bytes:
+    """As text_of, with a quarter of its cost: an idle agent reads dozens of these every two seconds."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except OSError:
+        return b""
+    try:
+        return os.read(file, 256)
+    except OSError:
+        return b""  # its thread has just ended
+    finally:
+        os.close(file)

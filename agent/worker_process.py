@@ -69,7 +69,7 @@ class WorkerProcess:
         ended: Callable[[WorkerProcess], None],
     ) -> None:
         """`memory` is the file descriptor of what is shared. `ended` is called, in a thread of its own, when the process
-        has ended. Unavailable where it cannot be started."""
+        has ended. It is of use from `await_ready` on. Unavailable where it cannot be started."""
         self._why = ""
         self._telling, self._asking, self._exchanging = threading.Lock(), threading.Lock(), threading.Lock()
         try:
@@ -91,7 +91,11 @@ class WorkerProcess:
         (told, _), (runs, _) = pairs
         self._told: Connection[Any, Any] = Connection(told.detach())
         self._runs = Channel(runs)
+        self._ended = ended
         self._send((settings, logging.getLogger().getEffectiveLevel()))
+
+    def await_ready(self) -> None:
+        """Until it can be given orders. Unavailable where it ended before, or was ended."""
         try:
             orders.answer_from_bytes(self._told.recv_bytes())
         except (EOFError, OSError) as error:
@@ -99,7 +103,7 @@ class WorkerProcess:
             self._told.close()
             self._runs.close()
             raise Unavailable(f"a worker process {death} before it could work") from error
-        waiting = threading.Thread(target=self._wait, args=[ended], name="edgepart-worker", daemon=True)
+        waiting = threading.Thread(target=self._wait, args=[self._ended], name="edgepart-worker", daemon=True)
         waiting.start()
 
     def ask(self, order: orders.Order) -> tuple[Any, ...]:

@@ -391,6 +391,16 @@ def test_one_that_is_starved_no_more_is_as_any_other(core: Membership, over: str
     assert core.peers[B].status == DEAD
 
 
+def test_nobody_is_starved_for_a_moment_for_ever(core: Membership) -> None:
+    step_s = core.timing.starved_s / 2
+    found = []
+    for n in range(30):
+        core.handle(Received(B, BUSY), n * step_s)
+        found.append(core.starved(B, n * step_s).lasting)
+    enough = round(core.timing.starved_most_s / step_s)
+    assert found == [False] * enough + [True] * (30 - enough)
+
+
 def test_another_process_is_not_starved_because_the_one_before_was(core: Membership) -> None:
     core.handle(Received(B, BUSY), 0.5)
     core.handle(Received(B, hello(B, "two")), 0.6)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from edgepart.agent.system import thread_times
 from tests.lab.slow import sitecustomize as slow
 
 SLOW = Path(slow.__file__).parent
@@ -72,6 +73,23 @@ def test_without_the_variable_nothing_is_changed() -> None:
     done = run_script([SLOW], None)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["slept"] == []
+
+
+@pytest.mark.parametrize("factor", ["8", ""])
+def test_a_slow_device_is_not_told_how_long_its_threads_wait(factor: str) -> None:
+    script = (
+        "import os; from edgepart.agent.starving import thread_times; print(len(thread_times([os.getpid()])))"
+    )
+    path = os.pathsep.join([str(SLOW), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": path, slow.VARIABLE: factor},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = 0 if factor else len(thread_times([os.getpid()]))
+    assert (int(done.stdout) > 0) == (told > 0)
 
 
 @pytest.mark.parametrize("factor", ["fast", "0.5", "nan", "inf", "-8"])

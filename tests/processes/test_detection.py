@@ -36,14 +36,15 @@ def test_a_frozen_process_is_out_and_comes_back(victims: LocalCluster) -> None:
 
 def test_one_that_dies_again_and_again_stays_a_member_that_is_not_planned_with(victims: LocalCluster) -> None:
     flapping, watching = victims.agents["c"], victims.agents["b"]
-    for _ in range(3):
+
+    def seen(state: str) -> bool:
+        return member(victims, flapping, watching).get("state") == state
+
+    for state in ("alive", "alive", "flapping"):
         flapping.kill()
         victims.wait(lambda: not member(victims, flapping, watching), "it to be missed")
         flapping.start()
-        victims.wait_for_members(3)
-    seen = member(victims, flapping, watching)
-    assert seen["state"] == "flapping"
-    assert "times lately: plans do without it for 10 s" in seen["note"]
-    told = {row["name"]: row["note"] for row in watching.type("status")["members"]}
-    assert told == {"a": None, "b": None, "c": seen["note"]}
-    victims.wait(lambda: member(victims, flapping, watching)["state"] == "alive", "the wait to be over")
+        # From its return on, which is looked for at once: a busy machine takes longer than 10 s to measure it again.
+        victims.wait(lambda state=state: seen(state), f"it to be {state}", timeout_s=150)
+    assert "lost 3 times lately: plans do without it for 10 s" in member(victims, flapping, watching)["note"]
+    victims.wait(lambda: seen("alive"), "the wait to be over")

@@ -1,6 +1,6 @@
 """Makes a Python process a slow device: with this folder on PYTHONPATH and EDGEPART_LAB_SLOW=8, every ONNX
 Runtime run takes 8 times the CPU time that the session's fastest run took. Nothing of the product knows about
-it.
+it. An agent is not told, then, how long its threads wait for the machine's cores, on which other devices are played.
 
 Sleeping leaves the CPU to the other emulated devices, so that several fit on few cores without disturbing
 each other; the smallest time is taken because a run that was disturbed must not be stretched as well. (A CPU
@@ -31,7 +31,7 @@ import importlib.util
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -43,6 +43,8 @@ FSYNC_VARIABLE = "EDGEPART_LAB_FSYNC"
 RUNS_VARIABLE = "EDGEPART_LAB_RUNS"
 MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 """Where ONNX Runtime's Python front defines InferenceSession."""
+SYSTEM = "edgepart.agent.system"
+"""Where an agent asks how long its threads wait for a CPU."""
 
 RUNS = ("run", "run_with_iobinding", "run_with_ortvaluevector")
 FIRST_RUNS = 5
@@ -147,38 +149,55 @@ def telling(path: str) -> Callable[[float, float], None] | None:
     return told
 
 
-class SlowLoader(Loader):
-    """Loads the module as it is and stretches its sessions' runs."""
+Change = Callable[[ModuleType], None]
+"""What is to be done to a module once it is loaded."""
 
-    def __init__(self, loader: Loader, factor: Callable[[], float]) -> None:
+
+def stretch_sessions(factor: Callable[[], float]) -> Change:
+    def change(module: ModuleType) -> None:
+        told = telling(os.environ.get(RUNS_VARIABLE, ""))
+        for name in RUNS:
+            session: Any = module.InferenceSession
+            setattr(session, name, stretch(getattr(session, name), factor, told, FIRST_RUNS))
+
+    return change
+
+
+def hide_threads(module: ModuleType) -> None:
+    """What the kernel tells of threads is unknown: that they wait for each other is the machine's doing, which has fewer
+    cores than it plays devices. Runs take as long all the same, for they only sleep less."""
+    module.thread_times = lambda processes: {}  # type: ignore[attr-defined]
+
+
+class ChangingLoader(Loader):
+    """Loads the module as it is, and changes it."""
+
+    def __init__(self, loader: Loader, change: Change) -> None:
         self._loader = loader
-        self._factor = factor
+        self._change = change
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        told = telling(os.environ.get(RUNS_VARIABLE, ""))
-        for name in RUNS:
-            session: Any = module.InferenceSession
-            setattr(session, name, stretch(getattr(session, name), self._factor, told, FIRST_RUNS))
+        self._change(module)
 
 
-class SlowFinder(MetaPathFinder):
-    """Waits for that one module to be imported; onnxruntime is not imported before the process does it."""
+class ChangingFinder(MetaPathFinder):
+    """Waits for some modules to be imported; none of them is before the process does it."""
 
-    def __init__(self, factor: Callable[[], float]) -> None:
-        self._factor = factor
+    def __init__(self, changes: Mapping[str, Change]) -> None:
+        self._changes = changes
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != MODULE:
+        if fullname not in self._changes:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = SlowLoader(spec.loader, self._factor)
+            spec.loader = ChangingLoader(spec.loader, self._changes[fullname])
         return spec
 
 
@@ -193,7 +212,8 @@ def run_next_sitecustomize() -> None:
 
 if __name__ == "sitecustomize":
     if value := os.environ.get(VARIABLE):
-        sys.meta_path.insert(0, SlowFinder(source_of(value)))
+        changes = {MODULE: stretch_sessions(source_of(value)), SYSTEM: hide_threads}
+        sys.meta_path.insert(0, ChangingFinder(changes))
     if value := os.environ.get(FSYNC_VARIABLE):
         os.fsync = slow_fsync(value)  # type: ignore[assignment]
     run_next_sitecustomize()
