@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers models docs cases emulators processors avx2 aarch64 fuzz load simulate third clean
+.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -95,7 +95,19 @@ answers: .venv/.dev  ## every model under every strategy, and along every axis, 
 	$(BIN)/python -m benchmarks.answers
 	$(BIN)/python -m benchmarks.every_axis
 
+# torch is no part of the product: what it exports is made once, in an environment of its own, and kept with the other models.
+TORCH := .venv/torch
+
+$(TORCH)/.made: .venv/.dev
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/pip --quiet --disable-pip-version-check install --editable . torch onnxscript transformers
+	touch $@
+
+exports: $(TORCH)/.made  ## the models that torch exports, in the cache of models; takes some minutes
+	$(TORCH)/bin/python -m benchmarks.exports
+
 models: .venv/.dev  ## every model under every strategy on real agents, and the table in docs/benchmarks.md; goes on where it was stopped; takes hours
+	$(MAKE) exports || echo "models that torch exports are left out, but for those that were made before" >&2
 	$(BIN)/python -m benchmarks.everywhere --json results/everywhere.json --docs docs/benchmarks.md
 
 docs: .venv/.dev  ## docs/operators.md: what can be split along what; the first time it makes every model, in some minutes

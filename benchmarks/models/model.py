@@ -38,8 +38,8 @@ class Model:
 
 def kept(name: str, file: str, make: Callable[[], ModelProto]) -> Path:
     """The file of a model in the user's cache folder, made if not there; safe where several processes ask at once."""
-    folder = _cache_folder() / f"{name}-v{VERSION}"
-    path = folder / file
+    path = place_of(name, file)
+    folder = path.parent
     if not path.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as making:
@@ -47,6 +47,11 @@ def kept(name: str, file: str, make: Callable[[], ModelProto]) -> Path:
             if not folder.exists():
                 (Path(making) / "model").rename(folder)
     return path
+
+
+def place_of(name: str, file: str) -> Path:
+    """Where it is kept once it is made."""
+    return _cache_folder() / f"{name}-v{VERSION}" / file
 
 
 def save(model: ModelProto, path: Path) -> None:

@@ -19,10 +19,10 @@ from benchmarks.models import (
     vision,
 )
 from benchmarks.models.converted import Convert
-from benchmarks.models.exported import EXPORTS, exported, has_torch
+from benchmarks.models.exported import EXPORTS, exported
 from benchmarks.models.inputs import sample_inputs
 from benchmarks.models.light import LIGHT, PLAIN, light_models, seeded_light_model
-from benchmarks.models.model import Inputs, Model, kept
+from benchmarks.models.model import Inputs, Model, kept, place_of
 from benchmarks.models.real import REAL, real_models, runtime_models
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model import load_graph
@@ -136,6 +136,11 @@ def torch_export(name: str) -> Model:
     return Model(name, path, {}, partial(_inputs, path, {}))
 
 
+def can_be_had(export: str) -> bool:
+    """Whether it was made, or what makes it is installed here."""
+    return place_of(export, f"{export}.onnx").exists() or not EXPORTS[export].missing
+
+
 def _inputs(path: Path, shapes: Shapes, seed: int) -> Inputs:
     return sample_inputs(load_graph(path, shapes=shapes), seed)
 
@@ -153,7 +158,7 @@ ZOO: Mapping[str, Callable[[], Model]] = {
     **{f"light_{name}": partial(_named, light_models, f"light_{name}") for name in PLAIN},
     **{f"seeded_light_{name}": partial(seeded_light_model, name) for name in LIGHT},
     **{name: partial(architecture, name) for name in ARCHITECTURES},
-    **({name: partial(torch_export, name) for name in EXPORTS} if has_torch() else {}),
+    **{name: partial(torch_export, name) for name in EXPORTS if can_be_had(name)},
 }
 """Full size."""
 
