@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import http.client
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,9 @@ import numpy as np
 import psutil
 import pytest
 
-from edgepart.cli.local import LocalAgent, LocalCluster
-from tests.processes.asking import deploy, requests_during
+from edgepart.agent.options import parse_address
+from edgepart.cli.local import LocalAgent, LocalCluster, Place
+from tests.processes.asking import deploy, infer, requests_during
 from tests.processes.test_slow_disk import missed, scaled
 
 pytestmark = pytest.mark.processes
@@ -82,3 +84,31 @@ def test_brackets_and_bombs_take_neither_memory_nor_answers_nor_links(tmp_path: 
         assert len(statuses) == BOMBS and set(statuses) <= {0, 413, 503} and 413 in statuses
         assert max(resident) < MOST_BYTES, f"{max(resident) / 1e6:.0f} MB"
         assert not [line for agent in cluster.living for line in missed(cluster, agent)]
+
+
+def test_with_64_files_an_agent_answers_beside_hundreds_of_connections(tmp_path: Path) -> None:
+    place = Place(prefix=("sh", "-c", 'ulimit -n 64; exec "$@"', "sh"), listen="127.0.0.1:0")
+    options = ("--threads", "1", "--no-mdns")
+    with LocalCluster(("box",), options=options, folder=tmp_path, places=lambda name: place) as cluster:
+        box = cluster.first
+        deploy(cluster, scaled(tmp_path, 2.0), "net")
+        url = urlsplit(box.url)
+        x = np.arange(4, dtype=np.float32)
+        for half in (
+            b"",
+            b"POST /v2/models/net/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{",
+        ):
+            with contextlib.ExitStack() as held:
+                for _ in range(100):
+                    for to in (
+                        (str(url.hostname), int(url.port or 0)),
+                        parse_address(box.addresses["listen"]),
+                    ):
+                        connection = held.enter_context(socket.create_connection(to, BOUND_S))
+                        with contextlib.suppress(ConnectionError):  # it may be full already
+                            connection.sendall(half)
+                if not half:
+                    np.testing.assert_array_equal(infer(box, "net", {"x": x})["y"], 2 * x)
+        cluster.wait(lambda: (infer(box, "net", {"x": x})["y"] == 2 * x).all(), "it to answer again", box)
+        deploy(cluster, scaled(tmp_path, 3.0), "another")
+        assert "Traceback" not in box.log.read_text()
