@@ -35,7 +35,7 @@ CA_LIFETIME = timedelta(days=30 * 365)
 BACKDATE = timedelta(days=3653)
 AHEAD = BACKDATE / 2
 """So long after the end of its own certificate a device still signs. Longer: it may have been off for longer; shorter: a
-clock that runs ahead does less. What is signed by one that is ahead by less than BACKDATE is valid already by right ones."""
+clock that runs ahead does less. What is signed by one that is ahead by less than BACKDATE is valid by right ones."""
 _CA_NAME = "edgepart cluster "
 """Starts the CA's name, which is thus no node id."""
 
