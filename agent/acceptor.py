@@ -17,6 +17,7 @@ from edgepart.agent import peers
 from edgepart.agent.boxes import Witness
 from edgepart.agent.faults import knock
 from edgepart.agent.identity import Identity
+from edgepart.agent.open_files import for_strangers, open_files
 from edgepart.agent.options import Address, format_address
 from edgepart.agent.strangers import Stranger, Strangers
 from edgepart.agent.stream import Stream, tune
@@ -33,7 +34,7 @@ peer's address, and a function that ends its time as a stranger. The stream is c
 class AcceptOptions:
     strangers: int = 64
     """Connections at once that are not known to be a member's. More lets many boards join at once; fewer
-    bounds what a flood costs (a thread and some 100 KiB each)."""
+    bounds what a flood costs (a thread and some 100 KiB each). Where the process may open few files, they are fewer."""
     stranger_s: float = 10.0
     """For a handshake and a join. Longer suits slow boards; shorter frees places sooner in a flood."""
     spared_s: float = 0.5
@@ -74,7 +75,8 @@ class Acceptor:
         self._serve = serve
         self._options = options
         self._context = identity.server_context()
-        self._strangers = Strangers(options.strangers, options.spared_s)
+        self._places = min(options.strangers, for_strangers(open_files()))
+        self._strangers = Strangers(self._places, options.spared_s)
         self._complaints = Complaints(options.quiet_s)
         self._witness = witness
         self._stopped = threading.Event()
@@ -130,9 +132,7 @@ class Acceptor:
         guest = _Guest(connection)
         if not self._strangers.admit(guest, Stranger(peer[0], time.monotonic(), guest.cut)):
             connection.close()
-            self._complaints.log(
-                "full", f"refused {peer[0]}: {self._options.strangers} strangers wait already"
-            )
+            self._complaints.log("full", f"refused {peer[0]}: {self._places} strangers wait already")
             return
         try:
             threading.Thread(target=self._converse, args=[guest, peer], name="stranger", daemon=True).start()

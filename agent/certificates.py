@@ -33,6 +33,9 @@ WARNED_BELOW = LIFETIME / 4
 CA_LIFETIME = timedelta(days=30 * 365)
 """Nothing renews it."""
 BACKDATE = timedelta(days=3653)
+AHEAD = BACKDATE / 2
+"""So long after the end of its own certificate a device still signs. Longer: it may have been off for longer; shorter: a
+clock that runs ahead does less. What is signed by one that is ahead by less than BACKDATE is valid by right ones."""
 _CA_NAME = "edgepart cluster "
 """Starts the CA's name, which is thus no node id."""
 
@@ -168,6 +171,29 @@ def due(certificate: x509.Certificate, now: float) -> bool:
     """Whether a node's certificate is to be renewed: its time is near, or it is of the days when they lived ten years."""
     left_s = seconds_left(certificate, now)
     return not RENEWED_BELOW.total_seconds() <= left_s <= LIFETIME.total_seconds() * 1.1
+
+
+def not_yet_valid(certificate: x509.Certificate, now: float) -> bool:
+    return certificate.not_valid_before_utc.timestamp() > now
+
+
+def too_late(ca: x509.Certificate, own: x509.Certificate, now: float) -> str:
+    """Why nothing is to be signed by a clock that shows `now`, on a device of this certificate; "" where it may be right.
+
+    Members' clocks do not say: to one that is ahead by more than a year all their certificates have ended, so that there
+    are no links to them."""
+    last = min(own.not_valid_after_utc + AHEAD, ca.not_valid_after_utc)
+    if now <= last.timestamp():
+        return ""
+    return (
+        f"the clock of the device that holds the CA's key shows {_date(now)}, and its own certificate is of "
+        f"{_date(issued_at(own))}: as the clock is likely to be wrong, nothing is signed by it. Set it (`timedatectl "
+        "set-ntp true`); if it is right, the cluster's certificates ended long ago: make a new cluster"
+    )
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
 def same_key(certificate: x509.Certificate, key: Key) -> bool:

@@ -160,7 +160,7 @@ class _Ended:
 def gateway_of(request: str) -> str:
     """The node id in a request's name: who holds it.
 
-    >>> gateway_of("00ff00ff00ff00ff/k3j2/17")
+    >>> gateway_of("00ff00ff00ff00ff/5e8f10a2/17-9c01d3be5f7a2260")
     '00ff00ff00ff00ff'
     """
     return request.partition("/")[0]

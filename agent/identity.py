@@ -2,6 +2,7 @@
 
     identity/ca.pem        the cluster's CA            identity/node.pem  node.key   this node
     identity/ca.key        only where nodes are let in identity/admin                the management credential
+    identity/node.old.pem  the certificate before node.pem, once there was one
     identity/members.json  where members listened when this node joined
     identity/charter.json  who is out (charterfile.py) identity/tokens.json, issued.json   (tokens.py, ledger.py)
     identity/revoked.json  nodes that somebody has put out here by hand; nobody else is told
@@ -68,9 +69,11 @@ class Identity:
         """A certificate (DER) for the key in the request (a CSR in DER): under a new node id, or under that of the
         member who asks.
 
-        NotAuthorised where this node holds no CA key or the request is not sound.
+        NotAuthorised where this node holds no CA key, its clock is likely wrong, or the request is not sound.
         """
         key = self.ca_key()
+        if why := certificates.too_late(self.ca, self.certificate, now):
+            raise NotAuthorised(why)
         # A clock that went back must not make certificates that have expired for all others.
         now = max(now, certificates.issued_at(self.ca), certificates.issued_at(self.certificate))
         node_id = node_id or certificates.new_node_id()
@@ -80,10 +83,11 @@ class Identity:
         """A request (CSR in DER) for a new certificate with the same key."""
         return certificates.new_request(certificates.key_of((self.directory / "node.key").read_bytes()))
 
-    def keep(self, encoded: bytes) -> x509.Certificate:
+    def keep(self, encoded: bytes, now: float) -> x509.Certificate:
         """Put a new certificate (DER) in place of this node's; contexts that are made from now on show it.
 
-        NotAuthorised where it is not this node's, by this CA, for its key, and newer than the one before.
+        NotAuthorised where it is not this node's, by this CA, for its key, valid by this clock, and newer than the one
+        before, which is kept beside it.
         """
         certificate, node_id = certificates.read_node(encoded, self.ca)
         before = self.certificate
@@ -93,8 +97,30 @@ class Identity:
             raise NotAuthorised(
                 "the new certificate is no newer than the old one, which stays; is a clock wrong?"
             )
+        if certificates.not_yet_valid(certificate, now):
+            raise NotAuthorised(
+                "the new certificate is not valid yet by this device's clock, so that one of two clocks is wrong. The old "
+                "one stays"
+            )
+        write_private(self.directory / "node.old.pem", certificates.pem(before))
         write_private(self.directory / "node.pem", certificates.pem(certificate))
         return certificate
+
+    def take_back(self, now: float) -> x509.Certificate | None:
+        """The certificate before this one in its place again: this one is not valid yet by the clock, so it was signed by
+        one that was wrong. None where there is none, or that one is not valid yet either.
+
+        NotAuthorised where it is not by this CA.
+        """
+        path = self.directory / "node.old.pem"
+        if not path.exists():
+            return None
+        before = x509.load_pem_x509_certificate(path.read_bytes())
+        _, node_id = certificates.read_node(certificates.der(before), self.ca)
+        if node_id != self.node_id or certificates.not_yet_valid(before, now):
+            return None
+        write_private(self.directory / "node.pem", certificates.pem(before))
+        return before
 
     def current_admin(self) -> str:
         """The management credential as it is now."""

@@ -12,6 +12,7 @@ import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2s
 
 import numpy as np
 
@@ -145,6 +146,8 @@ class Requester:
         self._recorder = recorder or Recorder()
         self._rules = rules.Requests(window or rules.Window())
         self._name = f"{node}/{secrets.token_hex(4)}"
+        self._secret = secrets.token_bytes(16)
+        """Of the names of attempts."""
         self._plans: dict[tuple[str, Epoch], ActivePlan] = {}
         self._current: dict[str, ActivePlan] = {}
         self._held: dict[int, _Held] = {}
@@ -278,13 +281,13 @@ class Requester:
     # In the loop
 
     def _deliver(self, message: Tensors | Failed, values: Sequence[Value], source: str) -> None:
-        name, _, attempt = message.request.rpartition("/")
-        if name != self._name or not attempt.isdecimal():
+        attempt = self._attempt_of(message.request)
+        if attempt is None:
             log.info(
                 "a frame for request %s, which is not of this gateway's run, is dropped", message.request
             )
             return
-        flight = self._flights.get(int(attempt))
+        flight = self._flights.get(attempt)
         if flight is None or flight.epoch != message.epoch:
             return  # of an attempt that was abandoned
         active = self._plans[flight.deployment, flight.epoch]
@@ -297,15 +300,26 @@ class Requester:
             )
             return
         if isinstance(message, Failed):
-            self._handle(rules.AttemptFailed(int(attempt), message.stale, message.error, message.crashed))
+            self._handle(rules.AttemptFailed(attempt, message.stale, message.error, message.crashed))
             return
         try:
             check_pieces(side.incoming.get(message.transfer), message.transfer, values, {})
         except FrameError as error:
-            self._handle(rules.AttemptFailed(int(attempt), False, str(error)))
+            self._handle(rules.AttemptFailed(attempt, False, str(error)))
             return
         flight.got.update((side.slots[message.transfer, n], value) for n, value in enumerate(values))
-        self._handle(rules.OutputArrived(int(attempt), message.transfer))
+        self._handle(rules.OutputArrived(attempt, message.transfer))
+
+    def _name_of(self, attempt: int) -> str:
+        """What agents call it: whoever has not been told cannot name the next one."""
+        tag = blake2s(str(attempt).encode(), key=self._secret, digest_size=8).hexdigest()
+        return f"{self._name}/{attempt}-{tag}"
+
+    def _attempt_of(self, request: str) -> int | None:
+        """None where no attempt of this gateway's run is called so."""
+        number = request.rpartition("/")[2].partition("-")[0]
+        known = number.isascii() and number.isdecimal() and len(number) < 20
+        return int(number) if known and request == self._name_of(int(number)) else None
 
     def _handle(self, event: rules.Event) -> None:
         """Decide and do; events that come up while doing so wait their turn."""
@@ -382,7 +396,7 @@ class Requester:
 
     def _subject(self, effect: rules.Start | rules.Abandon | rules.Answer) -> Subject:
         program = self._plans[effect.deployment, effect.epoch].program or effect.deployment
-        return Subject(program, effect.epoch, f"{self._name}/{effect.attempt}")
+        return Subject(program, effect.epoch, self._name_of(effect.attempt))
 
     def _copied(self, about: Subject, began_s: float, values: Iterable[Value]) -> None:
         if self._recorder.on:

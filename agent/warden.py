@@ -192,6 +192,7 @@ class Warden:
         while True:
             try:
                 self._look()
+                await self._take_back_if_early()
                 await self._renew_if_due()
             except (
                 EdgepartError,
@@ -205,8 +206,25 @@ class Warden:
         if self._stamped() != self._stamp:
             self._changed(read_charter(self._identity.directory))
 
+    async def _take_back_if_early(self) -> None:
+        """Others refuse a certificate that is not valid yet."""
+        now = self._clock()
+        if not certificates.not_yet_valid(self._certificate, now):
+            return
+        before = await asyncio.to_thread(self._identity.take_back, now)
+        if before is None:
+            return
+        self._certificate = before
+        self._links.renew()
+        log.warning(
+            "this device's certificate was renewed by a clock that was wrong, and is not valid yet: the one before it was "
+            "taken again"
+        )
+
     async def _renew_if_due(self) -> None:
         now = self._clock()
+        if self._warn_at > now + WARN_S or self._try_at > now + AGAIN_S:  # The clock went back.
+            self._warn_at = self._try_at = 0.0
         if now >= self._warn_at and (told := self.warnings()):
             self._warn_at = now + WARN_S
             for line in told:
@@ -214,6 +232,8 @@ class Warden:
         if now < self._try_at or not certificates.due(self._certificate, now):
             return
         self._try_at = now + AGAIN_S
+        if self._identity.is_issuer and self._too_late(now):
+            return  # the warnings say so
         request = await asyncio.to_thread(self._identity.renewal)
         if self._identity.is_issuer:
             made = await asyncio.to_thread(self._identity.issue, request, now, self._identity.node_id)
@@ -238,16 +258,27 @@ class Warden:
         return True
 
     async def _keep(self, encoded: bytes) -> None:
-        self._certificate = await asyncio.to_thread(self._identity.keep, encoded)
+        self._certificate = await asyncio.to_thread(self._identity.keep, encoded, self._clock())
         self._links.renew()
         days = certificates.seconds_left(self._certificate, self._clock()) / 86400
         log.info("this device's certificate was renewed: it is good for %.0f days", days)
+
+    def _too_late(self, now: float) -> str:
+        return certificates.too_late(self._identity.ca, self._certificate, now)
 
     # For people
 
     def warnings(self) -> list[str]:
         """What somebody should see to, a sentence each."""
-        now, found = self._clock(), []
+        now = self._clock()
+        if why := self._too_late(now) if self._identity.is_issuer else "":
+            return [why]  # What it says of certificates that have ended would be as wrong.
+        found = []
+        if certificates.not_yet_valid(self._certificate, now):
+            found.append(
+                "this device's certificate is not valid yet by its clock, so others refuse it: if the clock is right, "
+                "delete `identity/` and join anew"
+            )
         left_s = certificates.seconds_left(self._certificate, now)
         if left_s < WARNED_BELOW.total_seconds():
             when = f"ends in {left_s / 86400:.0f} days" if left_s > 0 else "has ended: new links are refused"

@@ -32,7 +32,7 @@ import psutil
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.agent.gateway.bodies import Limits
-from edgepart.agent.gateway.silence import open_files
+from edgepart.agent.open_files import open_files
 from edgepart.cli.local import LocalCluster, edgepart
 from edgepart.cli.tensors import encode_request, read_answer
 from edgepart.planner.region import Array

@@ -32,6 +32,7 @@ from edgepart.planner.digests import file_digest, joint_digest
 from edgepart.planner.errors import EdgepartError, ModelError, UsageError
 from edgepart.planner.fold import SHAPED_BY_DATA, fold
 from edgepart.planner.graph import Constant, Graph, Operator, Tensor, check
+from edgepart.planner.precompiled import precompiled
 from edgepart.planner.schemas import check_node, check_opsets
 from edgepart.planner.shapes import completed, contradiction, infer, known_shape, tensor_of, type_of
 from edgepart.planner.skim import skim
@@ -178,6 +179,8 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
         raise ModelError(
             f"{origin.name}: holds no graph with outputs ({len(data)} bytes); is it an ONNX model?"
         )
+    if why := precompiled(model):
+        raise ModelError(f"{origin.name}: {why}")
     return model, origin
 
 

@@ -4,6 +4,7 @@ sockets."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 from collections.abc import Callable
@@ -36,6 +37,8 @@ READ_AHEAD_BYTES = 512 << 10
 float32 comes in without a pause; more lets a client take more memory that no limit counts."""
 BACKLOG = 1024
 """Connections that the system takes before this process does; a flood of newcomers waits there for a moment."""
+
+SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class HttpServer:
@@ -70,6 +73,7 @@ class HttpServer:
         self._management = Management(node, gate, metrics, self._limits, spool)
         self._residency = Residency(node, gate)
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
@@ -93,23 +97,32 @@ class HttpServer:
             shutdown_timeout=5.0,
         )
         await self._runner.setup()
-        if self._runner.server is not None:
-            silence.watch(self._runner.server)
+        assert self._runner.server is not None
+        silence.watch(self._runner.server)
         try:
-            if self._listener is not None:
-                await web.SockSite(self._runner, self._listener, backlog=BACKLOG).start()
-            else:
-                await web.TCPSite(self._runner, self._host, self._port, backlog=BACKLOG).start()
+            self._server = await self._listen(self._runner.server)
         except OSError as error:
             await self._runner.cleanup()
             where = format_address((self._host, self._port))
             raise UsageError(
                 f"--http {where}: cannot listen there ({error.strerror}); give another"
             ) from error
-        self._port = int(self._runner.addresses[0][1])
-        if self._runner.server is not None:
-            self._watch = asyncio.create_task(silence.sweep_for_ever(), name="http-silence")
+        self._port = int(self._server.sockets[0].getsockname()[1])
+        self._watch = asyncio.create_task(silence.sweep_for_ever(), name="http-silence")
         return self.url
+
+    async def _listen(self, served: web.Server) -> asyncio.Server:
+        """Takes connections one by one, so that room is made for each before the next: asyncio takes as many at once as
+        may wait, and all files that this process may open with them."""
+        loop = asyncio.get_running_loop()
+        if self._listener is not None:
+            server = await loop.create_server(served, sock=self._listener, backlog=1)
+        else:
+            server = await loop.create_server(served, self._host or None, self._port, backlog=1)
+        for listening in server.sockets:
+            with listening.dup() as same:
+                same.listen(BACKLOG)
+        return server
 
     def routes(self) -> list[web.RouteDef]:
         """All that there are."""
@@ -132,6 +145,9 @@ class HttpServer:
         await self._residency.stop()
         if self._watch is not None:
             self._watch.cancel()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -150,6 +166,21 @@ class _Quiet(logging.Filter):
 
 
 _http_log.addFilter(_Quiet())
+
+
+class _Scarce(logging.Filter):
+    """asyncio logs a traceback when a connection cannot be taken for want of files or memory, which strangers can bring
+    about; it tries again after a second."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, OSError) and error.errno in SCARCE and "accept" in record.getMessage():
+            log.warning("no connection could be taken for a second: %s", error.strerror)
+            return False
+        return True
+
+
+logging.getLogger("asyncio").addFilter(_Scarce())
 
 
 async def _guard(request: web.Request, response: web.StreamResponse) -> None:

@@ -8,7 +8,6 @@ room.
 from __future__ import annotations
 
 import asyncio
-import resource
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -17,13 +16,10 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from edgepart.agent.gateway.bodies import Limits
+from edgepart.agent.open_files import for_clients, open_files
 
-SPARE_FILES = 256
-"""That the process may open besides clients' connections: links, models, weights."""
 YOUNG_S = 2.0
 """A connection that idles for less may have a request on its way."""
-MOST_FILES = 16384
-"""More than that this process does not ask the system for."""
 
 
 class Silence:
@@ -31,7 +27,7 @@ class Silence:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._most = min(limits.connections, max(1, open_files() - SPARE_FILES))
+        self._most = min(limits.connections, for_clients(open_files()))
         self._heard: set[Any] = set()
         """Connections on which a whole request head has come."""
         self._came: dict[Any, tuple[str, asyncio.Transport, float]] = {}
@@ -131,13 +127,3 @@ def _let_go(transport: asyncio.BaseTransport | None, stall_s: float) -> None:
     connection = transport.get_extra_info("socket") if transport is not None else None
     if connection is not None and connection.family in (socket.AF_INET, socket.AF_INET6):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))
-
-
-def open_files() -> int:
-    """How many files this process may have open; it asks the system for more where it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return MOST_FILES if soft == resource.RLIM_INFINITY else soft

@@ -3,7 +3,7 @@ a part of the session (session.py).
 
 Each agent keeps a retained record under its node's id, so that whoever comes later reads it at once, and leaves a will: the
 broker itself says that the agent is gone. As with mDNS nothing in it is believed (whoever may write to the broker can say
-it); it yields hints to connect. That an agent is gone ends the streams to it, as a cable that is pulled would.
+it); it yields hints to connect, and to look whether somebody is still there (tunnels.py). Neither ends anything.
 """
 
 from __future__ import annotations
@@ -101,14 +101,15 @@ class Presence:
         root: str,
         fingerprint: str,
         on_seen: Callable[[Seen], None],
-        on_gone: Callable[[str, str], None],
+        on_doubt: Callable[[str, str], None],
     ) -> None:
-        """`on_seen` is told of others, `on_gone` of (node, why), by the session's thread. Says nothing before `say`."""
+        """`on_seen` is told of others, `on_doubt` of (node, why) who is said to be gone; both by the session's thread.
+        Says nothing before `say`."""
         self._session = session
         self._root = root
         self._fingerprint = fingerprint[:FINGERPRINT_DIGITS]
         self._on_seen = on_seen
-        self._on_gone = on_gone
+        self._on_doubt = on_doubt
         self._me: Callable[[], Present] | None = None
         self._said: Present | None = None
         self._known: dict[str, Present] = {}
@@ -152,7 +153,7 @@ class Presence:
             self._came(record)
         elif (known := self._known.get(record.node)) is not None and known.boot == record.boot:
             del self._known[record.node]
-            self._on_gone(record.node, "it has left the broker")
+            self._on_doubt(record.node, "it has left the broker")
 
     def unheard(self, message_id: int) -> None:
         """Nobody else may be there."""
@@ -179,7 +180,7 @@ class Presence:
             return
         self._known[record.node] = record
         if known is not None and known.boot != record.boot:
-            self._on_gone(record.node, "it was started anew")
+            self._on_doubt(record.node, "it was started anew")
         self._tell(record)
 
     def _heard_of_me(self, record: Present) -> None:

@@ -36,9 +36,11 @@ class Reach:
     def __init__(self, broker: Broker, fingerprint: str, node: str, on_seen: Callable[[Seen], None]) -> None:
         """`on_seen` is called by the session's thread."""
         root, self.boot = root_of(fingerprint), secrets.token_hex(8)
-        self._session = Session(broker, f"edgepart-{node}-{self.boot[:8]}", will(root, node, self.boot))
+        # Who knew it could have the broker end our connection, by another one under that name.
+        client = f"edgepart-{node}-{secrets.token_hex(8)}"
+        self._session = Session(broker, client, will(root, node, self.boot))
         self.tunnels = Tunnels(self._session, root, node)
-        self._presence = Presence(self._session, root, fingerprint, on_seen, self.tunnels.lost)
+        self._presence = Presence(self._session, root, fingerprint, on_seen, self.tunnels.doubt)
 
     @property
     def is_up(self) -> bool:
@@ -63,7 +65,7 @@ class Visit:
         self._seen: dict[Address, None] = {}
         self._session = Session(broker, f"edgepart-join-{endpoint}", None)
         self._tunnels = Tunnels(self._session, root, endpoint)
-        self._presence = Presence(self._session, root, fingerprint, self._heard, self._tunnels.lost)
+        self._presence = Presence(self._session, root, fingerprint, self._heard, self._tunnels.doubt)
 
     def __enter__(self) -> Visit:
         """Unavailable where the broker cannot be reached."""

@@ -36,6 +36,8 @@ VERSION = "1"
 OVERHEAD_BYTES = 256
 """Of a message besides a chunk: the topic, headers."""
 LEAST_CHUNK_BYTES = 1 << 10
+ASK_AGAIN_S = 2.0
+"""The broker is asked of a stream's other side once in so long, however often somebody says that it is gone."""
 
 OnConnection = Callable[[socket.socket, Address], None]
 """A stream from another agent: our end of it, and who opened it (nothing is verified yet). Must not wait."""
@@ -78,6 +80,10 @@ class End:
     """The other side has ended it: it is closed when all that came is taken."""
     moved: bool = False
     """Whether anything was sent since the last tick."""
+    doubt: str = ""
+    """Somebody says so of the other side, and the broker is to be asked, or was."""
+    asked: tuple[int, float] | None = None
+    """The id of the message that asks, and when it was sent."""
 
     @property
     def events(self) -> int:
@@ -171,6 +177,9 @@ class Tunnels:
     def unheard(self, message_id: int) -> None:
         if (end := self._hellos.pop(message_id, None)) is not None:
             self._drop(end, "nobody of that id is connected to the broker")
+        for end in list(self._ends.values()):
+            if end.asked is not None and end.asked[0] == message_id:
+                self._drop(end, end.doubt)
 
     def watched(self) -> dict[int, int]:
         """A closed socket that has to wait for room would be told of again and again."""
@@ -201,12 +210,16 @@ class Tunnels:
             elif not end.moved and (count := end.tunnel.count()) is not None:
                 self._say(end, count)
             end.moved = False
+            if end.asked is not None and now - end.asked[1] > ASK_AGAIN_S:
+                end.doubt, end.asked = "", None  # Ids of messages come again.
 
-    def lost(self, remote: str, why: str) -> None:
-        """That agent is gone from the broker."""
-        for end in list(self._ends.values()):
-            if end.remote == remote:
-                self._drop(end, why)
+    def doubt(self, remote: str, why: str) -> None:
+        """Somebody says that this agent is gone from the broker. As whoever may write there can say it, the broker is
+        asked whether anybody reads where it listens; only if nobody does, its streams end."""
+        for end in self._ends.values():
+            if end.remote == remote and end.asked is None:
+                message_id = self._say(end, Message(Kind.CREDIT, end.tunnel.grant), qos=1)
+                end.doubt, end.asked = why, (message_id, time.monotonic())
 
     # Beginning
 
@@ -323,8 +336,8 @@ class Tunnels:
             self._say(end, end.tunnel.end())
         end.moved = True
 
-    def _say(self, end: End, message: Message, qos: int = 0) -> None:
-        self._session.publish(end.topic, message.encode(), qos=qos)
+    def _say(self, end: End, message: Message, qos: int = 0) -> int:
+        return self._session.publish(end.topic, message.encode(), qos=qos)
 
     # Ending
 

@@ -191,7 +191,7 @@ def test_a_certificate_is_renewed_for_the_same_node_and_key(tmp_path: Path) -> N
     before = second.certificate
     assert not certificates.due(before, NOW) and certificates.due(before, NOW + 125 * DAY)
     made = first.issue(second.renewal(), NOW + 125 * DAY, second.node_id)
-    after = second.keep(made)
+    after = second.keep(made, NOW + 125 * DAY)
     assert identity.load(tmp_path / "b") == second and second.certificate == after != before
     assert certificates.seconds_left(after, NOW) > certificates.seconds_left(before, NOW)
     assert not certificates.due(after, NOW + 125 * DAY)
@@ -212,7 +212,7 @@ def test_only_a_newer_certificate_of_ones_own_is_kept(tmp_path: Path) -> None:
         b"junk",
     ):
         with pytest.raises(NotAuthorised):
-            second.keep(bad)
+            second.keep(bad, later)
     assert (tmp_path / "b/identity/node.pem").read_bytes() == held
 
 
@@ -222,6 +222,42 @@ def test_a_clock_that_went_back_makes_no_certificates_that_have_ended(tmp_path: 
         first.issue(certificates.new_request(certificates.new_key()), 0.0), first.ca
     )
     assert certificates.seconds_left(made, NOW) > 364 * DAY
+
+
+YEAR = 365.25 * DAY
+
+
+def test_what_a_clock_signs_that_is_five_years_ahead_is_valid_by_right_ones(tmp_path: Path) -> None:
+    first = identity.create_cluster(tmp_path / "a", NOW)
+    made, _ = certificates.read_node(first.issue(first.renewal(), NOW + 5 * YEAR), first.ca)
+    assert not certificates.not_yet_valid(made, NOW)
+
+
+@pytest.mark.parametrize("years", [7, 29, 74])
+def test_a_clock_that_is_likely_wrong_signs_nothing(tmp_path: Path, years: float) -> None:
+    first = identity.create_cluster(tmp_path / "a", NOW)
+    with pytest.raises(NotAuthorised, match=r"shows 2\d{3}-\d\d-\d\d, and its own certificate is of"):
+        first.issue(first.renewal(), NOW + years * YEAR)
+
+
+def test_a_certificate_of_the_future_is_not_kept_and_one_that_was_gives_way_to_the_one_before(
+    tmp_path: Path,
+) -> None:
+    first = identity.create_cluster(tmp_path / "a", NOW)
+    second = admit(first, tmp_path / "b")
+    far = NOW + 20 * 365 * DAY
+    made = certificates.der(
+        certificates.issue(second.renewal(), second.node_id, first.ca, first.ca_key(), far)
+    )
+    before = second.certificate
+    with pytest.raises(NotAuthorised, match="one of two clocks is wrong"):
+        second.keep(made, NOW)
+    assert second.certificate == before and second.take_back(NOW) is None
+    second.keep(made, far)  # its clock was as wrong
+    with pytest.raises(ssl.SSLError, match="not yet valid"):
+        handshake(first.server_context(), second.client_context())
+    assert second.take_back(NOW) == before == second.certificate
+    assert handshake(first.server_context(), second.client_context()) == (second.node_id, first.node_id)
 
 
 def test_a_certificate_that_lives_ten_years_is_due_at_once(tmp_path: Path) -> None:

@@ -25,10 +25,13 @@ Serve = Callable[[Stream, float], None]
 
 @contextmanager
 def door(
-    me: identity.Identity, serve: Serve | None = None, issuers: tuple[Address, ...] = ()
+    me: identity.Identity,
+    serve: Serve | None = None,
+    issuers: tuple[Address, ...] = (),
+    clock: Callable[[], float] = lambda: NOW,
 ) -> Iterator[Station]:
     """An agent that lets joiners in, or does with them what a test says."""
-    keeper = joining.Doorkeeper(me, lambda: [("10.0.0.9", 7433)], lambda: issuers, clock=lambda: NOW)
+    keeper = joining.Doorkeeper(me, lambda: [("10.0.0.9", 7433)], lambda: issuers, clock=clock)
     station = Station(me, on_join=serve or keeper)
     try:
         yield station
@@ -57,6 +60,17 @@ def test_a_joiner_becomes_a_member_and_can_be_linked_to(first: identity.Identity
             assert b.transport.connect(None, joined.first_members[:1]) == first.node_id
         finally:
             b.transport.stop(0.0)
+
+
+def test_who_lets_in_by_a_clock_that_is_wrong_lets_in_nobody_and_costs_no_use(
+    first: identity.Identity, tmp_path: Path
+) -> None:
+    token, now = new_token(first), [4_102_488_000.0]
+    with door(first, clock=lambda: now[0]) as a:
+        with pytest.raises(NotAuthorised, match=r"shows 2100-.* nothing is signed by it. Set it"):
+            joining.join(token, tmp_path / "b", [a.address])
+        now[0] = NOW
+        assert joining.join(token, tmp_path / "b", [a.address]).fingerprint == first.fingerprint
 
 
 def test_a_used_up_an_unknown_and_an_expired_token_say_so(first: identity.Identity, tmp_path: Path) -> None:

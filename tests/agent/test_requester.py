@@ -425,6 +425,38 @@ def test_a_plan_without_all_of_an_output_is_refused() -> None:
         activate_plan(plan, {"a": "1"}, {})
 
 
+def test_who_knows_one_request_s_name_cannot_name_the_next() -> None:
+    async def story(cluster: Cluster) -> None:
+        cluster.install(E1, handmade.split_plan())
+        names: list[str] = []
+        for _ in range(3):
+            _, info = await cluster.gateway.infer("m", {"x": X})
+            names.append(info.request)
+        runs, lasts = zip(*(name.rsplit("/", 1) for name in names), strict=True)
+        assert len(set(runs)) == 1
+        numbers, tags = zip(*(last.split("-") for last in lasts), strict=True)
+        assert list(map(int, numbers)) == sorted(set(map(int, numbers)))
+        assert len(set(tags)) == 3 and all(len(tag) == 16 for tag in tags)
+
+        wanted: list[str] = []
+        computes = cluster.at["node-b"].deliver
+
+        def listen(message: Tensors, values: Sequence[Value], source: str = "") -> None:
+            wanted.append(message.request)
+            following = int(message.request.rpartition("/")[2].partition("-")[0])
+            for guess in (following, f"{following}-{tags[-1]}", f"{following}-", f"{following}-{'0' * 16}"):
+                told = f"{runs[0]}/{guess}"
+                cluster.gateway.deliver(Failed("m", E1, told, False, "no"), (), "node-b")
+            computes(message, values, source)
+
+        cluster.at["node-b"].deliver = listen  # type: ignore[method-assign]
+        outputs, info = await cluster.gateway.infer("m", {"x": X})
+        assert_right(outputs, 0)
+        assert wanted and info.replays == 0
+
+    in_cluster(story)
+
+
 def test_nobody_answers_but_who_is_to_by_the_plan() -> None:
     """Not even a member that took part in another request, and knows how requests are called."""
 

@@ -20,6 +20,8 @@ from edgepart.planner.errors import Unavailable
 from tests.agent.test_identity import DAY, NOW, admit
 
 GONE = "0" * 16
+FAR = 4_102_488_000.0
+"""Noon of the first day of 2100."""
 
 
 @dataclass
@@ -222,6 +224,42 @@ def test_the_holder_renews_its_own(three: list[identity.Identity]) -> None:
     warden = wire.add(three[0], lambda: NOW + 300 * DAY)
     asyncio.run(warden._renew_if_due())
     assert not certificates.due(three[0].certificate, NOW + 300 * DAY) and wire.renewals == [three[0].node_id]
+
+
+def test_a_holder_whose_clock_shows_2100_signs_nothing_says_why_and_goes_on_when_it_is_right(
+    three: list[identity.Identity], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, _ = three
+    wire, now = Wire(), [FAR]
+    warden = wire.add(first, lambda: now[0])
+    held = first.certificate
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(warden._renew_if_due())
+        asyncio.run(warden._renew_if_due())
+    assert first.certificate == held and wire.renewals == []
+    (told,) = warden.document()["warnings"]
+    assert "shows 2100-" in told and [record.getMessage() for record in caplog.records] == [told]
+    answer = asyncio.run(warden.sign(second.node_id, WantCertificate(7, second.renewal())))
+    assert answer.error == told and not answer.certificate
+    now[0] = NOW + 125 * DAY
+    asyncio.run(warden._renew_if_due())
+    assert not certificates.due(first.certificate, now[0]) and warden.warnings() == []
+
+
+def test_a_certificate_that_a_wrong_clock_signed_gives_way_when_the_clock_is_right(
+    three: list[identity.Identity], caplog: pytest.LogCaptureFixture
+) -> None:
+    first, held = three[0], three[0].certificate
+    made = certificates.issue(first.renewal(), first.node_id, first.ca, first.ca_key(), FAR)
+    first.keep(certificates.der(made), FAR)
+    wire = Wire()
+    warden = wire.add(first)
+    assert "not valid yet" in warden.warnings()[0]
+    asyncio.run(warden._take_back_if_early())
+    assert first.certificate == held and wire.renewals == [first.node_id] and warden.warnings() == []
+    assert "the one before it was taken again" in caplog.text
+    asyncio.run(warden._take_back_if_early())
+    assert wire.renewals == [first.node_id]
 
 
 def test_who_is_revoked_or_asks_nonsense_gets_no_certificate(three: list[identity.Identity]) -> None:

@@ -320,6 +320,20 @@ def test_options_are_checked_before_a_byte_travels(
     assert not served.node.deployed
 
 
+def test_a_model_compiled_for_another_accelerator_is_refused_before_a_byte_travels(
+    edgepart: Edgepart, member: Path, served: Served, tmp_path: Path
+) -> None:
+    import onnx
+
+    model = onnx.load_model_from_string(add_model())
+    model.graph.node[0].op_type, model.graph.node[0].domain = "EPContext", "com.microsoft"
+    onnx.save_model(model, tmp_path / "m.onnx")
+    status, _, err = edgepart("deploy", "m.onnx", "--state", str(member))
+    assert status == 1
+    assert "compiled for another accelerator" in err and "export the model without context" in err
+    assert "sending" not in err and not served.node.deployed
+
+
 def test_deploy_waits_no_longer_than_it_says(
     edgepart: Edgepart, member: Path, served: Served, tmp_path: Path
 ) -> None:

@@ -169,6 +169,19 @@ REFUSED: dict[str, tuple[ModelProto, str]] = {
         model_of(graph_of([node("If", "c", "y", name="n")], [value("c", (), BOOL)], ["y"])),
         "If 'n'.*branch",
     ),
+    "a part that was compiled elsewhere": (
+        one(helper.make_node("EPContext", ["x"], ["y"], "n", domain="com.microsoft", source="QNN")),
+        "EPContext 'n'.*compiled by 'QNN' for another accelerator.*export the model without context",
+    ),
+    "compiled elsewhere, in a branch": (
+        changed(
+            branches([], [value("cond", (), BOOL)]),
+            lambda m: m.graph.node[0].attribute[1].g.node.append(
+                helper.make_node("EPContext", ["x"], ["t"], "deep", domain="com.microsoft")
+            ),
+        ),
+        "EPContext 'deep'.*was compiled for another accelerator",
+    ),
     "written twice in a branch": (
         changed(
             branches([], [value("cond", (), BOOL)]),
@@ -373,7 +386,9 @@ def test_too_little_memory_is_a_clear_error_as_well(tmp_path: Path) -> None:
     assert "memory" in found
 
 
-@pytest.mark.parametrize("name", ["group 0", "an absurd input", "a cycle", "two types"])
+@pytest.mark.parametrize(
+    "name", ["group 0", "an absurd input", "a cycle", "two types", "a part that was compiled elsewhere"]
+)
 def test_the_command_line_gives_one_message(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

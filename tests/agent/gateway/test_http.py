@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gzip
 import json
 import socket
@@ -506,6 +507,19 @@ def test_every_answer_is_taken_for_what_it_is_and_shown_in_no_page_of_others(ser
         headers = {name.lower(): value for name, value in served.ask("GET", path).headers.items()}
         assert headers["x-content-type-options"] == "nosniff"
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
+
+
+def test_a_connection_that_cannot_be_taken_is_one_line_of_the_log(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        error = OSError(errno.EMFILE, "Too many open files")
+        context = {"message": "socket.accept() out of system resource", "exception": error}
+        served.loop.call_exception_handler(context)
+
+    served.on_loop(fail)
+    (record,) = caplog.records
+    assert record.exc_info is None and "Too many open files" in record.getMessage()
 
 
 def test_only_what_is_there_is_advertised(served: Served) -> None:

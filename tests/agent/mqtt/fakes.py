@@ -60,11 +60,13 @@ class FakeSession:
             self.hand(topic, payload, True)
 
     def reads(self, topic: str) -> bool:
+        if not self.is_up:
+            return False
         filters = [each for part in self.parts for each in part.topics()]
         return any(topic.rpartition("/")[0] == each.removesuffix("/+") for each in filters)
 
     def hand(self, topic: str, payload: bytes, retained: bool) -> None:
-        if self.is_up and self.reads(topic):
+        if self.reads(topic):
             for part in self.parts:
                 part.took(topic, payload, retained)
 

@@ -21,7 +21,8 @@ from cryptography.x509.oid import NameOID
 from edgepart.agent import certificates, identity, joining, tokens, wire
 from edgepart.agent.discovery import Seen
 from edgepart.agent.mqtt.broker import Broker, parse_broker
-from edgepart.agent.mqtt.reach import Reach, Visit
+from edgepart.agent.mqtt.presence import Present, read_present
+from edgepart.agent.mqtt.reach import Reach, Visit, root_of
 from edgepart.agent.mqtt.session import Session, SessionOptions
 from edgepart.agent.options import Address, mqtt_address
 from edgepart.planner.errors import Unavailable
@@ -136,6 +137,53 @@ def test_an_agent_that_stops_ends_its_links_at_once(members: Identities, mosquit
         a.until(lambda: (members[1].node_id, False) in a.changes())
         with pytest.raises(Unavailable, match=r"nobody of that id|has left"):
             a.transport.connect(members[1].node_id, [mqtt_address(members[1].node_id)])
+
+
+class Forger:
+    """A client of the broker that is no member: says that agents are gone, with what it read of them."""
+
+    def __init__(self, root: str) -> None:
+        self.read: dict[str, Present] = {}
+        self._root = root
+
+    def topics(self) -> list[str]:
+        return [f"{self._root}/presence/+"]
+
+    def took(self, topic: str, payload: bytes, retained: bool) -> None:
+        present = read_present(topic, payload)
+        if present.addresses:
+            self.read[present.node] = present
+
+    def connected(self) -> None: ...
+    def disconnected(self, why: str) -> None: ...
+    def unheard(self, message_id: int) -> None: ...
+    def tick(self) -> None: ...
+    def ready(self, descriptor: int, events: int) -> None: ...
+    def watched(self) -> dict[int, int]:
+        return {}
+
+    def forge(self, session: Session) -> None:
+        for node, said in self.read.items():
+            session.publish(f"{self._root}/presence/{node}", said.gone.encode(), qos=1, retain=True)
+
+
+def test_who_says_that_others_are_gone_ends_no_link(
+    pair: list[Station], members: Identities, mosquitto: Mosquitto
+) -> None:
+    a, b = pair
+    forger = Forger(root_of(members[0].fingerprint))
+    session = Session(parse_broker(mosquitto.url), "forger", None)
+    session.start([forger])
+    session.await_up(BOUND_S)
+    eventually(lambda: len(forger.read) == 2)
+    for number in range(20):
+        session.post(lambda: forger.forge(session))
+        a.transport.send(b.node_id, "data", wire.Frame("x", {"n": number}))
+        b.transport.send(a.node_id, "data", wire.Frame("x", {"n": number}))
+        for station in pair:
+            station.until(lambda station=station, count=number + 1: len(station.frames) == count)  # type: ignore[misc]
+    session.stop()
+    assert not [up for station in pair for _, up in station.changes() if not up]
 
 
 def test_a_device_joins_through_the_broker_alone(mosquitto: Mosquitto, tmp_path: Path) -> None:

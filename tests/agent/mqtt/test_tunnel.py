@@ -28,12 +28,14 @@ class Pair:
         options = TunnelOptions(chunk_bytes=chunk_bytes, window=window)
         self.taken: list[tuple[socket.socket, Address]] = []
         self.tunnels: list[Tunnels] = []
+        self.sessions: list[FakeSession] = []
         for name in (A, B):
             session = FakeSession(self.broker, largest_bytes)
             made = Tunnels(session, ROOT, name, options)  # type: ignore[arg-type]
             made.listen(lambda connection, peer: self.taken.append((connection, peer)))
             session.start(made)
             self.tunnels.append(made)
+            self.sessions.append(session)
         self.a = self.tunnels[0].connect(mqtt_address(B), 1.0)
         (self.b, self.peer), *_ = self.taken
         for end in (self.a, self.b):
@@ -204,11 +206,25 @@ def test_a_lost_connection_to_the_broker_ends_all_streams() -> None:
 
 def test_an_agent_that_is_gone_ends_its_streams_and_no_others() -> None:
     with Pair() as pair:
-        pair.tunnels[0].lost("c" * 16, "gone")
-        pair.broker.settle()
+        first = pair.tunnels[0]
+        pair.sessions[1].is_up = False
+        pair.sessions[0].post(lambda: first.doubt("c" * 16, "gone"))
         assert read(pair.a) == (b"", False)
-        pair.tunnels[0].lost(B, "gone")
+        pair.sessions[0].post(lambda: first.doubt(B, "gone"))
         assert read(pair.a) == (b"", True)
+
+
+def test_who_is_only_said_to_be_gone_is_asked_for_once_and_its_streams_go_on() -> None:
+    with Pair() as pair:
+        first = pair.tunnels[0]
+        for _ in range(100):
+            first.doubt(B, "gone")
+        assert len(pair.broker.queue) == 1
+        pair.broker.settle()
+        pair.a.send(b"there")
+        pair.b.send(b"and back")
+        pair.broker.settle()
+        assert read(pair.b) == (b"there", False) and read(pair.a) == (b"and back", False)
 
 
 def test_nobody_there_is_said_at_once() -> None:
