@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third clean
+.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -172,6 +172,13 @@ simulate: .venv/.dev  ## 5,000 seeds of 50 simulated agents on two processes; ta
 
 third: .venv/.dev  ## 1,000 simulated agents that lose a third of them at once; takes an hour or more and 3 GB
 	$(BIN)/python -m tests.simulation --agents 1000 --third --json results/third.json
+
+lock:  ## systemd/requirements.lock anew: what an agent needs, and what builds it, in versions of today with their hashes
+	folder=$$(mktemp -d) && trap 'rm -r '$$folder EXIT && $(PYTHON) -m venv $$folder \
+	  && $$folder/bin/pip --quiet --disable-pip-version-check install uv \
+	  && $(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' \
+	  | $$folder/bin/uv --quiet pip compile --universal --python-version 3.11 --generate-hashes --upgrade \
+	    --custom-compile-command 'make lock' pyproject.toml - --output-file systemd/requirements.lock
 
 clean:
 	rm -rf .venv build dist results .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import edgepart
 
@@ -47,6 +49,59 @@ def test_nothing_generic_is_importable(name: str) -> None:
 
 def test_the_version_is_the_projects() -> None:
     assert edgepart.__version__ == settings()["project"]["version"]
+
+
+Locked = dict[str, list[tuple[Requirement, int, set[str]]]]
+"""By name, its entries (one for each Python that has a version of its own): what is pinned, how many hashes it has, and who
+asks for it."""
+
+
+def locked() -> Locked:
+    found: Locked = {}
+    text = (ROOT / "systemd" / "requirements.lock").read_text()
+    for entry in re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]:
+        pinned = Requirement(entry.partition("\\")[0].strip())
+        _, _, via = entry.partition("# via")
+        asking = {line.strip(" #") for line in via.splitlines() if line.strip(" #")}
+        hashes = re.findall(r"--hash=sha256:[0-9a-f]{64}\b", entry)
+        found.setdefault(pinned.name, []).append((pinned, len(hashes), asking))
+    return found
+
+
+def test_the_lock_has_what_an_agent_needs_and_what_builds_it_each_with_its_hashes() -> None:
+    found, document = locked(), settings()
+    needed = [*document["project"]["dependencies"], *document["build-system"]["requires"]]
+    for wanted in map(Requirement, needed):
+        for pinned, _, _ in found[wanted.name]:
+            (version,) = pinned.specifier
+            assert version.operator == "==" and wanted.specifier.contains(version.version), pinned
+    assert all(hashes for entries in found.values() for _, hashes, _ in entries)
+
+
+def test_nothing_is_locked_that_nothing_needs() -> None:
+    """Each is asked for by the project, by its build (of which the lock says nothing), or by another one that is."""
+    found, document = locked(), settings()
+    direct = {
+        name
+        for name, entries in found.items()
+        if any(not asking or "edgepart (pyproject.toml)" in asking for _, _, asking in entries)
+    }
+    needed = [*document["project"]["dependencies"], *document["build-system"]["requires"]]
+    assert direct == {Requirement(text).name for text in needed}
+    reached = set(direct)
+    while more := {
+        name
+        for name, entries in found.items()
+        if name not in reached and any(asking & reached for _, _, asking in entries)
+    }:
+        reached |= more
+    assert reached == found.keys()
+
+
+def test_the_service_is_installed_from_the_lock() -> None:
+    command = "pip install --require-hashes -r systemd/requirements.lock"
+    for page in ("README.md", "docs/operations.md"):
+        assert command in (ROOT / page).read_text()
 
 
 @pytest.fixture(scope="module")

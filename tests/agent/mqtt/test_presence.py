@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgepart.agent import identity
 from edgepart.agent.discovery import Seen
 from edgepart.agent.mqtt.presence import AGAIN_TICKS, Presence, Present, read_present, will
 from edgepart.agent.options import Address
 from edgepart.planner.errors import FrameError
 from tests.agent.mqtt.fakes import FakeBroker, FakeSession
+from tests.agent.test_identity import NOW
 
 ROOT = "edgepart/0123456789abcdef"
 A, B = "a" * 16, "b" * 16
@@ -58,6 +61,19 @@ def test_a_record_is_read_as_it_was_written() -> None:
     assert present.addresses == (("10.0.0.2", 7433), ("fe80::2", 7433), (f"mqtt:{B}", 0))
     assert read_present(TOPIC, present.encode()) == present
     assert not read_present(TOPIC, present.gone.encode()).addresses
+
+
+def test_what_is_published_is_public(tmp_path: Path) -> None:
+    """By a member that has all that there is to tell."""
+    me = identity.create_cluster(tmp_path, NOW)
+    broker = FakeBroker()
+    Listener(broker, record(me.node_id, NEW))
+    (payload,) = broker.retained.values()
+    assert json.loads(payload).keys() == RECORD.keys()
+    files = [path.read_text() for path in me.directory.iterdir() if path.name not in ("ca.pem", "node.pem")]
+    assert len(files) >= 4
+    for text in (line for file in files for line in file.splitlines() if len(line) > 8):
+        assert text not in payload.decode()
 
 
 @pytest.mark.parametrize(
