@@ -160,13 +160,13 @@ def _worse(difference: float) -> float:
 
 async def collect(cluster: LocalCluster, todo: Sequence[tuple[str, Any]], known: Cells, kept: Path) -> Cells:
     """What was known and what was tried. ClusterError where an agent died: what is written down stays."""
-    found, commit = dict(known), _commit()
+    found, commit, machine = dict(known), _commit(), sentence()
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client_of(agent)) for agent in cluster.living]
         for name, missing in todo:
             case = Case(zoo_model(name))
             for strategy, count in missing:
-                cell = replace(await tried(clients, case, strategy, count), commit=commit)
+                cell = replace(await tried(clients, case, strategy, count), commit=commit, machine=machine)
                 found[cell.key] = cell
                 write(kept, found)
                 note(_line(cell))
@@ -233,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in (*summary(found), *notes(found)):
         say(line)
     if options.docs is not None:
-        figures = page(found, STRATEGIES, COUNTS, sentence(), date.today().isoformat())
+        figures = page(found, STRATEGIES, COUNTS, date.today().isoformat())
         options.docs.write_text(rewritten(options.docs.read_text(), figures))
     return int(not found or any(cell.is_fault for cell in found.values()))
 

@@ -56,6 +56,8 @@ class Cell:
     """From deploying to undeploying."""
     commit: str = ""
     """Of the source that ran."""
+    machine: str = ""
+    """That it ran on, in words."""
 
     @property
     def key(self) -> Key:
@@ -85,14 +87,24 @@ class Cell:
 Cells = Mapping[Key, Cell]
 
 
-def page(cells: Cells, strategies: Sequence[str], counts: Sequence[int], machine: str, date: str) -> str:
+def page(cells: Cells, strategies: Sequence[str], counts: Sequence[int], date: str) -> str:
     """The part of the document between `BEGIN` and `END`."""
-    commits = ", ".join(sorted({cell.commit for cell in cells.values() if cell.commit}))
-    lines = [f"Last written on {date}, measured at {commits or 'no known commit'} on {machine}.", ""]
+    where = "; ".join(
+        f"at {', '.join(sorted(commits))} on {machine}" for machine, commits in _measured(cells).items()
+    )
+    lines = [f"Last written on {date}. Measured {where}.", ""]
     lines += [f"{sentence}" for sentence in summary(cells)]
     lines += ["", *_rows(cells, strategies, counts), ""]
     lines += [f"- {line}" for line in notes(cells)]
     return "\n".join(lines).rstrip()
+
+
+def _measured(cells: Cells) -> dict[str, set[str]]:
+    """The commits that were measured on each machine."""
+    found: dict[str, set[str]] = {}
+    for cell in cells.values():
+        found.setdefault(cell.machine, set()).add(cell.commit or "no known commit")
+    return found
 
 
 def summary(cells: Cells) -> Iterator[str]:

@@ -18,13 +18,33 @@ from benchmarks import everywhere
 from edgepart.cli.client import Answer
 from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, RunError, UsageError
 
-RIGHT = Cell("vgg", "auto", 2, Outcome.RIGHT, used=("a", "b"), difference=2e-7, commit="abc")
+RIGHT = Cell("vgg", "auto", 2, Outcome.RIGHT, used=("a", "b"), difference=2e-7, commit="abc", machine="a box")
 ALONE = replace(RIGHT, devices=3, used=("a",), difference=0.0)
-WRONG = Cell("vgg", "tofu", 2, Outcome.WRONG, used=("a",), difference=0.5, text="y | <z> differs")
-REFUSED = Cell("flat", "tofu", 2, Outcome.REFUSED, used=("a",), difference=0.0, text="it is not served")
+WRONG = Cell(
+    "vgg",
+    "tofu",
+    2,
+    Outcome.WRONG,
+    used=("a",),
+    difference=0.5,
+    text="y | <z> differs",
+    commit="def",
+    machine="another",
+)
+REFUSED = replace(
+    ALONE, model="flat", strategy="tofu", devices=2, outcome=Outcome.REFUSED, text="it is not served"
+)
 EXCUSED = replace(REFUSED, model="odd", excuse="its logits are equal")
-UNPLANNED = Cell("odd", "pipeline", 2, Outcome.NOT_PLANNED, text="nothing to cut", allowed=0.1)
-FAILED = Cell("odd", "auto", 2, Outcome.FAILED, text="RunError: no", allowed=0.1)
+UNPLANNED = replace(
+    WRONG,
+    model="odd",
+    strategy="pipeline",
+    outcome=Outcome.NOT_PLANNED,
+    difference=None,
+    text="nothing to cut",
+    allowed=0.1,
+)
+FAILED = replace(UNPLANNED, strategy="auto", outcome=Outcome.FAILED, text="RunError: no")
 
 
 def cells(*several: Cell) -> Cells:
@@ -33,8 +53,8 @@ def cells(*several: Cell) -> Cells:
 
 def test_the_page_has_a_line_for_each_model_and_names_what_is_not_right() -> None:
     every = cells(RIGHT, ALONE, WRONG, REFUSED, EXCUSED, UNPLANNED, FAILED)
-    lines = page(every, ("auto", "tofu", "pipeline"), (2, 3), "a box", "2026-01-02").splitlines()
-    assert lines[0] == "Last written on 2026-01-02, measured at abc on a box."
+    lines = page(every, ("auto", "tofu", "pipeline"), (2, 3), "2026-01-02").splitlines()
+    assert lines[0] == "Last written on 2026-01-02. Measured at abc on a box; at def on another."
     assert "| vgg | 2, 1 | **wrong**, ? | ?, ? | 5e-01 |" in lines
     assert "| odd | **failed**, ? | refused, ? | -, ? | 0e+00 |" in lines
     assert "- vgg under tofu on 2: wrong: y \\| &lt;z> differs" in lines
@@ -53,7 +73,7 @@ def test_the_summary_counts_every_cell_once() -> None:
 def test_models_whose_right_answers_say_little_are_named() -> None:
     every = cells(replace(RIGHT, telling=True), replace(ALONE, model="flat", telling=False, allowed=1e9))
     assert "1 of the right ones say little" in "\n".join(summary(every))
-    (line,) = [line for line in page(every, ("auto",), (2, 3), "", "").splitlines() if line.startswith("- ")]
+    (line,) = [line for line in page(every, ("auto",), (2, 3), "").splitlines() if line.startswith("- ")]
     assert line.startswith("- Right answers say little") and line.endswith(": flat.")
 
 

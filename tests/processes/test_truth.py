@@ -77,9 +77,13 @@ def test_options_that_cannot_be_are_refused_once(
 
 def test_a_model_that_no_device_can_load_ends_the_wait(cluster: LocalCluster, tmp_path: Path) -> None:
     path = tmp_path / "unknown.onnx"
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in ("x", "y")]
-    node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", embed_mode=1, main_context=1)
-    graph = helper.make_graph([node], "g", values[:1], values[1:])
+    shapes = {"x": [1, 4, 8], "bias": [8], "skip": [1, 4, 8], "y": [1, 4, 8]}
+    *inputs, output = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()
+    )
+    # ONNX Runtime knows this operator, and computes it on GPUs only.
+    node = helper.make_node("BiasAdd", ["x", "bias", "skip"], ["y"], domain="com.microsoft")
+    graph = helper.make_graph([node], "g", inputs, [output])
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     onnx.save_model(helper.make_model(graph, opset_imports=imports, ir_version=8), path)
     done = typed(cluster.first, "deploy", str(path))
