@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edgepart.agent import peers
 from edgepart.agent.boxes import Witness
 from edgepart.agent.faults import knock
-from edgepart.agent.identity import Identity
+from edgepart.agent.identity import Identity, peer_id
 from edgepart.agent.open_files import for_strangers, open_files
 from edgepart.agent.options import Address, format_address
 from edgepart.agent.strangers import Stranger, Strangers
@@ -26,8 +25,8 @@ from edgepart.planner.errors import EdgepartError, Unavailable
 log = logging.getLogger(__name__)
 
 Serve = Callable[[Stream, str | None, Address, Callable[[], None]], None]
-"""Called in the connection's own thread with the stream, the verified node id (None: no certificate), the
-peer's address, and a function that ends its time as a stranger. The stream is closed when it returns."""
+"""Called in the connection's own thread with the stream, the verified node id (None: no certificate; it may be revoked),
+the peer's address, and a function that ends its time as a stranger. The stream is closed when it returns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ class Acceptor:
             if guest.over:
                 raise Unavailable("its place was needed")
             connection.do_handshake()
-            who = peers.caller(self._identity, connection)
+            who = peer_id(connection)
             self._serve(Stream(connection), who, peer, lambda: self._strangers.leave(guest))
         except Unavailable as error:
             log.debug("connection from %s ended: %s", peer[0], error)

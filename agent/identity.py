@@ -167,6 +167,12 @@ class Identity:
         return told | frozenset(listed)
 
 
+    def revocation_of(self, node_id: str) -> Charter:
+        """What the CA has decided about that node and nothing else: what may be told to a node that is revoked."""
+        told = read_charter(self.directory).revocations
+        return Charter(tuple(entry for entry in told if entry.node == node_id))
+
+
 def read_charter(directory: Path) -> Charter:
     """Of an identity's folder; empty where nothing was decided yet. UsageError where it is damaged."""
     path = directory / "charter.json"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+from edgepart.agent.charter import Charter
 from edgepart.agent.options import Address
 from edgepart.agent.records import kinds
 from edgepart.agent.stream import Stream
@@ -36,7 +37,7 @@ class LinkOpen:
 
 @dataclass(frozen=True, slots=True)
 class LinkAccepted:
-    """The only frame back on a connection."""
+    """The only frame back on a connection; in its place may be the Charter by which who dialled is revoked."""
 
     boot: str
 
@@ -46,7 +47,7 @@ class LinkRefused:
     why: str
 
 
-LINK_KINDS = kinds(LinkOpen, LinkAccepted, LinkRefused)
+LINK_KINDS = kinds(LinkOpen, LinkAccepted, LinkRefused, Charter)
 
 
 @dataclass(eq=False)

@@ -8,14 +8,6 @@ from edgepart.agent.faults import Fault, Mistrusted
 from edgepart.agent.identity import Identity, peer_id
 
 
-def caller(me: Identity, connection: ssl.SSLSocket) -> str | None:
-    """The node id of who connected; None: it shows no certificate. Mistrusted where it is revoked."""
-    node_id = peer_id(connection)
-    if node_id in me.revoked():
-        raise Mistrusted(Fault.REVOKED, f"node {node_id} is revoked")
-    return node_id
-
-
 def called(me: Identity, connection: ssl.SSLSocket, expected: str | None, where: str) -> str:
     """The node id of who answered at `where`. Mistrusted where it is not `expected` (None: any member), or revoked."""
     node_id = peer_id(connection)

@@ -26,7 +26,8 @@ from typing import Protocol
 
 from edgepart.agent.acceptor import AcceptOptions, Acceptor
 from edgepart.agent.boxes import Witness
-from edgepart.agent.faults import Fault, Unreached
+from edgepart.agent.charter import Charter
+from edgepart.agent.faults import Fault, Mistrusted, Unreached
 from edgepart.agent.frames import MEMBER, UNAUTHENTICATED, Frame, Limits
 from edgepart.agent.identity import Identity
 from edgepart.agent.interfaces import interfaces
@@ -284,9 +285,13 @@ class Transport:
         deadline = time.monotonic() + self._options.connect_s
         opening = LinkOpen(channel, self.boot, attempt, node_id, self._listen)
         stream.write(message_to_frame(opening), deadline)
-        match frame_to_message(stream.read(UNAUTHENTICATED, deadline), LINK_KINDS):
+        frame = stream.read(UNAUTHENTICATED, deadline)
+        match frame_to_message(frame, LINK_KINDS):
             case LinkAccepted(boot):
                 return boot
+            case Charter():
+                self._on_frame(node_id, CONTROL, frame)
+                raise Unreached(Fault.OURS_REVOKED, f"node {node_id} says that this node is revoked")
             case LinkRefused(why):
                 raise Unreached(Fault.TURNED_AWAY, f"node {node_id} refuses: {why[:200]}")
         raise FrameError(f"node {node_id} answers with another frame than asked for")
@@ -350,6 +355,11 @@ class Transport:
         opening = frame_to_message(stream.read(UNAUTHENTICATED, deadline), LINK_KINDS)
         if not isinstance(opening, LinkOpen):
             raise FrameError(f"node {node_id} does not introduce itself")
+        if node_id in self._identity.revoked():
+            # It may have been off when that was decided, and would serve on by itself.
+            if (told := self._identity.revocation_of(node_id)) != Charter():
+                stream.write(message_to_frame(told), deadline)
+            raise Mistrusted(Fault.REVOKED, f"node {node_id} is revoked")
         why = self._refusal(opening, node_id)
         if why is not None:
             stream.write(message_to_frame(LinkRefused(why)), deadline)

@@ -144,11 +144,11 @@ class Warden:
     def _tell_last(self, node: str) -> None:
         """That the CA has revoked it, so that it does not serve on; nothing else of the charter, and no credential."""
         member = self._members.get(node)
-        mine = tuple(entry for entry in self.charter.revocations if entry.node == node)
-        if not mine or member is None or not charter.understands(member.version):
+        told = self._identity.revocation_of(node)
+        if told == Charter() or member is None or not charter.understands(member.version):
             return
         try:
-            self._tell(node, Charter(mine))
+            self._tell(node, told)
         except Unavailable as error:
             log.info("%s is not told that it is revoked: %s", member.name, error)
 

@@ -19,7 +19,9 @@ import pytest
 
 from edgepart.agent import charterfile, identity, wire
 from edgepart.agent.acceptor import AcceptOptions
+from edgepart.agent.charter import Charter
 from edgepart.agent.links import LinkOpen
+from edgepart.agent.records import frame_to_message, kinds
 from edgepart.agent.stream import dial
 from edgepart.agent.transport import Transport, TransportOptions
 from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Unavailable
@@ -184,12 +186,22 @@ def test_a_revoked_node_is_out_and_stays_out(members: Identities, tmp_path: Path
     with stations(members[0], victim) as (a, b):
         b.transport.connect(a.node_id, [a.address])
         a.until(lambda: a.changes() == [(victim.node_id, True)])
-        charterfile.revoke(members[0].directory.parent, [victim.node_id], NOW)
+        charterfile.revoke(members[0].directory.parent, [victim.node_id, "dead" * 4], NOW)
         a.transport.close(victim.node_id, "revoked")
         a.until(lambda: a.changes() == [(victim.node_id, True), (victim.node_id, False)])
         b.until(lambda: b.changes()[1:] == [(a.node_id, False)])
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable, match="says that this node is revoked"):
             b.transport.connect(a.node_id, [a.address])
+        # The proof of it, and nothing of any other node.
+        b.until(lambda: len(b.frames) == 1)
+        ((teller, channel, frame),) = b.frames
+        told = frame_to_message(frame, kinds(Charter))
+        assert (teller, channel, told.revoked, told.credential) == (
+            a.node_id,
+            "control",
+            {victim.node_id},
+            None,
+        )
         with pytest.raises(Unavailable, match="revoked"):
             a.transport.connect(victim.node_id, [b.address])
         with pytest.raises(NotAuthorised, match="revoked"):

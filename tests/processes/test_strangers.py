@@ -247,7 +247,8 @@ def test_a_revoked_node_is_out_everywhere_and_for_good_and_nothing_secret_was_to
                 ask(agent, "GET", "/api/status", old) == 401 and ask(agent, "GET", "/api/status", new) == 200
             )
             for opening in openings(agent):
-                assert answer_to(agent, context_of(identity.load(c.state)), opening) == ""
+                # It is told that it is out, and by what, and no link is made.
+                assert answer_to(agent, context_of(identity.load(c.state)), opening) == "Charter"
 
         # The founder is off, the others are started again: still out.
         a.kill()
@@ -255,7 +256,7 @@ def test_a_revoked_node_is_out_everywhere_and_for_good_and_nothing_secret_was_to
         b.start()
         cluster.wait(lambda: b.addresses, "it to be up again", b)
         for opening in openings(b):
-            assert answer_to(b, context_of(identity.load(c.state)), opening) == ""
+            assert answer_to(b, context_of(identity.load(c.state)), opening) == "Charter"
         assert seen_by(cluster, b, 1) == {identity.load(b.state).node_id}
 
         secrets = [tokens.parse(text).secret, old, new]

@@ -173,3 +173,13 @@ def test_a_device_that_is_put_out_knows_and_stops(cluster: LocalCluster) -> None
     again = typed(out, "agent", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--no-mdns")
     assert again.returncode == 4
     assert "this device was revoked" in again.stderr
+
+
+def test_a_device_that_was_off_when_it_was_put_out_learns_it_when_it_is_back(cluster: LocalCluster) -> None:
+    out = cluster.add("pi-z")
+    cluster.wait_for_members(len(cluster.living))
+    out.kill()
+    cluster.first.type("revoke", out.name)
+    again = typed(out, "agent", "--http", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--no-mdns")
+    assert again.returncode == 4
+    assert "this device was revoked" in again.stderr
