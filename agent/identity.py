@@ -166,7 +166,6 @@ class Identity:
             ) from error
         return told | frozenset(listed)
 
-
     def revocation_of(self, node_id: str) -> Charter:
         """What the CA has decided about that node and nothing else: what may be told to a node that is revoked."""
         told = read_charter(self.directory).revocations
