@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -110,9 +110,9 @@ def examine(
     return graph.notes, model_files(path), assumed
 
 
-def cut(store: Path, digest: str, source: Source) -> None:
-    """Have a blob in the store that lies in `store`, cut from its model if need be. Errors are Store.blob's."""
-    _opened(store).blob(digest, source)
+def cut(store: Path, wanted: Sequence[tuple[str, Source]]) -> None:
+    """Have these blobs in the store that lies in `store`, cut from their models if need be. Errors are Store.cut's."""
+    _opened(store).cut(wanted)
 
 
 @cache

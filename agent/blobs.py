@@ -42,8 +42,8 @@ LIAR_S = 600.0
 SPARE_BYTES = 64 << 20
 """Left free on the disk, whatever is fetched."""
 
-Cut = Callable[[str, Source], object]
-"""Has a blob in the store that is to be cut from a model there. EdgepartError."""
+Cut = Callable[[Sequence[tuple[str, Source]]], object]
+"""Has blobs, by digest, in the store that are to be cut from a model there. EdgepartError, OSError."""
 
 Reply = Callable[[str, Any, Sequence[Buffer]], None]
 """(node, answer, payload); raises Unavailable."""
@@ -73,7 +73,7 @@ class Serving:
     def __init__(self, store: Store, reply: Reply, cut: Cut | None = None, load: Load | None = None) -> None:
         self._store = store
         self._reply = reply
-        self._cut: Cut = cut or store.blob
+        self._cut: Cut = cut or store.cut
         self._load = load or Load()
         self._pace = Pace()
         self._stopped = threading.Event()
@@ -122,7 +122,7 @@ class Serving:
             raise FrameError(f"a part cannot begin at {want.offset}")
         source = Source(want.model, want.constant, unpack_region(want.region), want.shapes)
         if want.model and not self._store.has(want.digest) and self._store.has_model(want.model):
-            self._cut(want.digest, source)
+            self._cut([(want.digest, source)])
         return self._store.get(want.digest)
 
     def _send(self, node: str, answer: Files | Part, payload: Sequence[Buffer]) -> None:
@@ -163,7 +163,7 @@ class Fetching:
         """`free_bytes`: room on the disk."""
         self._store = store
         self._asks = asks
-        self._cut: Cut = cut or store.blob
+        self._cut: Cut = cut or store.cut
         self._load = load or Load()
         self._pace = Pace()
         self._soundness = soundness or Soundness(store)
@@ -215,17 +215,22 @@ class Fetching:
         the slices that are needed. EdgepartError where one cannot be had; OSError: the disk is full."""
         shapes = {info.name: info.shape for info in plan.inputs if info.shape is not None}
         model = plan.model_digest
-        for ref in {ref.digest: ref for ref in refs}.values():
-            if await asyncio.to_thread(self._soundness.here, ref.digest):
-                continue
-            if self._store.has_model(model):
-                source = Source(model, ref.source, ref.region, shapes)
-                await asyncio.to_thread(self._cut, ref.digest, source)
+        absent = await asyncio.to_thread(self._absent, refs)
+        if self._store.has_model(model):
+            wanted = [(ref.digest, Source(model, ref.source, ref.region, shapes)) for ref in absent]
+            if wanted:
+                await asyncio.to_thread(self._cut, wanted)
+            for ref in absent:
                 self._soundness.trust(ref.digest)
-                continue
+            return
+        for ref in absent:
             region = tuple(tuple(bounds) for bounds in pack_region(ref.region))
             want = WantPart(0, ref.digest, 0, PART_BYTES, model, ref.source, region, shapes)
             await self._blob(want, ref.nbytes, sources, f"weight {ref.source!r} of model {model}", {})
+
+    def _absent(self, refs: Sequence[WeightRef]) -> list[WeightRef]:
+        """One for each blob that is not here, or is not whole."""
+        return [ref for ref in {ref.digest: ref for ref in refs}.values() if not self._soundness.here(ref.digest)]
 
     async def constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
         """Values of the plan's outputs that are constants of the model."""

@@ -112,12 +112,11 @@ class Computing:
             current_latency_s=max(current_s, order.measured_s),
             single_s=single_s,
         )
-        weighed = options.strategy == "auto" and not order.quick and len(study.cluster.devices) > 1
-        if weighed and single_s < math.inf:
+        divided = options.strategy == "auto" and len(plan.programs) > 1
+        if divided and not order.quick and single_s <= latency_s:
             alone, of_one, chosen = search("single")
             found = replace(found, single_s=of_one.latency_s)
-            fine = alone.structure not in refused
-            if fine and of_one.latency_s <= latency_s and len(plan.programs) > 1:
+            if alone.structure not in refused and of_one.latency_s <= latency_s:
                 found = _instead(order, found, alone, chosen)
         return replace(found, note=_note(order, found))
 

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from edgepart import __version__
@@ -228,8 +228,8 @@ class Agent:
         self._aside = Aside()
         self._ending.push_async_callback(asyncio.to_thread, self._aside.stop)
 
-        def cut(digest: str, source: Source) -> None:
-            self._aside.do(aside.cut, self._store.root, digest, source)
+        def cut(wanted: Sequence[tuple[str, Source]]) -> None:
+            self._aside.do(aside.cut, self._store.root, wanted)
 
         self._executor = Executor(self._post.values, recorder=self._recorder)
         business = Business()

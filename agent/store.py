@@ -177,11 +177,11 @@ class Store:
         self.size(digest)
         return self.path(digest)
 
-    def put_bytes(self, data: bytes | memoryview) -> str:
-        """Keeps the bytes; their digest."""
+    def put_bytes(self, data: bytes | memoryview, *, synced: bool = True) -> str:
+        """Keeps the bytes; their digest. Not `synced`: a crash may leave anything under the name."""
         digest = hashlib.sha256(data).hexdigest()
         if not self.has(digest):
-            write_atomic(self.path(digest), data)
+            write_atomic(self.path(digest), data, synced=synced)
         return digest
 
     def put_file(self, path: Path) -> str:
@@ -197,7 +197,18 @@ class Store:
         if not self.path(digest).is_symlink():
             self.path(digest).unlink(missing_ok=True)
 
-    def blob(self, digest: str, source: Source | tuple[str, str, Region] | None = None) -> Array:
+    def cut(self, wanted: Sequence[tuple[str, Source]]) -> None:
+        """Has these blobs, by digest, cut from models that are here; on disk when this returns. Errors are those of `blob`.
+
+        They are written first and waited for together: a plan may need ten thousand, and a flush of each takes minutes on
+        an SD card. What a crash leaves in between is found before it is used (soundness.py)."""
+        for digest, source in wanted:
+            self.blob(digest, source, synced=False)
+        durable.flush_file_system(self.root)
+
+    def blob(
+        self, digest: str, source: Source | tuple[str, str, Region] | None = None, *, synced: bool = True
+    ) -> Array:
         """The blob; cut from its model where it is not there itself. Unavailable: neither is here.
 
         PeerError: the model's bytes have another digest than the plan says."""
@@ -213,7 +224,7 @@ class Store:
         data = cut(constant, region).reshape(-1).view(np.uint8).data
         if (found := hashlib.sha256(data).hexdigest()) != digest:
             raise PeerError(f"blob {digest}: {name!r} {region} of model {source.model} has digest {found}")
-        self.put_bytes(data)
+        self.put_bytes(data, synced=synced)
         return self.get(digest)
 
     def weight(self, plan: Plan, ref: WeightRef) -> Array:

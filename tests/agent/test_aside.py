@@ -36,10 +36,10 @@ def test_models_are_examined_and_cut_there(beside: Aside, tmp_path: Path) -> Non
     model = store.put_model(model_files(path))
     name, constant = next(iter(graph.constants.items()))
     digest = digest_of(constant, constant.region)
-    beside.do(cut, store.root, digest, Source(model, name, constant.region))
+    beside.do(cut, store.root, [(digest, Source(model, name, constant.region))])
     assert store.get(digest).nbytes == constant.nbytes
     with pytest.raises(PeerError, match="has digest"):
-        beside.do(cut, store.root, "0" * 64, Source(model, name, constant.region))
+        beside.do(cut, store.root, [("0" * 64, Source(model, name, constant.region))])
 
 
 def test_errors_are_those_of_the_work(beside: Aside, tmp_path: Path) -> None:
