@@ -41,7 +41,7 @@ class InProcess:
         segment."""
         sessions = Sessions(
             threads,
-            lambda ref: blobs.cut(graph.constants[ref.source], ref.region),
+            lambda ref: blobs.cut(graph.weight(ref.source), ref.region),
             level=level,
             warmed=False,
             compiler=compiler,

@@ -173,8 +173,12 @@ class _Maker:
         graph, shares = self.draft.graph, stage.shares
         inputs = input_values(self.draft, shares)
         whole = _whole(graph, shares, inputs, outputs)
+        if whole is not None:
+            inputs = tuple(
+                (name, graph.region_of(name)) for name in dict.fromkeys(name for name, _ in inputs)
+            )
         if whole is not None and self.digests is not None:
-            refs, model = whole_refs(graph, whole, self.model_digest, self.digests), whole.model
+            refs, model = whole_refs(whole, self.model_digest, self.digests), whole.model
         else:
             refs = weight_refs(self.draft, shares, self.model_digest, self.digests, self.sketches.refs)
             model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
@@ -206,13 +210,14 @@ class _Maker:
 def _whole(
     graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> Whole | None:
-    """The model itself, where a segment takes and gives all that the model does, and computes all of it."""
+    """The model itself, where a segment takes and gives all that the model does, and computes all of it; then its device
+    is given all of every input (demand.py)."""
     whole = graph.whole
     if whole is None or len(shares) < len(graph.operators):
         return None
     given_out = {name for name in graph.outputs if name in graph.producers}
     is_all = {name for name, _ in inputs} == set(whole.inputs) and {name for name, _ in outputs} == given_out
-    return whole if is_all and all(r == graph.region_of(n) for n, r in (*inputs, *outputs)) else None
+    return whole if is_all and all(region == graph.region_of(name) for name, region in outputs) else None
 
 
 def _workspace(

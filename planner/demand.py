@@ -47,7 +47,7 @@ class Follower:
 
     def __init__(self) -> None:
         self._unions: dict[tuple[Wanted, Wanted], Wanted] = {}
-        self._outputs: dict[str, Wanted] = {}
+        self._entire: dict[tuple[str, str], Wanted] = {}
         self._flows: dict[tuple[str, int, Wanted], tuple[Flow, Owned]] = {}
         self._patterns: dict[Hashable, tuple[Flow, Owned]] = {}
         self._computed: dict[tuple[int, tuple[str, ...]], tuple[Owned, Owned]] = {}
@@ -62,8 +62,8 @@ class Follower:
         graph = blueprint.graph
         wanted: dict[str, Wanted] = {}
         for name in graph.outputs:
-            if name in graph.producers:
-                self._want(wanted, name, self._whole(graph, name))
+            if name in graph.producers:  # The gateway reads all of an output.
+                self._want(wanted, name, self._all(name, GATEWAY, graph.region_of(name)))
         groups: list[tuple[str, Group]] = []
         flows: list[tuple[str, Flow]] = []
         for op in reversed(graph.operators):
@@ -80,14 +80,20 @@ class Follower:
             groups.append((op.name, group))
             for name, more in reads:
                 self._want(wanted, name, more)
+        if device := _runs_the_model(graph, groups, wanted):
+            wanted |= {
+                name: self._all(name, device, graph.region_of(name))
+                for name in graph.inputs
+                if name in wanted
+            }
         flows += [(name, self._source(name, wanted[name])) for name in graph.inputs if name in wanted]
         return Draft(blueprint, dict(reversed(groups)), dict(reversed(flows)))
 
-    def _whole(self, graph: Graph, name: str) -> Wanted:
-        """The gateway reads all of an output."""
-        found = self._outputs.get(name)
+    def _all(self, name: str, place: str, region: Region) -> Wanted:
+        """All of a tensor is read there."""
+        found = self._entire.get((name, place))
         if found is None:
-            found = self._outputs[name] = Wanted({GATEWAY: (graph.region_of(name),)})
+            found = self._entire[name, place] = Wanted({place: (region,)})
         return found
 
     def _want(self, wanted: dict[str, Wanted], name: str, more: Wanted) -> None:
@@ -146,6 +152,18 @@ class Follower:
             moves = tuple(_from_gateway(name, wanted.needs))
             found = self._sources[name, wanted] = Flow({}, moves[::-1])
         return found
+
+
+def _runs_the_model(
+    graph: Graph, groups: Sequence[tuple[str, Group]], wanted: Mapping[str, Wanted]
+) -> str | None:
+    """The one device that computes everything, where it can run the model as its file has it: then it is given all of every
+    input, also of those that are read in part."""
+    if graph.whole is None or len(groups) < len(graph.operators):
+        return None
+    devices = {share.device for _, group in groups for share in group.shares}
+    read = {name for name in graph.inputs if name in wanted}
+    return devices.pop() if len(devices) == 1 and read == set(graph.whole.inputs) else None
 
 
 def follow(blueprint: Blueprint, decide: Decide) -> Draft:

@@ -81,8 +81,8 @@ class Whole:
     """Serialized ModelProto; big weights are external, under the names in `weights`."""
     inputs: tuple[str, ...]
     """What a session over it must be given: not what has a value in the model, nor what nothing reads."""
-    weights: tuple[str, ...]
-    """Names of constants of the graph."""
+    weights: tuple[Constant, ...]
+    """Those that are external: constants of the file, some of which the graph may have folded into others."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,11 @@ class Graph:
         if name in self.constants:
             return self.constants[name].shape
         return self.tensors[name].shape
+
+    def weight(self, name: str) -> Constant:
+        """A constant, or one of the file that was folded into others. KeyError."""
+        folded = {} if self.whole is None else {constant.name: constant for constant in self.whole.weights}
+        return self.constants[name] if name in self.constants else folded[name]
 
     def region_of(self, name: str) -> Region:
         return Region.full(self.shape_of(name))

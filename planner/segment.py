@@ -124,10 +124,10 @@ def whole_ref(constant: Constant) -> WeightRef:
     return WeightRef(constant.name, "", constant.name, region, constant.dtype, shape, constant.nbytes)
 
 
-def whole_refs(graph: Graph, whole: Whole, model: str, digests: Digests) -> tuple[WeightRef, ...]:
+def whole_refs(whole: Whole, model: str, digests: Digests) -> tuple[WeightRef, ...]:
     """The weights of a model that is one segment."""
     refs = []
-    for constant in (graph.constants[name] for name in whole.weights):
+    for constant in whole.weights:
         key = (model, constant.name, constant.region)
         digest = digests.get(key) or digests.setdefault(key, digest_of(constant, constant.region))
         refs.append(replace(whole_ref(constant), digest=digest))

@@ -8,51 +8,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnx import GraphProto, ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from edgepart.planner.blobs import INLINE_BYTES, is_inline
-from edgepart.planner.graph import Graph, Whole
-from edgepart.planner.plan import WeightRef
+from edgepart.planner.graph import Constant, Graph, Whole
 from edgepart.planner.segment import outside, tensor_of, whole_ref
 from edgepart.planner.subgraphs import captured_names, nested_graphs
-from edgepart.planner.weights import SMALL_BYTES, Origin, constant_of, embed_external, tensors_of
+from edgepart.planner.weights import Origin, constant_of, embed_external, tensors_of
 
 LARGEST_BYTES = 32 << 20
 """Without its big weights. A model that is bigger travels in segments made of what is read of it."""
 
 
 def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> Whole | None:
-    """`model`, which is changed, as one segment; `graph` is what was made of it. None where a weight is not among the
-    constants of `graph`, from which members cut weights, or where the rest is too big to travel."""
+    """`model`, which is changed, as one segment; `graph` is what was made of it. None where it has sparse weights, or is
+    too big to travel without the others."""
     own, read = model.graph, set(_names_read(model.graph))
     if own.sparse_initializer:
         return None
     for node in own.node:
         for nested in nested_graphs(node):
             embed_external(nested, origin)
-    refs: list[WeightRef] = []
+    weights: list[Constant] = []
+    folded = folded_constants(model, origin, graph)
     kept = [tensor for tensor in own.initializer if tensor.name in read]
     nodes = []
     for node in own.node:
-        value = next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)
-        apart = node.op_type == "Constant" and node.domain in ("", "ai.onnx") and value is not None
-        if apart and value is not None and _is_big(value) and node.output[0] in read:
-            value.name = node.output[0]  # As ONNX Runtime does when it reads the model.
+        value = _value_of(node)
+        if value is not None and _is_big(value) and node.output[0] in read:
+            value.name = node.output[0]
             kept.append(value)
         else:
             nodes.append(node)
     for tensor in kept:
         if not _is_big(tensor):
             continue
-        constant = graph.constants.get(tensor.name)
-        if constant is not None and not is_inline(constant, constant.region):
-            refs.append(whole_ref(constant))
-            tensor.CopyFrom(outside(refs[-1]))
+        constant = graph.constants.get(tensor.name) or folded[tensor.name]
+        if not is_inline(constant, constant.region):
+            weights.append(constant)
+            tensor.CopyFrom(outside(whole_ref(constant)))
         elif tensor.data_location == TensorProto.EXTERNAL:
-            found = constant or constant_of(tensor, origin)
-            if found.nbytes > SMALL_BYTES:
-                return None
-            tensor.CopyFrom(tensor_of(found.load(), tensor.name, found.dtype))
+            tensor.CopyFrom(tensor_of(constant.load(), tensor.name, constant.dtype))
     for field, values in (
         (own.initializer, kept),
         (own.node, nodes),
@@ -61,13 +57,34 @@ def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> Whole | None:
         copies = [type(value).FromString(value.SerializeToString()) for value in values]
         del field[:]
         field.extend(copies)
-    names = tuple(ref.name for ref in refs)
+    names = {constant.name for constant in weights}
     if any(t.data_location == TensorProto.EXTERNAL and t.name not in names for t in tensors_of(model)):
         return None
     data = model.SerializeToString(deterministic=True)
     has_value = {tensor.name for tensor in kept}
     inputs = tuple(value.name for value in own.input if value.name not in has_value)
-    return Whole(data, inputs, names) if len(data) <= LARGEST_BYTES else None
+    return Whole(data, inputs, tuple(weights)) if len(data) <= LARGEST_BYTES else None
+
+
+def folded_constants(model: ModelProto, origin: Origin, graph: Graph) -> dict[str, Constant]:
+    """By name, the big ones of the file that `graph` has no more, as others were computed from them. ModelError."""
+    named = [(tensor.name, tensor) for tensor in model.graph.initializer]
+    # ONNX Runtime, too, calls what a Constant has by the name that it writes.
+    named += [(node.output[0], value) for node in model.graph.node if (value := _value_of(node)) is not None]
+    found = {}
+    for name, tensor in named:
+        if name not in graph.constants and _is_big(tensor):
+            copy = TensorProto()
+            copy.CopyFrom(tensor)  # That of the model may be changed before this one is read.
+            found[name] = constant_of(copy, origin, name)
+    return found
+
+
+def _value_of(node: NodeProto) -> TensorProto | None:
+    """Of a Constant with a tensor."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return None
+    return next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)
 
 
 def _names_read(graph: GraphProto) -> Iterator[str]:
