@@ -125,6 +125,13 @@ ARM := .venv/aarch64
 ARM_CPU ?= max,sme=off
 # The wheels for aarch64 from 1.28 to 1.32 crash where Debian 12's qemu imports them.
 ARM_RUNTIME := onnxruntime==1.27.0
+# What that version gets wrong, or dies of, on x86-64 as well; later ones do not.
+ARM_FAULTS := $(addprefix --deselect tests/planner/access/test_law_,\
+  $(addprefix attention.py::test_a_case_of_onnx[test_attention_4d_causal_nonpad_,\
+    attn_mask_composition] batch_prefill] continued_prefill] negative_offset_structural_empty])\
+  matrices.py::test_case[Trilu-11] recurrent.py::test_causal_convolution[7]\
+  recurrent.py::test_values_of_activations_keep_directions_together\
+  spectrum.py::test_case[STFT-10] strings.py::test_case[TfIdfVectorizer-6])
 
 emulators:  ## what emulated processors are made of, where it is missing and apt can bring it
 	@for pair in qemu-x86_64-static:qemu-user-static qemu-aarch64-static:qemu-user-static mmdebstrap:mmdebstrap; do \
@@ -151,8 +158,8 @@ $(ARM)/.made: .venv/.dev emulators
 	touch $@
 
 aarch64: $(ARM)/.made  ## on an emulated aarch64
-	QEMU_LD_PREFIX=$(ARM)/root PYTHONPATH=$(ARM)/site qemu-aarch64-static -cpu $(ARM_CPU) $(ARM)/root/usr/bin/python3.11 \
-	  $(ON_EMULATED) $(NUMBERS)
+	QEMU_LD_PREFIX=$(ARM)/root PYTHONPATH=src:$(ARM)/site qemu-aarch64-static -cpu $(ARM_CPU) $(ARM)/root/usr/bin/python3.11 \
+	  $(ON_EMULATED) $(NUMBERS) $(ARM_FAULTS)
 
 # What `make fuzz` does, as `python -m tests.fuzz --help` has it: 460,000 cases for each door are 11.7 million in all.
 FUZZ ?= --cases 460000 --seed 0

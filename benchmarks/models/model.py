@@ -17,7 +17,7 @@ from edgepart.planner.region import Array
 
 Inputs = dict[str, Array]
 
-VERSION = 1
+VERSION = 2
 """Part of the cached files' names: raise it when the weights made here change."""
 
 EXTERNAL_BYTES = 64 << 20
