@@ -230,7 +230,9 @@ class Fetching:
 
     def _absent(self, refs: Sequence[WeightRef]) -> list[WeightRef]:
         """One for each blob that is not here, or is not whole."""
-        return [ref for ref in {ref.digest: ref for ref in refs}.values() if not self._soundness.here(ref.digest)]
+        return [
+            ref for ref in {ref.digest: ref for ref in refs}.values() if not self._soundness.here(ref.digest)
+        ]
 
     async def constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
         """Values of the plan's outputs that are constants of the model."""

@@ -147,6 +147,8 @@ class Store:
             self.empty_trash()
         self._graphs: OrderedDict[tuple[str, str], Graph] = OrderedDict()
         """Models that blobs are cut from, by digest and shapes; their weights are not in memory."""
+        self._weights: OrderedDict[str, Mapping[str, Constant]] = OrderedDict()
+        """Their constants that the files have as they are."""
         self._constants: OrderedDict[str, Mapping[str, Constant]] = OrderedDict()
         """Their constants that depend on no shape."""
 
@@ -387,9 +389,12 @@ class Store:
     def _constant(self, source: Source) -> Constant | None:
         """The constant of a model that is here; None where it has none of that name."""
         # All that loads models: not where none is cut.
-        from edgepart.planner.model import load_constants, load_graph
+        from edgepart.planner.model import load_constants, load_graph, load_weights
 
         path = self.model_path(source.model)
+        weights = _remembered(self._weights, source.model, lambda: load_weights(path))
+        if source.constant in weights:
+            return weights[source.constant]
         constants = _remembered(self._constants, source.model, lambda: load_constants(path))
         if source.constant in constants or not source.shapes:
             return constants.get(source.constant)

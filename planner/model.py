@@ -57,7 +57,7 @@ from edgepart.planner.weights import (
     sparse_constant_of,
     tensors_of,
 )
-from edgepart.planner.whole import folded_constants, whole_of
+from edgepart.planner.whole import file_constants, whole_of
 
 _FAULTS = (
     ValueError,
@@ -87,8 +87,14 @@ def load_graph(path: Path | bytes, *, shapes: Mapping[str, tuple[int, ...]] | No
 
 def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
     """The constants that `load_graph` gives whatever the shapes of the inputs: weights, and what is computed from
-    them alone; and the weights of the file that a graph may fold into others. ModelError as there."""
+    them alone. ModelError as there."""
     return _loaded(path, None).constants
+
+
+def load_weights(path: Path | bytes) -> Mapping[str, Constant]:
+    """The big constants that the file itself has; in a graph, one of the same name has the same value. Much quicker than
+    `load_constants`, as nothing is inferred. ModelError."""
+    return file_constants(*_parse(path))
 
 
 def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Graph:
@@ -99,9 +105,7 @@ def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) ->
     try:
         whole = unsigned_activations(without_functions(model, origin.name))
         graph = _Loader(whole, origin, shapes).graph()
-        if shapes is None:
-            return replace(graph, constants={**folded_constants(own, origin, graph), **graph.constants})
-        return replace(graph, whole=whole_of(own, origin, graph))
+        return graph if shapes is None else replace(graph, whole=whole_of(own, origin, graph))
     except EdgepartError:
         raise
     except _FAULTS as error:

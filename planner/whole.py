@@ -30,7 +30,6 @@ def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> Whole | None:
         for nested in nested_graphs(node):
             embed_external(nested, origin)
     weights: list[Constant] = []
-    folded = folded_constants(model, origin, graph)
     kept = [tensor for tensor in own.initializer if tensor.name in read]
     nodes = []
     for node in own.node:
@@ -43,7 +42,9 @@ def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> Whole | None:
     for tensor in kept:
         if not _is_big(tensor):
             continue
-        constant = graph.constants.get(tensor.name) or folded[tensor.name]
+        constant = graph.constants.get(tensor.name) or constant_of(
+            _copy(tensor), origin
+        )  # It may be folded away there.
         if not is_inline(constant, constant.region):
             weights.append(constant)
             tensor.CopyFrom(outside(whole_ref(constant)))
@@ -66,18 +67,13 @@ def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> Whole | None:
     return Whole(data, inputs, tuple(weights)) if len(data) <= LARGEST_BYTES else None
 
 
-def folded_constants(model: ModelProto, origin: Origin, graph: Graph) -> dict[str, Constant]:
-    """By name, the big ones of the file that `graph` has no more, as others were computed from them. ModelError."""
+def file_constants(model: ModelProto, origin: Origin) -> dict[str, Constant]:
+    """The big ones that the file itself has, by name, whatever becomes of them in a graph. Quick, as nothing is inferred.
+    ModelError."""
     named = [(tensor.name, tensor) for tensor in model.graph.initializer]
     # ONNX Runtime, too, calls what a Constant has by the name that it writes.
     named += [(node.output[0], value) for node in model.graph.node if (value := _value_of(node)) is not None]
-    found = {}
-    for name, tensor in named:
-        if name not in graph.constants and _is_big(tensor):
-            copy = TensorProto()
-            copy.CopyFrom(tensor)  # That of the model may be changed before this one is read.
-            found[name] = constant_of(copy, origin, name)
-    return found
+    return {name: constant_of(tensor, origin, name) for name, tensor in named if _is_big(tensor)}
 
 
 def _value_of(node: NodeProto) -> TensorProto | None:
@@ -85,6 +81,12 @@ def _value_of(node: NodeProto) -> TensorProto | None:
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
         return None
     return next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)
+
+
+def _copy(tensor: TensorProto) -> TensorProto:
+    made = TensorProto()
+    made.CopyFrom(tensor)
+    return made
 
 
 def _names_read(graph: GraphProto) -> Iterator[str]:

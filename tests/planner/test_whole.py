@@ -21,7 +21,7 @@ from edgepart.planner.forcing import force
 from edgepart.planner.graph import Graph
 from edgepart.planner.layout import Problem
 from edgepart.planner.lower import make_plan
-from edgepart.planner.model import load_constants, load_graph
+from edgepart.planner.model import load_graph, load_weights
 from edgepart.planner.plan import Plan, Segment, from_bytes, to_bytes
 from edgepart.planner.plan_rules import check
 from edgepart.planner.study import Study
@@ -105,8 +105,7 @@ def test_nothing_is_folded_or_bound_and_weights_stay_outside(tmp_path: Path) -> 
         "Div",
     ]
     assert "w" not in graph.constants
-    # Members cut them from the file, in which the graph's shapes are not known.
-    there = load_constants(path)
+    there = load_weights(path)  # From which members cut them.
     assert {ref.name: ref.digest for ref in segment.weights} == {
         name: digest_of(there[name], there[name].region) for name in ("v", "w")
     }
