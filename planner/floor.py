@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from edgepart.planner.draft import share_of
 from edgepart.planner.graph import Operator
 from edgepart.planner.layout import Strategy, Sync
 from edgepart.planner.region import Region
@@ -20,27 +21,35 @@ Owned = Mapping[str, Region]
 
 def floor_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> float:
     """Seconds of the busiest device or card for one request; what a request takes and the time between two requests are
-    never less. For one request also what has to be computed one after another. Replicas together are as fast as all of
-    them at their fastest. What is at least `enough` may be less than could be said."""
+    never less. For one request also what has to be computed and moved one after another. Replicas together are as fast as
+    all of them at their fastest. What is at least `enough` may be less than could be said."""
     if strategy.replicas:
         floors = [floor_s(study, one) for one in strategy.replicas]
         return 1 / sum(1 / floor for floor in floors) if all(floors) else 0.0
     floor = 0.0
-    for bound in _bounds(study, _Sure(study, strategy)):
-        floor = max(floor, bound)
+    for busy_s, latency_s in _bounds(study, _Sure(study, strategy)):
+        floor = max(floor, busy_s, latency_s)
         if floor >= enough:
             break
     return floor
 
 
-def _bounds(study: Study, found: _Sure) -> Iterator[float]:
-    """What costs least to find out first."""
-    yield max(found.compute_s().values(), default=0.0)
+def is_hopeless(study: Study, strategy: Strategy, best: float, likely: float = 1.0) -> bool:
+    """Whether it is sure to take at least `best`, or what computes or sends most to take `likely` times that. Not for
+    replicas."""
+    bounds = _bounds(study, _Sure(study, strategy))
+    return any(busy_s >= likely * best or latency_s >= best for busy_s, latency_s in bounds)
+
+
+def _bounds(study: Study, found: _Sure) -> Iterator[tuple[float, float]]:
+    """Pairs: how long something is busy, and how long a request takes at the least. What costs least to find out comes
+    first."""
+    yield max(found.compute_s().values(), default=0.0), 0.0
     if study.problem.objective == "latency":
-        yield found.one_after_another_s()
+        yield 0.0, found.one_after_another_s()
     cards = study.cluster.card_bytes_per_s
     for count in (*found.moved_bytes(), found.gathered_bytes()):
-        yield max((nbytes / cards[name] for name, nbytes in count.items()), default=0.0)
+        yield max((nbytes / cards[name] for name, nbytes in count.items()), default=0.0), 0.0
 
 
 class _Sure:
@@ -50,13 +59,18 @@ class _Sure:
         self.study = study
         self.strategy = strategy
         bundles = not strategy.parted
-        self.graph = study.bundled.graph(())[0] if bundles else study.graph
+        self.graph, self.accesses = (
+            study.bundled.graph(()) if bundles else (study.graph, study.coarse.accesses)
+        )
         self.seconds = {d: study.bundled_s[d] if bundles else study.seconds_on(d) for d in study.whole_s}
         self.needed = study.needed_of(strategy)
         self.runs: dict[str, frozenset[str]] = {}
         """By operator, the devices that compute their part of it."""
         self.unsure: dict[str, set[str]] = {}
         """By tensor, devices whose reading of it is not known: for what they may not compute."""
+        links = (study.cluster.link(one, two) for one in study.whole_s for two in study.whole_s if one != two)
+        self.hop_s = min((2 * link.message_s + link.latency_s for link in links), default=0.0)
+        """What a message takes at the least."""
         self._walk()
 
     def _walk(self) -> None:
@@ -108,28 +122,37 @@ class _Sure:
         return found
 
     def one_after_another_s(self) -> float:
-        """Of the longest way through the model, what is computed in one piece, on one device. Of what is divided it is not
-        looked at which part waits for which: no part is there before the first of what its operator reads."""
+        """Of the longest way through the model, what is computed in one piece, on one device, and the messages on it. What
+        a divided operator takes to compute is not counted, as borders may be computed before the rest."""
         done: dict[str, float] = {}
         for op in self.graph.operators:
-            reads = tuple(self.graph.reads(op))
-            device = self._alone(op)
-            if device is None:
-                end = min((done.get(name, 0.0) for name in reads), default=0.0)
+            devices = self._sharing(op)
+            if len(devices) == 1:
+                end = self._ready_s(op, devices[0], done) + self.seconds[devices[0]][op.name]
+            elif devices and not self.strategy.early:
+                end = min(self._ready_s(op, device, done) for device in devices)
             else:
-                read = [name for name in reads if device in self.needed.get(name, {})]
-                end = max((done.get(name, 0.0) for name in read), default=0.0)
-                end += self.seconds[device][op.name]
+                end = min((done.get(name, 0.0) for name in self.graph.reads(op)), default=0.0)
             done.update((name, end) for name in op.outputs)
         return max((done.get(name, 0.0) for name in self.graph.outputs), default=0.0)
 
-    def _alone(self, op: Operator) -> str | None:
-        """The device that computes all of `op`; None where that is not one."""
+    def _ready_s(self, op: Operator, device: str, done: Mapping[str, float]) -> float:
+        """When a device has all that it reads for its part of an operator, which nobody else computes."""
+        index, name = next((index, name) for index, name in enumerate(op.outputs) if name)
+        share = share_of(self.graph, op, device, self.accesses[op.name], {index: self._owned(name)[device]})
+        ready_s = 0.0
+        for read, region in share.needs:
+            held = self._sources(read)
+            travels = bool(held) and not (device in held and held[device].contains(region))
+            ready_s = max(ready_s, done.get(read, 0.0) + (self.hop_s if travels else 0.0))
+        return ready_s
+
+    def _sharing(self, op: Operator) -> tuple[str, ...]:
+        """The devices that each compute a part of `op` which nobody else has; () where that is not known."""
         names = [name for name in op.outputs if name]
         if op.name in self.strategy.parted or len(names) != 1 or not self._is_known(names[0]):
-            return None
-        owned = self._owned(names[0])
-        return next(iter(owned)) if len(owned) == 1 and self._is_partition(names[0]) else None
+            return ()
+        return tuple(self._owned(names[0])) if self._is_partition(names[0]) else ()
 
     def moved_bytes(self) -> tuple[dict[str, float], dict[str, float]]:
         """By device, what its card receives and what it sends."""

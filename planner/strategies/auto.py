@@ -25,7 +25,7 @@ from edgepart.planner.detours import detoured
 from edgepart.planner.division import Choice
 from edgepart.planner.early import hastened
 from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
-from edgepart.planner.floor import floor_s
+from edgepart.planner.floor import is_hopeless
 from edgepart.planner.layout import Strategy
 from edgepart.planner.openings import axes_of, openings
 from edgepart.planner.openings import teams as teams
@@ -275,7 +275,8 @@ class _Search:
 
     def _try(self, strategy: Strategy, free: bool = False, likely: float = 1.0) -> Iterator[Strategy]:
         """Yields it where it may be better than what is there, and remembers what came of it. `free` does not count
-        against the budget; it is not simulated where it is sure to take longer than `likely` times the best."""
+        against the budget; it is not simulated where it is sure to take longer than the best, or one of its devices or
+        cards is sure to be busy for `likely` times as long as that."""
         study = self.study
         choices = study.choices_of(strategy)
         key = _key(strategy.hub, choices, strategy.order)
@@ -283,7 +284,7 @@ class _Search:
             return
         self.seen.add(key)
         best = min(self.alone, self.found[0].score if self.found else float("inf"))
-        hopeless = floor_s(study, strategy, likely * best) >= likely * best
+        hopeless = is_hopeless(study, strategy, best, likely)
         if not free:
             used = each_s(study, len(devices_of(choices))) / each_s(study, len(study.by_speed))
             self.left -= used * (UNSIMULATED if hopeless else 1.0)
