@@ -210,14 +210,13 @@ class _Maker:
 def _whole(
     graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> Whole | None:
-    """The model itself, where a segment takes and gives all that the model does, and computes all of it; then its device
-    is given all of every input (demand.py)."""
+    """The model itself, where a segment takes and gives all that the model does, and computes all of it."""
     whole = graph.whole
     if whole is None or len(shares) < len(graph.operators):
         return None
     given_out = {name for name in graph.outputs if name in graph.producers}
     is_all = {name for name, _ in inputs} == set(whole.inputs) and {name for name, _ in outputs} == given_out
-    return whole if is_all and all(region == graph.region_of(name) for name, region in outputs) else None
+    return whole if is_all and all(r == graph.region_of(n) for n, r in (*inputs, *outputs)) else None
 
 
 def _workspace(

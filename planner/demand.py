@@ -80,14 +80,14 @@ class Follower:
             groups.append((op.name, group))
             for name, more in reads:
                 self._want(wanted, name, more)
-        if device := _runs_the_model(graph, groups, wanted):
+        if (device := _running_the_model(graph, groups, wanted)) is not None:
             wanted |= {
                 name: self._all(name, device, graph.region_of(name))
                 for name in graph.inputs
                 if name in wanted
             }
         flows += [(name, self._source(name, wanted[name])) for name in graph.inputs if name in wanted]
-        return Draft(blueprint, dict(reversed(groups)), dict(reversed(flows)))
+        return Draft(blueprint, dict(reversed(groups)), dict(reversed(flows)), device is not None)
 
     def _all(self, name: str, place: str, region: Region) -> Wanted:
         """All of a tensor is read there."""
@@ -154,7 +154,7 @@ class Follower:
         return found
 
 
-def _runs_the_model(
+def _running_the_model(
     graph: Graph, groups: Sequence[tuple[str, Group]], wanted: Mapping[str, Wanted]
 ) -> str | None:
     """The one device that computes everything, where it can run the model as its file has it: then it is given all of every

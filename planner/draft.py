@@ -186,6 +186,8 @@ class Draft:
     """By operator name, in the graph's order. Only what somebody reads."""
     flows: Mapping[str, Flow]
     """By tensor that somebody reads: inputs of the model, then what operators write, in the graph's order."""
+    runs_the_model: bool = False
+    """One device can run the model as its file has it, and is given all of every input that is read."""
 
     @property
     def graph(self) -> Graph:

@@ -62,6 +62,9 @@ def input_values(draft: Draft, shares: Sequence[Share]) -> tuple[Value, ...]:
                 wanted.setdefault(name, []).append(need)
     found: list[Value] = []
     for name, needs in wanted.items():
+        if draft.runs_the_model and name in draft.graph.inputs:
+            found.append((name, draft.graph.region_of(name)))
+            continue
         kept: list[Region] = []
         for need in sorted(dict.fromkeys(needs), key=lambda region: -region.size):
             if not any(other.contains(need) for other in kept):

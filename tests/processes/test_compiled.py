@@ -6,8 +6,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from benchmarks.models import light, sample_inputs
+from onnx import helper, numpy_helper
 
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model import load_graph
@@ -31,8 +34,24 @@ def restart(cluster: LocalCluster) -> None:
     cluster.wait_for_members(1)
 
 
+def in_a_segment(folder: Path) -> Path:
+    """squeezenet with a sparse weight: even alone, a device does not run it as its file has it, but as a segment, which is
+    compiled."""
+    model = onnx.load(light("squeezenet"))
+    (output,) = model.graph.output
+    values = numpy_helper.from_array(np.full(3, 0.25, np.float32), "added")
+    indices = numpy_helper.from_array(np.array([1, 5, 9]), "places")
+    extents = [dim.dim_value for dim in output.type.tensor_type.shape.dim]
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, extents))
+    model.graph.node.append(helper.make_node("Add", [output.name, "added"], ["sum"]))
+    model.graph.output[0].name = "sum"
+    path = folder / "squeezenet.onnx"
+    onnx.save_model(model, path)
+    return path
+
+
 def test_compiled_segments_survive_a_restart_and_damaged_ones_are_made_again(tmp_path: Path) -> None:
-    model = light("squeezenet")
+    model = in_a_segment(tmp_path)
     inputs = sample_inputs(load_graph(model))
     expected = alone(model, inputs)
     with LocalCluster(["solo"], options=ALONE, folder=tmp_path, listen="127.0.0.1:0") as cluster:
@@ -59,7 +78,7 @@ def test_compiled_segments_survive_a_restart_and_damaged_ones_are_made_again(tmp
 
 
 def test_none_is_kept_where_there_is_to_be_none(tmp_path: Path) -> None:
-    model = light("squeezenet")
+    model = in_a_segment(tmp_path)
     inputs = sample_inputs(load_graph(model))
     options = (*ALONE, "--compiled", "0")
     with LocalCluster(["solo"], options=options, folder=tmp_path, listen="127.0.0.1:0") as cluster:
