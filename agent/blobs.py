@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -39,6 +39,9 @@ MOST_SOURCES = 4
 """That one blob is fetched from at once."""
 LIAR_S = 600.0
 """A source whose blob had another digest is asked last for so long."""
+MOST_CUT, MOST_CUT_BYTES = 1000, 64 << 20
+"""Weights that are cut and flushed together. More: fewer waits for the disk; less: a plan that is given up, and others who
+want something of a model, wait less for these."""
 SPARE_BYTES = 64 << 20
 """Left free on the disk, whatever is fetched."""
 
@@ -217,11 +220,11 @@ class Fetching:
         model = plan.model_digest
         absent = await asyncio.to_thread(self._absent, refs)
         if self._store.has_model(model):
-            wanted = [(ref.digest, Source(model, ref.source, ref.region, shapes)) for ref in absent]
-            if wanted:
+            for batch in _batches(absent):
+                wanted = [(ref.digest, Source(model, ref.source, ref.region, shapes)) for ref in batch]
                 await asyncio.to_thread(self._cut, wanted)
-            for ref in absent:
-                self._soundness.trust(ref.digest)
+                for ref in batch:
+                    self._soundness.trust(ref.digest)
             return
         for ref in absent:
             region = tuple(tuple(bounds) for bounds in pack_region(ref.region))
@@ -315,6 +318,19 @@ class Fetching:
         whole = await gathering.run(nodes)
         refusals.update(gathering.refusals)
         return whole
+
+
+def _batches(refs: Sequence[WeightRef]) -> Iterator[list[WeightRef]]:
+    """All of them in order, each batch with at most so many, or so many bytes and the one that goes over."""
+    batch, nbytes = list[WeightRef](), 0
+    for ref in refs:
+        batch.append(ref)
+        nbytes += ref.nbytes
+        if len(batch) >= MOST_CUT or nbytes >= MOST_CUT_BYTES:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
 
 
 def _nobody(what: str, refusals: Mapping[str, str]) -> Unavailable:

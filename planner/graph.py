@@ -134,8 +134,11 @@ class Graph:
 
     def weight(self, name: str) -> Constant:
         """A constant, or one of the file that was folded into others. KeyError."""
-        folded = {} if self.whole is None else {constant.name: constant for constant in self.whole.weights}
-        return self.constants[name] if name in self.constants else folded[name]
+        if name not in self.constants:
+            for constant in self.whole.weights if self.whole is not None else ():
+                if constant.name == name:
+                    return constant
+        return self.constants[name]
 
     def region_of(self, name: str) -> Region:
         return Region.full(self.shape_of(name))

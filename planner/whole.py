@@ -42,9 +42,8 @@ def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> Whole | None:
     for tensor in kept:
         if not _is_big(tensor):
             continue
-        constant = graph.constants.get(tensor.name) or constant_of(
-            _copy(tensor), origin
-        )  # It may be folded away there.
+        # It may be folded away in the graph; the copy is read later, when this tensor is external.
+        constant = graph.constants.get(tensor.name) or constant_of(_copy(tensor), origin)
         if not is_inline(constant, constant.region):
             weights.append(constant)
             tensor.CopyFrom(outside(whole_ref(constant)))

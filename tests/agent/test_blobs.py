@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from edgepart.agent import blobs, pace
 from edgepart.agent.asks import Asks
@@ -359,6 +361,23 @@ def test_a_weight_is_cut_here_where_the_model_is(there: Store, model: str) -> No
     wire = run(lambda wire: wire.fetching.weights(plan, [ref], ["a"]), there)
     assert there.has(ref.digest)
     assert wire.asked == []
+
+
+@given(st.lists(st.integers(0, 90 << 20), max_size=30), st.integers(1, 5))
+def test_weights_are_cut_in_batches_of_bounded_size(sizes: list[int], most: int) -> None:
+    def ref(number: int, nbytes: int) -> WeightRef:
+        return WeightRef(
+            str(number), str(number), str(number), Region.full((nbytes,)), "uint8", (nbytes,), nbytes
+        )
+
+    refs = [ref(number, nbytes) for number, nbytes in enumerate(sizes)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blobs, "MOST_CUT", most)
+        found = list(blobs._batches(refs))
+    assert [ref for batch in found for ref in batch] == refs
+    for batch in found:
+        assert 1 <= len(batch) <= most
+        assert sum(ref.nbytes for ref in batch[:-1]) < blobs.MOST_CUT_BYTES
 
 
 def test_a_weight_that_is_not_in_the_model_is_refused_by_its_source(
