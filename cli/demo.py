@@ -30,6 +30,8 @@ STRATEGY = "bbgrap"
 """Divides a model over all devices. These share one machine's cores, where `auto` may rightly find that one is best."""
 ANSWERS = 8
 """Waited for before and after each event."""
+PATIENCE_S = 180.0
+"""For whatever comes next: on two cores a device that joins is planned for after 25 s, beside other work after more than 60."""
 
 Image = Annotated[Path | None, typer.Option("--image", help="Read this picture instead of the demo's page.")]
 
@@ -65,8 +67,11 @@ class Story:
         self._console.print(text, markup=False)
 
     def chapter(self, text: str) -> None:
+        from rich.text import Text
+
         self._console.print()
-        self._console.rule(f"[bold]{text}[/] ({time.monotonic() - self._began:.0f} s)", align="left")
+        took = f" ({time.monotonic() - self._began:.0f} s)"
+        self._console.rule(Text.assemble((text, "bold"), took), align="left")
 
     def members(self, status: dict[str, Any]) -> None:
         rows = [
@@ -274,7 +279,7 @@ class Demo:
 
         return lambda batch: asyncio.run(infer(batch))
 
-    async def _until(self, done: Callable[[], Any], what: str, timeout_s: float = 60) -> None:
+    async def _until(self, done: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + timeout_s
         while not await asyncio.to_thread(done):
             if time.monotonic() > deadline:
