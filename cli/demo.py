@@ -31,7 +31,7 @@ STRATEGY = "bbgrap"
 ANSWERS = 8
 """Waited for before and after each event."""
 PATIENCE_S = 180.0
-"""For whatever comes next: on two cores a device that joins is planned for after 25 s, beside other work after more than 60."""
+"""For whatever comes next: a device that joins two cores is planned for after 25 s, beside other work after over 60."""
 
 Image = Annotated[Path | None, typer.Option("--image", help="Read this picture instead of the demo's page.")]
 
