@@ -1,6 +1,6 @@
 """What agents say to each other about the cluster: facts, one frozen dataclass per control message.
 
-Fields are what agent/wire.py carries: str, int, float, bool, bytes, None, tuples, dicts, nested frozen
+Fields are what agent/records.py carries: str, int, float, bool, bytes, None, tuples, dicts, nested frozen
 dataclasses. Nothing here decides; membership.py, election.py, controller.py and follower.py do. Node ids are
 16 hex digits, addresses are "host:port", digests are SHA-256 in hex.
 """

@@ -1,6 +1,6 @@
 """What agents say to each other: facts, one dataclass per message, and how each becomes a frame's header.
 
-A message travels as one frame (agent/wire.py): its kind, its fields as msgpack, and for some a raw payload.
+A message travels as one frame (agent/frames.py): its kind, its fields as msgpack, and for some a raw payload.
 docs/protocol.md tells who sends which, when.
 """
 
@@ -63,7 +63,7 @@ class Tensors:
     transfer: int
     """`Transfer.number` of the plan."""
     arrays: tuple[Any, ...]
-    """Per piece of the transfer, in its order: what agent/wire.py needs to read the array from the payload."""
+    """Per piece of the transfer, in its order: what agent/arrays.py needs to read the array from the payload."""
     exact: bool = False
     """Whether nothing of this request is to be rounded, whatever the plan says: what a rounded one is compared with."""
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from edgepart.agent.frames import Frame
 from edgepart.agent.identity import Identity
 from edgepart.agent.options import Address
 from edgepart.agent.transport import Carrier, OnJoin, Transport, TransportOptions
-from edgepart.agent.wire import Frame
 
 BOUND_S = 15.0
 """No wait of a test takes longer; a failing one ends there."""

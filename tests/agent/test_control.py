@@ -37,9 +37,10 @@ from edgepart.agent.control import (
     View,
     Want,
 )
+from edgepart.agent.frames import Decoder, encode
 from edgepart.agent.messages import DeployOptions, Epoch
 from edgepart.agent.post import CONTROL_KINDS
-from edgepart.agent.wire import Decoder, encode, frame_to_message, message_to_frame
+from edgepart.agent.records import frame_to_message, message_to_frame
 
 EPOCH = Epoch(2**50, 3)
 VERSION = Version(4, "a")

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from edgepart.agent import certificates, charter, charterfile, identity, joining, ledger, tokens, wire
+from edgepart.agent import certificates, charter, charterfile, identity, joining, ledger, tokens
 from edgepart.agent.charter import Charter
+from edgepart.agent.frames import UNAUTHENTICATED, Frame
 from edgepart.agent.options import Address
+from edgepart.agent.records import frame_to_message, message_to_frame
 from edgepart.agent.stream import Stream, dial
 from edgepart.planner.errors import FrameError, NotAuthorised, Unavailable, UsageError
 from tests.agent.linked import BOUND_S, Station
@@ -104,13 +106,13 @@ def test_another_cluster_is_told_from_the_tokens(first: identity.Identity, tmp_p
 
 def test_an_impostor_with_the_public_ca_learns_nothing(first: identity.Identity, tmp_path: Path) -> None:
     """It shows our CA's certificate, which is no secret, over TLS with a key of its own."""
-    heard: list[wire.Frame] = []
+    heard: list[Frame] = []
 
     def impersonate(stream: Stream, deadline: float) -> None:
-        heard.append(stream.read(wire.UNAUTHENTICATED, deadline))
+        heard.append(stream.read(UNAUTHENTICATED, deadline))
         offer = joining.JoinOffer(certificates.der(first.ca), bytes(32))
-        stream.write(wire.message_to_frame(offer), deadline)
-        heard.append(stream.read(wire.UNAUTHENTICATED, deadline))
+        stream.write(message_to_frame(offer), deadline)
+        heard.append(stream.read(UNAUTHENTICATED, deadline))
 
     with (
         door(identity.create_cluster(tmp_path / "evil", NOW), impersonate) as evil,
@@ -124,15 +126,15 @@ def test_a_relayed_proof_is_worth_nothing(first: identity.Identity, tmp_path: Pa
     """A member (with a certificate of ours) that relays the conversation to the issuer gets no certificate: the proof
     covers the certificate that the joiner saw."""
     second = admit(first, tmp_path / "second")
-    seen: list[wire.Frame] = []
+    seen: list[Frame] = []
     with door(first) as a:
 
         def relay(stream: Stream, deadline: float) -> None:
             onward = dial(a.address, joining._strangers_context(), timeout_s=BOUND_S)
             try:
                 for _ in range(2):
-                    onward.write(stream.read(wire.UNAUTHENTICATED, deadline), deadline)
-                    seen.append(onward.read(wire.UNAUTHENTICATED, deadline))
+                    onward.write(stream.read(UNAUTHENTICATED, deadline), deadline)
+                    seen.append(onward.read(UNAUTHENTICATED, deadline))
                     stream.write(seen[-1], deadline)
             finally:
                 onward.close()
@@ -153,15 +155,15 @@ def test_a_replayed_request_is_worth_nothing(first: identity.Identity) -> None:
         for _ in range(2):
             stream = dial(a.address, joining._strangers_context(), timeout_s=BOUND_S)
             deadline = time.monotonic() + BOUND_S
-            stream.write(wire.message_to_frame(hello), deadline)
-            offer = wire.frame_to_message(stream.read(wire.UNAUTHENTICATED, deadline), joining.JOIN_KINDS)
+            stream.write(message_to_frame(hello), deadline)
+            offer = frame_to_message(stream.read(UNAUTHENTICATED, deadline), joining.JOIN_KINDS)
             if recorded is None:
                 shown = stream.connection.getpeercert(binary_form=True)
                 assert shown is not None
                 said = joining.transcript(hello, offer.nonce, shown, request)
                 recorded = joining.JoinRequest(request, "", hmac.digest(token.key, said, "sha256"))
-            stream.write(wire.message_to_frame(recorded), deadline)
-            answers.append(stream.read(wire.UNAUTHENTICATED, deadline).kind)
+            stream.write(message_to_frame(recorded), deadline)
+            answers.append(stream.read(UNAUTHENTICATED, deadline).kind)
             stream.close()
     assert answers == ["JoinGrant", "JoinRefused"]
     assert [card.uses for card in tokens.listed(first.directory.parent)] == [1]
@@ -196,10 +198,10 @@ def test_a_broken_answer_leaves_nothing_behind(first: identity.Identity, tmp_pat
     other = first.issue(certificates.new_request(certificates.new_key()), NOW)
 
     def answer(stream: Stream, deadline: float) -> None:
-        stream.read(wire.UNAUTHENTICATED, deadline)
+        stream.read(UNAUTHENTICATED, deadline)
         offer = joining.JoinOffer(certificates.der(first.ca), bytes(32))
-        stream.write(wire.message_to_frame(offer), deadline)
-        stream.read(wire.UNAUTHENTICATED, deadline)
+        stream.write(message_to_frame(offer), deadline)
+        stream.read(UNAUTHENTICATED, deadline)
         grant = joining.JoinGrant(b"junk", "admin", ())
         message = {
             "certificate": grant,
@@ -208,7 +210,7 @@ def test_a_broken_answer_leaves_nothing_behind(first: identity.Identity, tmp_pat
             "refusal": joining.JoinRefused("not today"),
         }.get(spoil)
         if message is not None:
-            stream.write(wire.message_to_frame(message), deadline)
+            stream.write(message_to_frame(message), deadline)
 
     with door(first, answer) as a, pytest.raises((NotAuthorised, Unavailable)) as caught:
         joining.join(new_token(first), tmp_path / "c", [a.address])
@@ -226,9 +228,9 @@ def test_a_broken_answer_leaves_nothing_behind(first: identity.Identity, tmp_pat
 def test_nonsense_at_the_door_is_closed(first: identity.Identity, message: object) -> None:
     with door(first) as a:
         stream = dial(a.address, joining._strangers_context(), timeout_s=BOUND_S)
-        stream.write(wire.message_to_frame(message))
+        stream.write(message_to_frame(message))
         with pytest.raises((Unavailable, FrameError)):
-            stream.read(wire.UNAUTHENTICATED, time.monotonic() + BOUND_S)
+            stream.read(UNAUTHENTICATED, time.monotonic() + BOUND_S)
         stream.close()
         assert a.transport.linked() == frozenset()
 

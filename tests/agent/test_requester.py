@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from edgepart.agent.arrays import pack_arrays, unpack_arrays
 from edgepart.agent.blocked import PLAIN
 from edgepart.agent.executor import Executor
 from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
@@ -18,7 +19,6 @@ from edgepart.agent.requester import Requester, activate_plan
 from edgepart.agent.requests import Window
 from edgepart.agent.schedule import Value
 from edgepart.agent.sessions import Sessions
-from edgepart.agent.wire import pack_arrays, unpack_arrays
 from edgepart.planner.errors import ClusterError, InternalError, RequestError, RunError, Unavailable
 from edgepart.planner.plan import (
     GATEWAY,

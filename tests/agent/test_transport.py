@@ -17,11 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgepart.agent import charterfile, identity, wire
+from edgepart.agent import charterfile, identity
 from edgepart.agent.acceptor import AcceptOptions
 from edgepart.agent.charter import Charter
+from edgepart.agent.frames import MAGIC, MEMBER, PREFIX, Frame
 from edgepart.agent.links import LinkOpen
-from edgepart.agent.records import frame_to_message, kinds
+from edgepart.agent.records import frame_to_message, kinds, message_to_frame
 from edgepart.agent.stream import dial
 from edgepart.agent.transport import Transport, TransportOptions
 from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Unavailable
@@ -62,8 +63,8 @@ def test_one_dial_makes_a_link_both_ways(pair: list[Station]) -> None:
     assert a.links == [(b.node_id, True, f"127.0.0.1:{b.address[1]}")]
     assert b.links == [(a.node_id, True, "")]
     for channel in ("control", "data"):
-        a.transport.send(b.node_id, channel, wire.Frame("to-b", {"n": 1}, (b"payload",)))
-        b.transport.send(a.node_id, channel, wire.Frame("to-a", {"n": 2}))
+        a.transport.send(b.node_id, channel, Frame("to-b", {"n": 1}, (b"payload",)))
+        b.transport.send(a.node_id, channel, Frame("to-a", {"n": 2}))
     a.until(lambda: len(a.frames) == 2)
     b.until(lambda: len(b.frames) == 2)
     assert {(who, channel) for who, channel, _ in b.frames} == {(a.node_id, c) for c in ("control", "data")}
@@ -77,7 +78,7 @@ def test_frames_of_all_sizes_come_in_order_and_whole(pair: list[Station]) -> Non
     sizes = [0, 1, 16_000, 16_384, 16_385, 100_000, 3, 5_000_000, 0, 7]
     sent = [rng.integers(0, 256, size, np.uint8) for size in sizes]
     for number, payload in enumerate(sent):
-        frame = wire.Frame(
+        frame = Frame(
             "x", {"n": number}, (payload[: len(payload) // 3].data, payload[len(payload) // 3 :].data)
         )
         a.transport.send(b.node_id, "data", frame)
@@ -95,7 +96,7 @@ def test_threads_that_send_at_once_get_everything_over_each_in_its_order(pair: l
     def send(sender: int) -> None:
         for number in range(each):
             payload = bytes([sender]) * sizes[(sender + number) % len(sizes)]
-            a.transport.send(b.node_id, "data", wire.Frame("x", {"of": sender, "n": number}, (payload,)))
+            a.transport.send(b.node_id, "data", Frame("x", {"of": sender, "n": number}, (payload,)))
 
     threads = [threading.Thread(target=send, args=(sender,)) for sender in range(senders)]
     for thread in threads:
@@ -142,7 +143,7 @@ def test_closing_is_seen_on_both_sides_and_the_link_can_come_back(pair: list[Sta
     b.until(lambda: len(b.links) == 2)
     assert a.links[1] == (b.node_id, False, "enough") and b.links[1][:2] == (a.node_id, False)
     with pytest.raises(Unavailable, match="no link"):
-        a.transport.send(b.node_id, "control", wire.Frame("x"))
+        a.transport.send(b.node_id, "control", Frame("x"))
     assert b.transport.connect(a.node_id, [a.address]) == a.node_id
     a.until(lambda: len(a.links) == 3)
     assert a.changes()[2] == (b.node_id, True)
@@ -176,7 +177,7 @@ def test_a_restarted_peer_replaces_its_old_link(members: Identities) -> None:
             again.transport.connect(a.node_id, [a.address])
             a.until(lambda: len(a.links) == 3)
             assert [up for _, up in a.changes()] == [True, False, True]
-            a.transport.send(b.node_id, "control", wire.Frame("hello"))
+            a.transport.send(b.node_id, "control", Frame("hello"))
             again.until(lambda: len(again.frames) == 1)
             assert b.frames == []
 
@@ -245,14 +246,14 @@ def test_a_peer_that_cannot_dial_back_is_said_so(members: Identities) -> None:
 def test_a_failing_handler_ends_the_link_and_not_the_agent(
     members: Identities, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(node_id: str, channel: str, frame: wire.Frame) -> None:
+    def fail(node_id: str, channel: str, frame: Frame) -> None:
         raise FrameError("nonsense") if frame.kind == "peer" else RuntimeError("our bug")
 
     with stations(*members[:2]) as (a, b):
         b.handle = fail
         for n, kind in enumerate(("peer", "ours")):
             a.transport.connect(b.node_id, [b.address])
-            a.transport.send(b.node_id, "control", wire.Frame(kind))
+            a.transport.send(b.node_id, "control", Frame(kind))
             a.until(lambda n=n: len(a.links) == 2 * n + 2)  # type: ignore[misc]
         assert "nonsense" in caplog.text and "our bug" in caplog.text
 
@@ -262,7 +263,7 @@ def test_a_slow_reader_bounds_the_queue(members: Identities) -> None:
     options = TransportOptions(control_queue_bytes=1 << 20, data_queue_bytes=1 << 20, full_s=0.1)
     with stations(*members[:2], options=options) as (a, b):
 
-        def wait(node_id: str, channel: str, frame: wire.Frame) -> None:
+        def wait(node_id: str, channel: str, frame: Frame) -> None:
             gate.wait(BOUND_S)
 
         b.handle = wait
@@ -272,7 +273,7 @@ def test_a_slow_reader_bounds_the_queue(members: Identities) -> None:
             for channel in ("control", "data"):
                 with pytest.raises(Unavailable, match="slow"):
                     for _ in range(100):
-                        a.transport.send(b.node_id, channel, wire.Frame("x", {}, (block,)))
+                        a.transport.send(b.node_id, channel, Frame("x", {}, (block,)))
         finally:
             gate.set()
 
@@ -280,8 +281,8 @@ def test_a_slow_reader_bounds_the_queue(members: Identities) -> None:
 def test_what_is_queued_goes_out_before_the_end(pair: list[Station]) -> None:
     a, b = pair
     for _ in range(20):
-        a.transport.send(b.node_id, "control", wire.Frame("x", {}, (bytes(1 << 20),)))
-    a.transport.send(b.node_id, "control", wire.Frame("goodbye"))
+        a.transport.send(b.node_id, "control", Frame("x", {}, (bytes(1 << 20),)))
+    a.transport.send(b.node_id, "control", Frame("goodbye"))
     a.transport.stop(flush_s=BOUND_S)
     b.until(lambda: len(b.links) == 2)
     assert [frame.kind for _, _, frame in b.frames] == ["x"] * 20 + ["goodbye"]
@@ -354,9 +355,9 @@ def test_strangers_meet_small_limits(target: Station, members: Identities) -> No
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
     for context in (anybody, members[1].client_context()):
         for prefix in (
-            wire.PREFIX.pack(wire.MAGIC, 1, 0, 2**32 - 1, 0),
-            wire.PREFIX.pack(wire.MAGIC, 1, 0, 10, 2**63),
-            wire.PREFIX.pack(wire.MAGIC, 1, 0, 3, 0) + b"\x92\xa1a",
+            PREFIX.pack(MAGIC, 1, 0, 2**32 - 1, 0),
+            PREFIX.pack(MAGIC, 1, 0, 10, 2**63),
+            PREFIX.pack(MAGIC, 1, 0, 3, 0) + b"\x92\xa1a",
             b"junk" * 20,
         ):
             stream = dial(target.address, context, timeout_s=BOUND_S)
@@ -369,10 +370,10 @@ def test_strangers_meet_small_limits(target: Station, members: Identities) -> No
 def test_a_member_that_lies_about_lengths_costs_no_memory(target: Station, members: Identities) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     opening = LinkOpen("data", "boot", 1, target.node_id, (("", 1),))
-    for announced in (wire.MEMBER.payload_bytes, wire.MEMBER.payload_bytes + 1):
+    for announced in (MEMBER.payload_bytes, MEMBER.payload_bytes + 1):
         stream = dial(target.address, members[1].client_context(), timeout_s=BOUND_S)
-        stream.write(wire.message_to_frame(opening))
-        stream.connection.sendall(wire.PREFIX.pack(wire.MAGIC, 1, 0, 10, announced) + bytes(10))
+        stream.write(message_to_frame(opening))
+        stream.connection.sendall(PREFIX.pack(MAGIC, 1, 0, 10, announced) + bytes(10))
         stream.close()
     is_alive(target, members[1])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10  # KiB
@@ -383,15 +384,15 @@ def test_a_member_that_lies_about_lengths_costs_no_memory(target: Station, membe
     [
         LinkOpen("gossip", "boot", 1, "", ()),
         LinkOpen("control", "boot", 1, "0" * 16, ()),
-        wire.Frame("Other", {}),
-        wire.Frame("LinkOpen", {"channel": 1}),
+        Frame("Other", {}),
+        Frame("LinkOpen", {"channel": 1}),
     ],
 )
 def test_a_member_that_introduces_itself_wrongly_is_refused(
-    target: Station, members: Identities, opening: LinkOpen | wire.Frame
+    target: Station, members: Identities, opening: LinkOpen | Frame
 ) -> None:
     stream = dial(target.address, members[1].client_context(), timeout_s=BOUND_S)
-    stream.write(opening if isinstance(opening, wire.Frame) else wire.message_to_frame(opening))
+    stream.write(opening if isinstance(opening, Frame) else message_to_frame(opening))
     drained(stream.connection)
     stream.close()
     assert target.links == []

@@ -15,10 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edgepart.agent import messages, wire
+from edgepart.agent import messages
+from edgepart.agent.arrays import ALIGNMENT, pack_arrays, unpack_arrays
+from edgepart.agent.frames import MAGIC, PREFIX, Decoder, Frame, Limits, encode, parse_frame, parse_prefix
+from edgepart.agent.records import frame_to_message, kinds, message_to_frame
 from edgepart.planner.errors import FrameError, InternalError
 
-SMALL = wire.Limits(header_bytes=1000, payload_bytes=1000)
+SMALL = Limits(header_bytes=1000, payload_bytes=1000)
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)
@@ -28,22 +31,22 @@ plain = st.recursive(
     max_leaves=9,
 )  # fmt: skip
 frames = st.builds(
-    wire.Frame,
+    Frame,
     kind=st.text(max_size=9),
     header=st.dictionaries(st.text(max_size=5), plain, max_size=4),
     payload=st.lists(st.binary(max_size=40), max_size=3).map(tuple),
 )
 
 
-def joined(frame: wire.Frame) -> bytes:
-    return b"".join(wire.encode(frame))
+def joined(frame: Frame) -> bytes:
+    return b"".join(encode(frame))
 
 
 @settings(max_examples=100)
 @given(st.lists(frames, max_size=3), st.integers(1, 50))
-def test_frames_come_out_as_they_went_in_whatever_the_pieces(sent: list[wire.Frame], piece: int) -> None:
+def test_frames_come_out_as_they_went_in_whatever_the_pieces(sent: list[Frame], piece: int) -> None:
     stream = b"".join(map(joined, sent))
-    decoder = wire.Decoder()
+    decoder = Decoder()
     got = [f for at in range(0, len(stream), piece) for f in decoder.feed(stream[at : at + piece])]
     assert [(f.kind, f.header, bytes(f.body)) for f in got] == [
         (f.kind, f.header, bytes(f.body)) for f in sent
@@ -51,9 +54,9 @@ def test_frames_come_out_as_they_went_in_whatever_the_pieces(sent: list[wire.Fra
 
 
 @settings(max_examples=300)
-@given(st.binary(max_size=200), st.sampled_from([b"", wire.MAGIC, wire.PREFIX.pack(wire.MAGIC, 1, 0, 20, 5)]))
+@given(st.binary(max_size=200), st.sampled_from([b"", MAGIC, PREFIX.pack(MAGIC, 1, 0, 20, 5)]))
 def test_random_bytes_raise_frame_errors_and_nothing_else(noise: bytes, start: bytes) -> None:
-    decoder = wire.Decoder(SMALL)
+    decoder = Decoder(SMALL)
     try:
         decoder.feed(start + noise)
     except FrameError:
@@ -63,19 +66,19 @@ def test_random_bytes_raise_frame_errors_and_nothing_else(noise: bytes, start: b
 
 @settings(max_examples=200)
 @given(frames, st.data())
-def test_a_flipped_byte_raises_frame_errors_and_nothing_else(frame: wire.Frame, data: st.DataObject) -> None:
+def test_a_flipped_byte_raises_frame_errors_and_nothing_else(frame: Frame, data: st.DataObject) -> None:
     stream = bytearray(joined(frame))
     stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        wire.Decoder(SMALL).feed(stream)
+        Decoder(SMALL).feed(stream)
     except FrameError as error:
         assert str(error)
 
 
 def test_payload_buffers_are_not_copied() -> None:
     array = np.arange(12, dtype=np.float32)
-    _, buffers = wire.pack_arrays([array])
-    payload = wire.encode(wire.Frame("X", {}, tuple(buffers)))[1]
+    _, buffers = pack_arrays([array])
+    payload = encode(Frame("X", {}, tuple(buffers)))[1]
     array[0] = 7
     assert np.frombuffer(payload, np.float32)[0] == 7
 
@@ -83,13 +86,13 @@ def test_payload_buffers_are_not_copied() -> None:
 @pytest.mark.parametrize("sizes", [(1001, 0), (0, 1001), (2**32 - 1, 0), (0, 2**64 - 1)])
 def test_a_prefix_over_the_limits_is_refused_before_its_bytes_come(sizes: tuple[int, int]) -> None:
     with pytest.raises(FrameError, match="limits"):
-        wire.Decoder(SMALL).feed(wire.PREFIX.pack(wire.MAGIC, 1, 0, *sizes))
+        Decoder(SMALL).feed(PREFIX.pack(MAGIC, 1, 0, *sizes))
 
 
 def test_another_version_and_flags_are_refused() -> None:
     for version, flags in ((2, 0), (1, 1)):
         with pytest.raises(FrameError, match="update the older"):
-            wire.parse_prefix(wire.PREFIX.pack(wire.MAGIC, version, flags, 0, 0), SMALL)
+            parse_prefix(PREFIX.pack(MAGIC, version, flags, 0, 0), SMALL)
 
 
 @pytest.mark.parametrize(
@@ -99,21 +102,21 @@ def test_another_version_and_flags_are_refused() -> None:
 def test_a_header_that_is_not_kind_and_fields_is_refused(document: Any) -> None:
     header = msgpack.packb(document)
     with pytest.raises(FrameError):
-        wire.parse_frame(header, None)
+        parse_frame(header, None)
 
 
 def test_deep_nesting_is_refused() -> None:
     with pytest.raises(FrameError):
-        wire.parse_frame(b"\x91" * 100_000, None)
+        parse_frame(b"\x91" * 100_000, None)
 
 
 def test_a_field_that_cannot_travel_is_our_own_fault() -> None:
     with pytest.raises(InternalError):
-        wire.encode(wire.Frame("X", {"a": object()}))
+        encode(Frame("X", {"a": object()}))
     with pytest.raises(InternalError):
-        wire.encode(wire.Frame("X", {"a": 2**64}))
+        encode(Frame("X", {"a": 2**64}))
     with pytest.raises(InternalError, match="contiguous"):
-        wire.encode(wire.Frame("X", {}, (memoryview(b"abcd")[::2],)))
+        encode(Frame("X", {}, (memoryview(b"abcd")[::2],)))
 
 
 # ---- messages ----
@@ -151,13 +154,13 @@ class Tree:
             raise ValueError("ratio under 0")
 
 
-KINDS = wire.kinds(Tree, Leaf, messages.Tensors, messages.Failed, messages.Cancel)
+KINDS = kinds(Tree, Leaf, messages.Tensors, messages.Failed, messages.Cancel)
 TREE = Tree(0.5, Colour.RED, (Leaf("a", 1), Leaf("b")), ("x", 2), {"k": (1, 2)}, Other(True))
 
 
 def travelled(message: Any) -> Any:
-    [frame] = wire.Decoder().feed(joined(wire.message_to_frame(message)))
-    return wire.frame_to_message(frame, KINDS)
+    [frame] = Decoder().feed(joined(message_to_frame(message)))
+    return frame_to_message(frame, KINDS)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +177,7 @@ def test_messages_come_out_equal(message: Any) -> None:
     assert travelled(message) == message
 
 
-GOOD = wire.message_to_frame(TREE).header
+GOOD = message_to_frame(TREE).header
 
 
 @pytest.mark.parametrize(
@@ -199,19 +202,19 @@ GOOD = wire.message_to_frame(TREE).header
 )
 def test_fields_that_do_not_fit_are_refused(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(FrameError, match=says):
-        wire.frame_to_message(wire.Frame("Tree", {**GOOD, **changes}), KINDS)
+        frame_to_message(Frame("Tree", {**GOOD, **changes}), KINDS)
 
 
 def test_unknown_kinds_are_refused() -> None:
     with pytest.raises(FrameError, match="unknown kind"):
-        wire.frame_to_message(wire.Frame("Epoch", {"term": 1, "number": 1}), KINDS)
+        frame_to_message(Frame("Epoch", {"term": 1, "number": 1}), KINDS)
 
 
 @settings(max_examples=200)
 @given(st.sampled_from(sorted(KINDS)), st.dictionaries(st.sampled_from([*GOOD, "name", "size"]), plain))
 def test_random_fields_raise_frame_errors_and_nothing_else(kind: str, header: dict[str, Any]) -> None:
     try:
-        wire.frame_to_message(wire.Frame(kind, {**GOOD, **header}), KINDS)
+        frame_to_message(Frame(kind, {**GOOD, **header}), KINDS)
     except FrameError as error:
         assert str(error)
 
@@ -224,11 +227,11 @@ def test_classes_that_cannot_travel_are_refused_when_registered() -> None:
 
     Odd = type("Odd", (), {"__annotations__": {"a": Leaf | Twin}})
     with pytest.raises(InternalError, match="told apart"):
-        wire.kinds(dataclass(frozen=True)(Odd))
+        kinds(dataclass(frozen=True)(Odd))
     with pytest.raises(InternalError, match="share a name"):
-        wire.kinds(Leaf, dataclass(frozen=True)(type("Leaf", (), {})))
+        kinds(Leaf, dataclass(frozen=True)(type("Leaf", (), {})))
     with pytest.raises(InternalError, match="no dataclass"):
-        wire.kinds(str)
+        kinds(str)
 
 
 # ---- arrays ----
@@ -243,10 +246,10 @@ DTYPES = [
 
 def carried(values: list[Any]) -> list[Any]:
     """There and back, the metas through a frame's header as well."""
-    metas, buffers = wire.pack_arrays(values)
+    metas, buffers = pack_arrays(values)
     message = messages.Tensors("d", messages.Epoch(1, 1), "r", 0, metas)
-    [frame] = wire.Decoder().feed(joined(wire.message_to_frame(message, buffers)))
-    return wire.unpack_arrays(wire.frame_to_message(frame, KINDS).arrays, frame.body)
+    [frame] = Decoder().feed(joined(message_to_frame(message, buffers)))
+    return unpack_arrays(frame_to_message(frame, KINDS).arrays, frame.body)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -301,10 +304,10 @@ def test_sequences_and_maps_travel(sent: list[Any]) -> None:
 
 
 def test_unpacked_arrays_are_views_and_aligned() -> None:
-    metas, buffers = wire.pack_arrays([np.ones(3, np.uint8), np.arange(5.0)])
+    metas, buffers = pack_arrays([np.ones(3, np.uint8), np.arange(5.0)])
     payload = bytearray(b"".join(buffers))
-    _, second = wire.unpack_arrays(metas, memoryview(payload))
-    payload[wire.ALIGNMENT : wire.ALIGNMENT + 8] = struct.pack("<d", 9.0)
+    _, second = unpack_arrays(metas, memoryview(payload))
+    payload[ALIGNMENT : ALIGNMENT + 8] = struct.pack("<d", 9.0)
     assert second[0] == 9.0
 
 
@@ -322,7 +325,7 @@ def test_unpacked_arrays_are_views_and_aligned() -> None:
 )  # fmt: skip
 def test_lying_metas_are_refused(meta: Any) -> None:
     with pytest.raises(FrameError):
-        wire.unpack_arrays([meta], memoryview(bytes(8)))
+        unpack_arrays([meta], memoryview(bytes(8)))
 
 
 def test_values_nested_too_deep_are_refused_on_both_sides() -> None:
@@ -331,9 +334,9 @@ def test_values_nested_too_deep_are_refused_on_both_sides() -> None:
     for _ in range(50):
         deep, meta = [deep], ("list", (meta,))
     with pytest.raises(InternalError, match="nested"):
-        wire.pack_arrays([deep])
+        pack_arrays([deep])
     with pytest.raises(FrameError, match="nested"):
-        wire.unpack_arrays([meta], None)
+        unpack_arrays([meta], None)
 
 
 @settings(max_examples=300)
@@ -346,7 +349,7 @@ def test_values_nested_too_deep_are_refused_on_both_sides() -> None:
 )
 def test_random_metas_raise_frame_errors_and_nothing_else(metas: list[Any], payload: bytes) -> None:
     try:
-        wire.unpack_arrays(metas, memoryview(payload))
+        unpack_arrays(metas, memoryview(payload))
     except FrameError as error:
         assert str(error)
 
@@ -356,4 +359,4 @@ def test_random_metas_raise_frame_errors_and_nothing_else(metas: list[Any], payl
 )
 def test_values_that_cannot_travel_are_our_own_fault(value: Any) -> None:
     with pytest.raises(InternalError):
-        wire.pack_arrays([value])
+        pack_arrays([value])

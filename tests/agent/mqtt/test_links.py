@@ -18,8 +18,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
-from edgepart.agent import certificates, identity, joining, tokens, wire
+from edgepart.agent import certificates, identity, joining, tokens
 from edgepart.agent.discovery import Seen
+from edgepart.agent.frames import Frame
 from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.mqtt.presence import Present, read_present
 from edgepart.agent.mqtt.reach import Reach, Visit, root_of
@@ -83,7 +84,7 @@ def test_a_link_carries_frames_of_all_sizes_both_ways_in_order(pair: list[Statio
     sent = [rng.integers(0, 256, size, np.uint8) for size in (0, 1, 16_385, 100_000, 3, 5_000_000, 0, 7)]
     for one, other in ((a, b), (b, a)):
         for number, payload in enumerate(sent):
-            one.transport.send(other.node_id, "data", wire.Frame("x", {"n": number}, (payload.data,)))
+            one.transport.send(other.node_id, "data", Frame("x", {"n": number}, (payload.data,)))
         other.until(lambda other=other: len(other.frames) == len(sent))  # type: ignore[misc]
         assert [frame.header["n"] for _, _, frame in other.frames] == list(range(len(sent)))
         assert all(bytes(f.body) == s.tobytes() for (_, _, f), s in zip(other.frames, sent, strict=True))
@@ -99,8 +100,8 @@ def test_a_reader_that_is_slow_holds_up_its_sender_and_nothing_is_lost(pair: lis
     b.handle = handle
     payload = bytes(1_000_000)
     for number in range(40):
-        a.transport.send(b.node_id, "data", wire.Frame("x", {"n": number}, (payload,)))
-    a.transport.send(b.node_id, "control", wire.Frame("first", {}))
+        a.transport.send(b.node_id, "data", Frame("x", {"n": number}, (payload,)))
+    a.transport.send(b.node_id, "control", Frame("first", {}))
     b.until(lambda: any(frame.kind == "first" for _, _, frame in b.frames))
     go_on.set()
     b.until(lambda: len(b.frames) == 41)
@@ -124,7 +125,7 @@ def test_a_link_ends_with_the_broker_and_comes_back_with_it(
             return False
 
     eventually(linked)
-    a.transport.send(b.node_id, "data", wire.Frame("again", {}))
+    a.transport.send(b.node_id, "data", Frame("again", {}))
     b.until(lambda: bool(b.frames))
 
 
@@ -178,8 +179,8 @@ def test_who_says_that_others_are_gone_ends_no_link(
     eventually(lambda: len(forger.read) == 2)
     for number in range(20):
         session.post(lambda: forger.forge(session))
-        a.transport.send(b.node_id, "data", wire.Frame("x", {"n": number}))
-        b.transport.send(a.node_id, "data", wire.Frame("x", {"n": number}))
+        a.transport.send(b.node_id, "data", Frame("x", {"n": number}))
+        b.transport.send(a.node_id, "data", Frame("x", {"n": number}))
         for station in pair:
             station.until(lambda station=station, count=number + 1: len(station.frames) == count)  # type: ignore[misc]
     session.stop()
@@ -262,7 +263,7 @@ def test_a_link_through_a_broker_that_speaks_tls(members: Identities, tmp_path: 
         (a, seen), (b, _) = (stack.enter_context(present(who, known)) for who in members)
         eventually(lambda: seen)
         a.transport.connect(b.node_id, [b.address])
-        a.transport.send(b.node_id, "data", wire.Frame("x", {}, (bytes(3_000_000),)))
+        a.transport.send(b.node_id, "data", Frame("x", {}, (bytes(3_000_000),)))
         b.until(lambda: bool(b.frames))
         assert len(b.frames[0][2].body or b"") == 3_000_000
 
@@ -297,7 +298,7 @@ def test_a_small_limit_of_the_broker_is_kept(members: Identities, tmp_path: Path
                 return False
 
         eventually(linked)
-        a.transport.send(b.node_id, "data", wire.Frame("x", {}, (bytes(300_000),)))
+        a.transport.send(b.node_id, "data", Frame("x", {}, (bytes(300_000),)))
         b.until(lambda: bool(b.frames))
         assert len(b.frames[0][2].body or b"") == 300_000
 
