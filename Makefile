@@ -119,7 +119,7 @@ cases: .venv/.dev  ## the ONNX project's node cases, each divided along every ax
 # Two processors that this machine need not have, emulated by Debian's qemu-user: a Haswell, which has AVX2 and neither AVX-512
 # nor VNNI, and an aarch64 with float16 arithmetic and dot products (ARM_CPU=cortex-a72 has neither), without the matrix unit SME, which
 # docs/architecture.md says more of. Emulated, a hypothesis test tries fewer examples.
-NUMBERS := tests/agent/test_eight_bits.py tests/agent/test_reference.py tests/test_comparing.py tests/planner/access
+NUMBERS := tests/agent/execution/test_eight_bits.py tests/agent/verify/test_reference.py tests/test_comparing.py tests/planner/access
 ON_EMULATED := -u -m pytest -p no:cacheprovider --override-ini timeout=3600 --examples 2
 ARM := .venv/aarch64
 ARM_CPU ?= max,sme=off

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from edgepart.agent.gateway.access import LOCAL, OPENNESS
+from edgepart.agent.http.access import LOCAL, OPENNESS
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.planner.errors import UsageError
 

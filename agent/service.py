@@ -1,7 +1,7 @@
 """Service: one agent, wired together; starts, runs until told to stop, and leaves in order. Door: everything.
 
 Start: state files, probe, links, cluster logic, HTTP, discovery, then READY. Stop: it says that it leaves and serves until
-others have taken over (withdrawal.py); then no new requests, goodbye to the members (they count us as left, not as failed),
+others have taken over (shutdown.py); then no new requests, goodbye to the members (they count us as left, not as failed),
 links, sessions.
 """
 
@@ -18,65 +18,66 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from edgepart import __version__
-from edgepart.agent import aside, events
-from edgepart.agent.answering import Answering
-from edgepart.agent.aside import Aside
-from edgepart.agent.asks import Asks
-from edgepart.agent.blobs import Fetching, Load, Serving
-from edgepart.agent.cards import Measured, fault, read
-from edgepart.agent.charter import CHARTERS, ISSUER
-from edgepart.agent.clocks import Clocks
-from edgepart.agent.comparison import Active, Comparison
-from edgepart.agent.compiled import Compiled
-from edgepart.agent.control import DRAINS, LEAVES, LEFT, REMOVED, STARVES
-from edgepart.agent.core import Core
-from edgepart.agent.diskqueue import DiskQueue
-from edgepart.agent.doctor import Doctor
-from edgepart.agent.drift import DriftBook
-from edgepart.agent.echoes import Echoes
-from edgepart.agent.executor import Executor
-from edgepart.agent.face import Face
-from edgepart.agent.frames import Frame
-from edgepart.agent.gateway.bodies import Limits
-from edgepart.agent.gateway.server import HttpServer
-from edgepart.agent.identity import Identity, load
-from edgepart.agent.jobs import Begin, repeat
-from edgepart.agent.joining import Doorkeeper
-from edgepart.agent.lookout import Lookout
-from edgepart.agent.measuring import Measuring
-from edgepart.agent.membership import Facts
-from edgepart.agent.memory import keep_within, share_heaps, within
-from edgepart.agent.naming import named
-from edgepart.agent.notify import Notifier, Watchdog
+from edgepart.agent.admission.joining import Doorkeeper
+from edgepart.agent.admission.renewal import REVOKED, Warden
+from edgepart.agent.admission.signed_drains import Seals
+from edgepart.agent.api.node import Face
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.membership.membership import Facts
+from edgepart.agent.cluster.membership.naming import named
+from edgepart.agent.cluster.state import events
+from edgepart.agent.cluster.state.cards import Measured, fault, read
+from edgepart.agent.cluster.state.drift import DriftBook
+from edgepart.agent.cluster.state.profiles import ProfileBook
+from edgepart.agent.discovery.hints import Lookout
+from edgepart.agent.doctor.report import Doctor
+from edgepart.agent.driver import Doors, Shell
+from edgepart.agent.execution.compile.cache import Compiled
+from edgepart.agent.execution.executor import Executor
+from edgepart.agent.host.jobs import Begin, repeat
+from edgepart.agent.host.process_memory import keep_within, share_heaps, within
+from edgepart.agent.host.system import cores, have_temporary_folder, memory, resident_bytes
+from edgepart.agent.host.systemd import Notifier, Watchdog
+from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.server import HttpServer
+from edgepart.agent.maintenance import Kept, Upkeep, disk_document
+from edgepart.agent.measure.card import Measuring
+from edgepart.agent.measure.clocks import Clocks
+from edgepart.agent.measure.cpu_wait import Starving
+from edgepart.agent.measure.echoes import Echoes
+from edgepart.agent.measure.probing import probe_apart
+from edgepart.agent.measure.segment_times import Timing
+from edgepart.agent.measure.trace_collector import Tracing, speaking
+from edgepart.agent.net.dispatch import Post
+from edgepart.agent.net.endpoints import bind, own_addresses, parsed, reachable_text
+from edgepart.agent.net.rpc_client import Asks
+from edgepart.agent.net.transport import Transport
 from edgepart.agent.options import Address, AgentOptions
-from edgepart.agent.pace import UNKNOWN_BYTES_S, Business
-from edgepart.agent.places import bind, own_addresses, parsed, reachable_text
-from edgepart.agent.plans import Plans
-from edgepart.agent.planwork import Planwork
-from edgepart.agent.post import Post
-from edgepart.agent.probing import probe_apart
-from edgepart.agent.profiles import ProfileBook
-from edgepart.agent.recorder import Recorder
-from edgepart.agent.referee import Referee
-from edgepart.agent.requester import Requester
-from edgepart.agent.routing import Router
-from edgepart.agent.seals import Seals
-from edgepart.agent.shell import Doors, Shell
-from edgepart.agent.soundness import Soundness
-from edgepart.agent.starving import Starving
-from edgepart.agent.statefiles import StateFiles
-from edgepart.agent.store import Source, Store
-from edgepart.agent.supervisor import Workers
-from edgepart.agent.system import cores, have_temporary_folder, memory, resident_bytes
-from edgepart.agent.timing import Timing
-from edgepart.agent.tracing import Tracing, speaking
-from edgepart.agent.transport import Transport
-from edgepart.agent.tryout import Tryout
-from edgepart.agent.upkeep import Kept, Upkeep, disk_document
-from edgepart.agent.warden import REVOKED, Warden
-from edgepart.agent.withdrawal import Withdrawal
-from edgepart.agent.worker_orders import WorkerSettings
-from edgepart.planner.cluster import Device
+from edgepart.agent.planwork import model_process
+from edgepart.agent.planwork.model_process import Aside
+from edgepart.agent.planwork.plan_process import Planwork
+from edgepart.agent.replication.blobs import Fetching, Load, Serving
+from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S, Business
+from edgepart.agent.rpc_server import Answering
+from edgepart.agent.security.charter import CHARTERS, ISSUER
+from edgepart.agent.security.identity import Identity, load
+from edgepart.agent.serving.loaded_plans import Plans
+from edgepart.agent.serving.requester import Requester
+from edgepart.agent.serving.shape_routing import Router
+from edgepart.agent.shutdown import Withdrawal
+from edgepart.agent.state_files import StateFiles
+from edgepart.agent.storage.integrity import Soundness
+from edgepart.agent.storage.store import Source, Store
+from edgepart.agent.storage.write_queue import DiskQueue
+from edgepart.agent.trace.recorder import Recorder
+from edgepart.agent.verify.reference_process import Referee
+from edgepart.agent.verify.rounding_error import Active, Comparison
+from edgepart.agent.verify.tryout import Tryout
+from edgepart.agent.wire.control import DRAINS, LEAVES, LEFT, REMOVED, STARVES
+from edgepart.agent.wire.frames import Frame
+from edgepart.agent.workers.orders import WorkerSettings
+from edgepart.agent.workers.supervisor import Workers
+from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import FrameError, Removed
 
 log = logging.getLogger(__name__)
@@ -229,7 +230,7 @@ class Agent:
         self._ending.push_async_callback(asyncio.to_thread, self._aside.stop)
 
         def cut(wanted: Sequence[tuple[str, Source]]) -> None:
-            self._aside.do(aside.cut, self._store.root, wanted)
+            self._aside.do(model_process.cut, self._store.root, wanted)
 
         self._executor = Executor(self._post.values, recorder=self._recorder)
         business = Business()
@@ -350,7 +351,7 @@ class Agent:
             lambda event: self._shell.post(event),
             lambda: self._http.url,
             self._requester.latencies,
-            lambda path, shapes: self._aside.do(aside.examine, path, shapes),
+            lambda path, shapes: self._aside.do(model_process.examine, path, shapes),
             lambda: self._executor.counters().requests_done,
             self._tracing,
             Doctor(

@@ -2,7 +2,7 @@
 
     python -m benchmarks.answers [--quick] [--json FILE]
 
-Exits with 1 where an answer differs by more than the product promises (agent/sameness.py, tolerance_for).
+Exits with 1 where an answer differs by more than the product promises (agent/verify/same_answer.py, tolerance_for).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from benchmarks.comparing import TOLERANCE, alone, differences, largest_differen
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import all_light, real_models, sample_inputs
 from benchmarks.serving import client_of, deploy
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.output import note, say, table
 from edgepart.planner.errors import EdgepartError, UsageError
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 NAMES = ("a", "b", "c")
 AXES = ("height", "width", "channel")

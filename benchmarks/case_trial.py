@@ -18,12 +18,12 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.runner import Runner
 
-from edgepart.agent.backend import array_of
-from edgepart.agent.rehearsal import Rehearsal
-from edgepart.agent.sessions import ORT_ERRORS, load_model
+from edgepart.agent.execution.sessions import ORT_ERRORS, load_model
+from edgepart.agent.verify.backend import array_of
+from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.planner.errors import EdgepartError
-from edgepart.planner.graph import Graph
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.load import load_graph
 
 LEVEL = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 

@@ -39,12 +39,12 @@ from benchmarks.models import light, sample_inputs
 from benchmarks.serving import client_of, deploy, settle
 from benchmarks.stalls import Stalls
 from benchmarks.work import pack
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.options import Target
 from edgepart.cli.output import note, say, table
 from edgepart.planner.errors import ClusterError, EdgepartError
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 CLIENT = "client"
 DEADLINE_S = 60.0

@@ -22,8 +22,8 @@ import numpy as np
 from rich.table import Table
 
 from benchmarks.machine import sentence, show_table
-from edgepart.agent import identity
-from edgepart.agent.ciphers import CHACHA_FIRST
+from edgepart.agent.security import identity
+from edgepart.agent.security.ciphers import CHACHA_FIRST
 
 NO_AES = "~0x200000200000000"
 """Of OPENSSL_ia32cap: OpenSSL acts as if a processor of the x86 kind had neither AES nor carry-less multiplication."""

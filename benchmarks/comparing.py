@@ -1,10 +1,10 @@
-"""What one session over the whole model answers (agent/reference.py), and whether an answer is the same
-(agent/sameness.py): the product's own notions, for benchmarks."""
+"""What one session over the whole model answers (agent/verify/reference.py), and whether an answer is the same
+(agent/verify/same_answer.py): the product's own notions, for benchmarks."""
 
 from __future__ import annotations
 
-from edgepart.agent.reference import alone
-from edgepart.agent.sameness import (
+from edgepart.agent.verify.reference import alone
+from edgepart.agent.verify.same_answer import (
     TOLERANCE,
     TOLERANCE_FLOAT16,
     Values,

@@ -11,8 +11,8 @@ from functools import cached_property
 from onnx import GraphProto
 
 from edgepart.planner.access import accesses
-from edgepart.planner.access.language import Access, Axis
-from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.access.declare.protocol import Access, Axis
+from edgepart.planner.model.graph import Graph, Operator
 
 WORST = 3
 """Kinds of opaque operators that are named."""

@@ -24,15 +24,15 @@ from statistics import geometric_mean
 
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import LIGHT, light, zoo_model
-from edgepart.agent.garbage import collect_seldom
+from edgepart.agent.planwork.garbage import collect_seldom
 from edgepart.cli.output import note, say, table
-from edgepart.planner.changes import devices_of, without
-from edgepart.planner.cluster import Cluster, Device, Link
-from edgepart.planner.graph import Graph
-from edgepart.planner.layout import Problem, Strategy
-from edgepart.planner.model import load_graph
-from edgepart.planner.search import compare
-from edgepart.planner.study import Study
+from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.layout.strategy import Problem, Strategy
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.planner import compare
+from edgepart.planner.search.moves import devices_of, without
+from edgepart.planner.search.study import Study
 
 OTHERS = ("vit_b16", "bert_base")
 MODELS = (*LIGHT, *OTHERS)

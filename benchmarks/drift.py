@@ -30,11 +30,11 @@ from benchmarks.models import light, sample_inputs
 from benchmarks.serving import client_of, deploy, settle
 from benchmarks.stalls import Stalls
 from benchmarks.work import pack
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.output import note, say, table
 from edgepart.planner.errors import ClusterError
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 WITHIN_S = 120.0
 POLL_S = 0.1

@@ -27,7 +27,7 @@ from benchmarks.comparing import alone
 from benchmarks.models import named_model
 from benchmarks.serving import client_of, deploy, settle
 from benchmarks.work import pack
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.verifying import measured_report

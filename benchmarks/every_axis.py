@@ -6,7 +6,7 @@ Every model is divided as `auto` would, over slow and unequal devices that are l
 it has, whether that is wise or not. Segments are compiled as agents compile them, and what comes out is compared with one
 ONNX Runtime session over the whole model.
 Exits with 1 where an answer differs, or where something that can be split was not. What may
-differ is what the product promises (agent/sameness.py, tolerance_for).
+differ is what the product promises (agent/verify/same_answer.py, tolerance_for).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from typing import Any
 from benchmarks.comparing import alone, differences, largest_difference, tolerance_for
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import SMALL, ZOO, Model, zoo_model
-from edgepart.agent.compiling import Compiler, throwaway
-from edgepart.agent.inprocess import InProcess
-from edgepart.agent.rehearsal import Rehearsal
+from edgepart.agent.execution.compile.compiler import Compiler, throwaway
+from edgepart.agent.verify.local_run import InProcess
+from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.cli.output import note, say, table
 from edgepart.planner import strategies
-from edgepart.planner.cluster import Cluster, Device, Link
+from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import EdgepartError
-from edgepart.planner.evidence import devices_used, divided
-from edgepart.planner.graph import Graph
-from edgepart.planner.layout import Problem
-from edgepart.planner.lower import lower, make_plan
-from edgepart.planner.model import load_graph
-from edgepart.planner.plan_rules import check
-from edgepart.planner.study import Study
+from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.lowering.evidence import devices_used, divided
+from edgepart.planner.lowering.lower import lower, make_plan
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.plan.check import check
+from edgepart.planner.search.study import Study
 
 SHARES: Mapping[int, tuple[float, ...]] = {
     2: (0.6, 0.4),

@@ -32,12 +32,12 @@ from benchmarks.everywhere_report import Cell, Cells, Key, Outcome, notes, page,
 from benchmarks.machine import describe, sentence
 from benchmarks.models import SMALL, ZOO, Model, zoo_model
 from benchmarks.serving import client_of, deploy
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.output import note, say
 from edgepart.planner.errors import ClusterError, EdgepartError, Infeasible, UsageError
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 NAMES = ("a", "b", "c")
 STRATEGIES = ("single", "auto", "bbgrap", "optcnn", "tofu", "pipeline")

@@ -22,22 +22,22 @@ import psutil
 
 from benchmarks.comparing import largest_difference
 from benchmarks.models import light, sample_inputs
-from edgepart.agent.executor import Executor
-from edgepart.agent.messages import Cancel, Epoch, Failed, Tensors
-from edgepart.agent.probe import probe_device
-from edgepart.agent.schedule import Value
-from edgepart.agent.sessions import session_options
-from edgepart.agent.store import Store
-from edgepart.agent.supervisor import Workers
-from edgepart.agent.worker_orders import WorkerSettings
-from edgepart.planner.blobs import cut
-from edgepart.planner.cluster import Cluster
+from edgepart.agent.execution.executor import Executor
+from edgepart.agent.execution.schedule import Value
+from edgepart.agent.execution.sessions import session_options
+from edgepart.agent.measure.probe import probe_device
+from edgepart.agent.storage.store import Store
+from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.workers.orders import WorkerSettings
+from edgepart.agent.workers.supervisor import Workers
+from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import InternalError
-from edgepart.planner.graph import Graph
-from edgepart.planner.layout import Problem
-from edgepart.planner.model import load_graph
-from edgepart.planner.plan import GATEWAY, Plan
-from edgepart.planner.search import choose
+from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.model.blobs import cut
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.plan.plan import GATEWAY, Plan
+from edgepart.planner.planner import choose
 
 SHARED_BYTES = 1 << 34
 DEPLOYMENT, EPOCH, NODE = "overhead", Epoch(1, 1), "here"

@@ -19,9 +19,9 @@ from benchmarks.executor import WARM_UP, OneDevice
 from benchmarks.lean import Lean, read
 from benchmarks.models import light, sample_inputs
 from benchmarks.serving import client_of, deploy, settle
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalCluster
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 T = TypeVar("T")
 

@@ -27,10 +27,10 @@ from benchmarks.comparing import alone
 from benchmarks.models import light, sample_inputs
 from benchmarks.serving import client_of, deploy, settle
 from benchmarks.work import pack
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.output import print_json, say, seconds
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 SERVING = ("box-1", "box-2")
 CALM_S = 8.0

@@ -24,11 +24,11 @@ from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import sample_inputs
 from benchmarks.models.zoo import zoo_model
 from benchmarks.serving import client_of, deploy, settle
-from edgepart.agent.messages import DeployOptions
 from edgepart.agent.options import parse_bytes
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import InternalError
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 CASES = (("seeded_light_resnet50", 1, None), ("vit_b16", 3, "300M"), ("bert_base", 4, "260M"))
 """Model, agents, and the limit of each."""

@@ -23,7 +23,7 @@ from benchmarks.models.exported import EXPORTS
 from benchmarks.uses import Found, Key, all_found
 from edgepart.cli.output import note
 from edgepart.planner.access.registry import DECLARED, OPAQUE
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 PAGE = Path(__file__).parents[1] / "docs" / "operators.md"
 

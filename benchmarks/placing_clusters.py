@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from edgepart.planner.placing.workload import Machine
+from edgepart.planner.placing.problem.workload import Machine
 
 
 @dataclass(frozen=True)

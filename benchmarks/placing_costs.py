@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from benchmarks.placing_clusters import EFFECTIVE, GPUS, LAUNCH_S, Setting
-from edgepart.planner.graph import Graph, Operator
-from edgepart.planner.placing.workload import Task, Tensor, Workload
+from edgepart.planner.model.graph import Graph, Operator
+from edgepart.planner.placing.problem.workload import Task, Tensor, Workload
 
 Groups = Sequence[Sequence[Operator]]
 """Every operator in one of them; each group is a task."""

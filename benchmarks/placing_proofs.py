@@ -22,15 +22,15 @@ from random import Random
 from benchmarks.machine import sentence, show_table
 from benchmarks.models import light
 from edgepart.cli.output import note, say, table
-from edgepart.planner.cluster import Cluster, Device, Link
-from edgepart.planner.layout import Problem
-from edgepart.planner.model import load_graph
-from edgepart.planner.placing.best import find
-from edgepart.planner.placing.checking import violations
-from edgepart.planner.placing.dominators import pieces
-from edgepart.planner.placing.placers import Asked
-from edgepart.planner.placing.workload import Machine, Task, Tensor, Workload
-from edgepart.planner.study import Study
+from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.placing.exact.dominators import pieces
+from edgepart.planner.placing.placers.best import find
+from edgepart.planner.placing.problem.checker import violations
+from edgepart.planner.placing.problem.workload import Machine, Task, Tensor, Workload
+from edgepart.planner.placing.registry import Asked
+from edgepart.planner.search.study import Study
 
 MODULE = 5
 """Tasks from which on a piece is a module, and no chain."""

@@ -15,16 +15,16 @@ from multiprocessing.connection import Connection
 from benchmarks.models.sketches import sketch
 from benchmarks.placing_clusters import setting
 from benchmarks.placing_costs import Groups, workload
-from edgepart.agent.garbage import collect_seldom
+from edgepart.agent.planwork.garbage import collect_seldom
 from edgepart.planner.errors import EdgepartError
-from edgepart.planner.fusing import fused
-from edgepart.planner.graph import Graph, Operator
-from edgepart.planner.placing.best import find
-from edgepart.planner.placing.checking import violations
-from edgepart.planner.placing.judged import shortest
-from edgepart.planner.placing.placers import Asked
-from edgepart.planner.placing.schedule import Found
-from edgepart.planner.placing.workload import Placement, Workload
+from edgepart.planner.layers.runtime_fusion import fused
+from edgepart.planner.model.graph import Graph, Operator
+from edgepart.planner.placing.engine.evaluate import shortest
+from edgepart.planner.placing.placers.best import find
+from edgepart.planner.placing.problem.checker import violations
+from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.workload import Placement, Workload
+from edgepart.planner.placing.registry import Asked
 
 GRAPHS = ("original", "coarsened")
 

@@ -29,10 +29,10 @@ from benchmarks.models import light, sample_inputs
 from benchmarks.replan_rounds import EVENTS, STALL_S, Rounds, Row
 from benchmarks.serving import client_of, deploy
 from benchmarks.work import pack
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.output import note, say, table
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 HOSTS, SLOW, RATE = 4, "8", "1gbit"
 TRIES = 3

@@ -32,16 +32,16 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from benchmarks.machine import describe, sentence, show_table
 from edgepart.cli.output import nbytes, note, say, seconds, table
 from edgepart.planner.access import accesses
-from edgepart.planner.cluster import Cluster, Device, Link
-from edgepart.planner.graph import Graph
-from edgepart.planner.layout import Problem, Strategy
-from edgepart.planner.lower import make_plan
-from edgepart.planner.model import load_graph
+from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.layout.strategy import Problem, Strategy
+from edgepart.planner.lowering.lower import make_plan
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Array
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import plan
 from edgepart.planner.strategies.bbgrap import along
 from edgepart.planner.strategies.single import alone
-from edgepart.planner.study import Study
 
 WIDTH, HEADS, SEQUENCE = 64, 4, 48
 SPLITS = ("sequence", "feature")

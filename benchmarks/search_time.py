@@ -4,7 +4,7 @@
 
 "search" is all of a strategy up to its layouts; "simulate" is lowering and simulating what it found. CPU seconds of one
 process, as other programs would else count; the least of some runs. Python looks for garbage as seldom as in the
-processes that plan (agent/garbage.py). OptCNN's table 3 reports 0.4 s for Inception-v3
+processes that plan (agent/planwork/garbage.py). OptCNN's table 3 reports 0.4 s for Inception-v3
 on 4 devices. Prints a table; nothing here passes or fails.
 """
 
@@ -25,16 +25,16 @@ from benchmarks.inception import inception_v3
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light
 from benchmarks.scale import transformer
-from edgepart.agent.garbage import collect_seldom
+from edgepart.agent.planwork.garbage import collect_seldom
 from edgepart.cli.output import note, say, seconds, table
-from edgepart.planner.cluster import Cluster, Device, Link
-from edgepart.planner.graph import Graph
-from edgepart.planner.layout import Problem
-from edgepart.planner.model import load_graph
+from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.layerwise.byte_costs import Traffic
+from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import get, tofu
 from edgepart.planner.strategies.optcnn import solve
-from edgepart.planner.study import Study
-from edgepart.planner.traffic import Traffic
 
 LIGHT = ("inception_v1", "inception_v2", "resnet50", "vgg19")
 LINK = Link(bytes_per_s=1.17e8, latency_s=2e-4)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.deploying import files_of
 from edgepart.cli.local import LocalAgent

@@ -21,15 +21,15 @@ from statistics import median
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light
 from edgepart.cli.output import note, say, seconds, table
-from edgepart.planner.cluster import Cluster, Device, Link, Medium
-from edgepart.planner.layout import Problem
-from edgepart.planner.model import load_graph
-from edgepart.planner.pipelined import default_in_flight, run_requests, stream
-from edgepart.planner.plan import GATEWAY, Receive, Send
-from edgepart.planner.simulate import run_schedule
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
+from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.plan.plan import GATEWAY, Receive, Send
+from edgepart.planner.plan.timeline import Compute, Message, Schedule
+from edgepart.planner.search.study import Study
+from edgepart.planner.simulation.latency import run_schedule
+from edgepart.planner.simulation.throughput import default_in_flight, run_requests, stream
 from edgepart.planner.strategies import plan
-from edgepart.planner.study import Study
-from edgepart.planner.timeline import Compute, Message, Schedule
 
 TARGET_S = 2.0
 TRIES = 3

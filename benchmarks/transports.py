@@ -26,7 +26,7 @@ from benchmarks.mosquitto import Mosquitto
 from benchmarks.serving import client_of
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.cli.output import nbytes, note, say, seconds, table
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 SIZES = [1 << 10, 64 << 10, 1 << 20, 8 << 20]
 WARM_UP = 3

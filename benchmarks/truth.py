@@ -25,7 +25,7 @@ from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import named_model
 from benchmarks.serving import ask, client_of, deploy, settle
 from benchmarks.slowed import slow_environment
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
 from edgepart.cli.verifying import measured_report, off, percent

@@ -21,11 +21,11 @@ import numpy as np
 from onnx import ModelProto, numpy_helper
 
 from edgepart.planner import access
-from edgepart.planner.access.bound import numpy_dtype
-from edgepart.planner.access.language import Access
+from edgepart.planner.access.declare.bound import numpy_dtype
+from edgepart.planner.access.declare.protocol import Access
 from edgepart.planner.errors import EdgepartError
-from edgepart.planner.graph import Constant, Graph, Operator, Tensor
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor
+from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Array
 
 KEPT = Path(__file__).with_name("uses.json")

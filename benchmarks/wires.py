@@ -18,13 +18,13 @@ from statistics import median
 
 import numpy as np
 
-from edgepart.agent import certificates, identity
-from edgepart.agent.frames import Frame
 from edgepart.agent.mqtt.broker import parse_broker
 from edgepart.agent.mqtt.session import Session
-from edgepart.agent.mqtt.tunnels import TunnelOptions, Tunnels
+from edgepart.agent.mqtt.tunnel_sockets import TunnelOptions, Tunnels
+from edgepart.agent.net.transport import Transport
 from edgepart.agent.options import parse_address
-from edgepart.agent.transport import Transport
+from edgepart.agent.security import certificates, identity
+from edgepart.agent.wire.frames import Frame
 from edgepart.planner.errors import Unavailable
 
 WAYS = {"tcp": None, "mqtt": TunnelOptions(), "mqtt, QoS 1": TunnelOptions(qos=1)}

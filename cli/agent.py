@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
-from edgepart.agent.log_rate import LogRate
+from edgepart.agent.host.log_rate import LogRate
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.options import AgentOptions
 from edgepart.cli.ending import exit_status, report
@@ -45,8 +45,8 @@ def set_ciphers(state: Path, cpuinfo: Path) -> None:
     # Only who runs an agent is to pay for these.
     import ssl
 
-    from edgepart.agent.ciphers import configuration, lacks_aes
-    from edgepart.agent.store import write_atomic
+    from edgepart.agent.security.ciphers import configuration, lacks_aes
+    from edgepart.agent.storage.store import write_atomic
 
     if not lacks_aes(cpuinfo.read_text(errors="replace")):
         return

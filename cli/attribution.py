@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from edgepart.agent.spans import COMPUTE, COMPUTING, COPY, GATEWAY_LANE, RECEIVE, SEND, WAIT, WRITE
+from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, GATEWAY_LANE, RECEIVE, SEND, WAIT, WRITE
 from edgepart.cli.traced import Bar, PlanShape, Trace
-from edgepart.planner.cluster import Cluster
-from edgepart.planner.plan import GATEWAY, Receive, Send
-from edgepart.planner.simulate import run_schedule
-from edgepart.planner.timeline import Compute, Message, Schedule
+from edgepart.planner.devices.cluster import Cluster
+from edgepart.planner.plan.plan import GATEWAY, Receive, Send
+from edgepart.planner.plan.timeline import Compute, Message, Schedule
+from edgepart.planner.simulation.latency import run_schedule
 
 OTHERS = "others"
 """Working on other requests."""

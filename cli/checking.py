@@ -14,12 +14,12 @@ import typer
 from edgepart.cli.options import Json, TransferDtype, check_there
 from edgepart.cli.output import note, print_json, progress, say, shape, table
 from edgepart.planner.errors import EdgepartError
-from edgepart.planner.rounding import EXACT, checked
+from edgepart.planner.plan.reduced_precision import EXACT, checked
 
 if TYPE_CHECKING:
-    from edgepart.agent.reference import Reference
-    from edgepart.agent.rehearsal import Divided, Rehearsal
-    from edgepart.agent.sameness import Values
+    from edgepart.agent.verify.reference import Reference
+    from edgepart.agent.verify.rehearsal import Divided, Rehearsal
+    from edgepart.agent.verify.same_answer import Values
 
 FIRST = "each its first"
 """What the way is called that divides every operator along the first axis it has."""
@@ -68,12 +68,12 @@ def check(
 
     Nothing is deployed: the devices are in this process and compile segments as agents do, and the inputs are made up.
     Exits with 1 where an answer differs."""
-    from edgepart.agent.compiling import throwaway
+    from edgepart.agent.execution.compile.compiler import throwaway
     from edgepart.agent.options import parse_shapes
-    from edgepart.agent.reference import reference_of
-    from edgepart.agent.rehearsal import Rehearsal
-    from edgepart.agent.samples import random_inputs
-    from edgepart.planner.assumed import load_assuming
+    from edgepart.agent.verify.reference import reference_of
+    from edgepart.agent.verify.rehearsal import Rehearsal
+    from edgepart.agent.verify.sample_inputs import random_inputs
+    from edgepart.planner.model.assumed_shapes import load_assuming
 
     check_there(model)
     graph, _ = load_assuming(model, parse_shapes(given or []))
@@ -140,9 +140,9 @@ def tried(rehearsal: Rehearsal, reference: Reference, name: str, axis: str | Non
 def _rounded(divided: Divided, reference: Reference, inputs: Values) -> float:
     """How far answers are off where what travels is rounded: the largest difference, over these inputs and others that are
     from 0 to 1 as pictures are. (Where one class is all but certain, hardly anything changes the answer.)"""
-    from edgepart.agent.elements import element_name
-    from edgepart.agent.sameness import is_float, largest_difference
-    from edgepart.agent.samples import made_up
+    from edgepart.agent.verify.same_answer import is_float, largest_difference
+    from edgepart.agent.verify.sample_inputs import made_up
+    from edgepart.agent.wire.dtypes import element_name
 
     def run(values: Values, *, exact: bool) -> Values:
         divided.devices.exact = exact

@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 import aiohttp
 
-from edgepart.agent.gateway.buffers import Buffer, Buffers
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.http.buffers import Buffer, Buffers
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.options import Target
 from edgepart.cli.pulse import Patience, while_alive
 from edgepart.cli.tensors import encode_request, read_answer

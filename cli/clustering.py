@@ -41,7 +41,7 @@ token = typer.Typer(
 
 def init(state: State = None, name: Name = None, as_json: Json = False) -> None:
     """Make a cluster, with this device as its first member."""
-    from edgepart.agent import identity, tokens
+    from edgepart.agent.security import identity, tokens
 
     folder = state_of(state)
     _check_name(folder, name)
@@ -89,7 +89,8 @@ def join(
     as_json: Json = False,
 ) -> None:
     """Make this device a member of the cluster that TOKEN is from."""
-    from edgepart.agent import joining, tokens
+    from edgepart.agent.admission import joining
+    from edgepart.agent.security import tokens
 
     if secret == "-":
         secret = sys.stdin.readline(MOST_TOKEN)
@@ -102,7 +103,7 @@ def join(
     if broker is None:
         made = joining.join(secret, folder, peers, called)
     else:
-        from edgepart.agent.mqtt.reach import Visit
+        from edgepart.agent.mqtt.carrier import Visit
 
         with Visit(broker, tokens.parse(secret).fingerprint) as visit:
             made = joining.join(secret, folder, peers, called, find=visit.find, reach=visit.dial)
@@ -122,7 +123,7 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Print a new token; its secret is seen only now."""
-    from edgepart.agent import tokens
+    from edgepart.agent.security import tokens
 
     now = time.time()
     ttl_s = parse_duration(ttl)
@@ -136,7 +137,7 @@ def create(
 @token.command("list")
 def list_(state: State = None, as_json: Json = False) -> None:
     """Show the tokens that are kept; secrets are not."""
-    from edgepart.agent import tokens
+    from edgepart.agent.security import tokens
 
     now = time.time()
     cards = tokens.listed(state_of(state))
@@ -180,7 +181,7 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Let nobody in by this token any more; who is in stays."""
-    from edgepart.agent import tokens
+    from edgepart.agent.security import tokens
 
     tokens.revoke(state_of(state), token_id)
     if as_json:
@@ -203,7 +204,7 @@ def parse_duration(text: str, option: str = "--ttl") -> float:
 
 def remember_name(state: Path, name: str | None) -> None:
     """Keeps the device's name for `edgepart agent`, which is often started by systemd with no options."""
-    from edgepart.agent.durable import write_atomic
+    from edgepart.agent.storage.atomic_files import write_atomic
 
     if name is not None:
         write_atomic(state / "name", name.encode())

@@ -1,7 +1,7 @@
 """Critical path: what came one after another, from a request's arrival to its answer, as it was traced. Rules: no door.
 
-As planner/timeline.py finds it in a simulation: backwards from the last output, and from each wait to whoever sent what was
-waited for.
+As planner/plan/timeline.py finds it in a simulation: backwards from the last output, and from each wait to whoever sent
+what was waited for.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from edgepart.agent.spans import COMPUTING, RECEIVE, SEND, WAIT
+from edgepart.agent.trace.spans import COMPUTING, RECEIVE, SEND, WAIT
 from edgepart.cli.traced import Bar, PlanShape, Trace
-from edgepart.planner.plan import GATEWAY
+from edgepart.planner.plan.plan import GATEWAY
 
 MESSAGE = "message"
 BETWEEN = "between"

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.agent.choice import check_devices
-from edgepart.agent.messages import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
+from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.options import parse_bytes, parse_shapes
+from edgepart.agent.wire.inference import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
 from edgepart.cli.clustering import parse_duration
 from edgepart.cli.options import Agent, Json, State, Target, TransferDtype, check_there, target_of
 from edgepart.cli.output import note, print_json, progress, say, seconds
 from edgepart.planner.errors import ClusterError, StillGoing, UsageError
-from edgepart.planner.rounding import EXACT, checked
+from edgepart.planner.plan.reduced_precision import EXACT, checked
 from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, one_of
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def undeploy(
     as_json: Json = False,
 ) -> None:
     """Stop serving a model, and forget it."""
-    from edgepart.agent.gateway.names import check_name
+    from edgepart.agent.api.names import check_name
 
     target = target_of(agent, state)
     check_name(name)
@@ -146,7 +146,7 @@ def undeploy(
 def check_shapes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
     """UsageError where they do not fit the model's inputs. Before a byte of it travels."""
     if shapes:
-        from edgepart.planner.model import check_shapes as fit
+        from edgepart.planner.model.load import check_shapes as fit
 
         fit(model, shapes)
 
@@ -163,7 +163,7 @@ def default_name(model: Path) -> str:
 def files_of(model: Path) -> dict[str, Path]:
     """By the path relative to the model's folder, the model and its external data. UsageError, ModelError."""
     check_there(model)
-    from edgepart.planner.model import model_files
+    from edgepart.planner.model.load import model_files
 
     # The receiver knows the graph file by its ending.
     found = {f"{model.stem}.onnx": model}
@@ -186,7 +186,7 @@ async def _deploy(
     target: Target, name: str, files: Mapping[str, Path], options: DeployOptions, patience: Patience | None
 ) -> dict[str, Any]:
     """What the agent says in the end. StillGoing when the time to wait is up."""
-    from edgepart.agent.gateway.names import check_name
+    from edgepart.agent.api.names import check_name
     from edgepart.cli.client import Client
 
     check_name(name)

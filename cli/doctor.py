@@ -74,7 +74,7 @@ async def _document(target: Target | None, folder: Any) -> dict[str, Any]:
         else:
             document["checks"] += [*_looked_at_here(target, document), *await _clocks(members)]
             return document
-    from edgepart.agent.survey import LISTEN_S, survey
+    from edgepart.agent.doctor.survey import LISTEN_S, survey
 
     note(f"no agent runs here: listening for {LISTEN_S:.0f} s")
     return await survey(folder)
@@ -82,7 +82,7 @@ async def _document(target: Target | None, folder: Any) -> dict[str, Any]:
 
 def _looked_at_here(target: Target, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The firewall, which a person may be allowed to look at where the agent is not; in place of what the agent says."""
-    from edgepart.agent.checkup import firewall
+    from edgepart.agent.doctor.checkup import firewall
 
     if target.is_local and (port := document["agent"].get("port")):
         checks = document["checks"]
@@ -203,6 +203,6 @@ def _grid(*columns: str) -> Table:
 
 
 def _ago(entry: Mapping[str, Any]) -> str:
-    from edgepart.agent.diagnosis import ago
+    from edgepart.agent.doctor.diagnosis import ago
 
     return ago(float(entry["seconds_ago"]))

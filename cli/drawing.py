@@ -8,12 +8,12 @@ from html import escape
 from typing import Any
 
 from edgepart.planner.figures import figure, nbytes, seconds
-from edgepart.planner.fusion import layers
-from edgepart.planner.layout import Problem, Strategy
-from edgepart.planner.plan import GATEWAY, Plan
+from edgepart.planner.layers.coarsen import layers
+from edgepart.planner.layout.strategy import Problem, Strategy
+from edgepart.planner.plan.plan import GATEWAY, Plan
 from edgepart.planner.region import Region
-from edgepart.planner.report import part_text
-from edgepart.planner.simulate import Simulation
+from edgepart.planner.report.document import part_text
+from edgepart.planner.simulation.latency import Simulation
 
 COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#ec4899", "#8b5cf6", "#14b8a6", "#ef4444", "#84cc16")
 WIDTH = 1280
@@ -38,7 +38,7 @@ margin-right:6px} """
 def draw(
     document: Mapping[str, Any], plan: Plan, simulation: Simulation, problem: Problem, strategy: Strategy
 ) -> str:
-    """The page. `document` is planner/report.py's summary of the same plan."""
+    """The page. `document` is planner/report/document.py's summary of the same plan."""
     colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(plan.programs)}
     body = [
         f"<h1>{escape(str(document['model']))}</h1>",

@@ -18,9 +18,9 @@ import typer
 from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.options import state_folder
 from edgepart.cli.agent import MQTT_PASSWORD
-from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import Unavailable, UsageError
-from edgepart.planner.rounding import KINDS
+from edgepart.planner.json_text import parse_json
+from edgepart.planner.plan.reduced_precision import KINDS
 
 State = Annotated[
     Path | None,
@@ -124,7 +124,7 @@ class Target:
 
     def credential(self) -> str:
         """The cluster's admin credential. UsageError where this machine is no member."""
-        from edgepart.agent import identity
+        from edgepart.agent.security import identity
 
         return identity.load(self.state).admin
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from edgepart.agent.spans import COMPUTING, GATEWAY_LANE, HTTP, QUEUES, RECEIVE, REQUESTS, SEND
+from edgepart.agent.trace.spans import COMPUTING, GATEWAY_LANE, HTTP, QUEUES, RECEIVE, REQUESTS, SEND
 from edgepart.cli.traced import Bar, Trace
 
 ORDER = (COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP)

@@ -14,7 +14,7 @@ from edgepart.planner.errors import Infeasible, ModelError, NotInstalled
 from edgepart.planner.figures import figure
 
 if TYPE_CHECKING:
-    from edgepart.planner.placing.workload import Workload
+    from edgepart.planner.placing.problem.workload import Workload
 
 HEAD_BYTES = 64
 """Of a file, to see what it is."""
@@ -25,7 +25,7 @@ FEW = 40
 
 def is_workload(path: Path) -> bool:
     """Whether the file is to be read as a workload, and not as a model."""
-    from edgepart.planner.placing.reading import looks_like_workload
+    from edgepart.planner.placing.problem.read import looks_like_workload
 
     if not path.is_file():
         return False
@@ -38,7 +38,7 @@ def is_workload(path: Path) -> bool:
 
 def read(path: Path) -> Workload:
     """ModelError for what is wrong with it."""
-    from edgepart.planner.placing.reading import MOST_BYTES, read_workload
+    from edgepart.planner.placing.problem.read import MOST_BYTES, read_workload
 
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -62,10 +62,10 @@ def place(
 
 def placed(workload: Workload, strategy: str, objective: str, budget_s: float) -> dict[str, Any]:
     """What one strategy finds, checked."""
-    from edgepart.planner.placing.best import find
-    from edgepart.planner.placing.checking import check
-    from edgepart.planner.placing.placers import Asked
-    from edgepart.planner.placing.writing import answer_document
+    from edgepart.planner.placing.placers.best import find
+    from edgepart.planner.placing.problem.checker import check
+    from edgepart.planner.placing.problem.write import answer_document
+    from edgepart.planner.placing.registry import Asked
 
     start = time.perf_counter()
     found = find(workload, strategy, Asked(time.perf_counter, objective, budget_s))
@@ -75,7 +75,7 @@ def placed(workload: Workload, strategy: str, objective: str, budget_s: float) -
 
 def compared(workload: Workload, objective: str, budget_s: float) -> dict[str, Any]:
     """Every strategy, each with the whole budget."""
-    from edgepart.planner.placing.best import names
+    from edgepart.planner.placing.placers.best import names
 
     rows: dict[str, Any] = {}
     for name in names():

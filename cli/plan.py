@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.agent.garbage import collect_seldom
+from edgepart.agent.planwork.garbage import collect_seldom
 from edgepart.cli.options import Agent, State, TransferDtype, check_there, target_of
 from edgepart.cli.output import console, nbytes, seconds
 from edgepart.cli.placing import is_workload, place
 from edgepart.cli.placing import read as read_workload
 from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
-from edgepart.planner.documents import parse_json
 from edgepart.planner.errors import NotInstalled, UsageError
 from edgepart.planner.figures import figure
-from edgepart.planner.rounding import EXACT, checked
+from edgepart.planner.json_text import parse_json
+from edgepart.planner.plan.reduced_precision import EXACT, checked
 from edgepart.planner.vocabulary import OBJECTIVES, STRATEGIES, one_of
 
 if TYPE_CHECKING:
-    from edgepart.planner.cluster import Cluster
-    from edgepart.planner.layout import Problem, Strategy
-    from edgepart.planner.plan import Plan
-    from edgepart.planner.simulate import Simulation
-    from edgepart.planner.study import Study
+    from edgepart.planner.devices.cluster import Cluster
+    from edgepart.planner.layout.strategy import Problem, Strategy
+    from edgepart.planner.plan.plan import Plan
+    from edgepart.planner.search.study import Study
+    from edgepart.planner.simulation.latency import Simulation
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -198,8 +198,8 @@ class Offer:
 
 
 def _offer(problem: Problem, name: str) -> Offer:
-    from edgepart.planner.report import summary
-    from edgepart.planner.search import choose, single
+    from edgepart.planner.planner import choose, single
+    from edgepart.planner.report.document import summary
 
     study = _study(problem)
     start = time.perf_counter()
@@ -212,7 +212,7 @@ def _offer(problem: Problem, name: str) -> Offer:
 
 
 def _study(problem: Problem) -> Study:
-    from edgepart.planner.study import Study
+    from edgepart.planner.search.study import Study
 
     return Study(problem)
 
@@ -228,8 +228,8 @@ def _problem(
     axis: str | None,
     budget: float,
 ) -> Problem:
-    from edgepart.planner.assumed import load_assuming
-    from edgepart.planner.layout import Problem
+    from edgepart.planner.layout.strategy import Problem
+    from edgepart.planner.model.assumed_shapes import load_assuming
 
     check_there(model)
     bound = dict(shape_option(text) for text in shapes)
@@ -245,13 +245,13 @@ def _problem(
 def read_cluster(path: Path | None) -> tuple[Cluster, str]:
     """A cluster.json, and the device that it says requests come in at ("" where it says none); without one, this machine,
     measured. UsageError says what is wrong with the file."""
-    from edgepart.planner.cluster import Cluster, from_json
+    from edgepart.planner.devices.cluster import Cluster, from_json
 
     if path is None:
         import os
         import platform
 
-        from edgepart.agent.probe import probe_device
+        from edgepart.agent.measure.probe import probe_device
 
         print("no --cluster: measuring this machine, the only device of this plan", file=sys.stderr)
         return Cluster((probe_device(platform.node() or "here", os.cpu_count() or 1),)), ""
@@ -298,7 +298,7 @@ def bytes_option(text: str) -> float:
 
 
 def _compare(problem: Problem) -> dict[str, Any]:
-    from edgepart.planner.search import compare
+    from edgepart.planner.planner import compare
 
     study = _study(problem)
     start = time.perf_counter()

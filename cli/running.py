@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from edgepart.agent.gateway.access import LOCAL, OPENNESS
+from edgepart.agent.http.access import LOCAL, OPENNESS
 from edgepart.agent.options import (
     HTTP_PORT,
     LISTEN_PORT,

@@ -48,13 +48,13 @@ def revoke(
     as_json: Json = False,
 ) -> None:
     """Put devices out for good, and renew the management credential, which they know. Run it where the CA's key is."""
-    from edgepart.agent import charterfile, identity, ledger
+    from edgepart.agent.security import charter_file, identity, issued
 
     folder = state_of(state)
     me = identity.load(folder)
     members = _members(agent, folder)
-    nodes = [ledger.find(ledger.read(me.directory), members, name) for name in names]
-    held = charterfile.revoke(folder, nodes, time.time())
+    nodes = [issued.find(issued.read(me.directory), members, name) for name in names]
+    held = charter_file.revoke(folder, nodes, time.time())
     running = bool(members) and _noticed(agent, folder, nodes)
     if as_json:
         print_json({"revoked": nodes, "all_revoked": sorted(held.revoked), "told": running})
@@ -96,7 +96,7 @@ def _noticed(agent: str | None, folder: Path, nodes: list[str]) -> bool:
 @credential.command()
 def show(state: State = None, as_json: Json = False) -> None:
     """Print it. Whoever sees it can deploy."""
-    from edgepart.agent import identity
+    from edgepart.agent.security import identity
 
     me = identity.load(state_of(state))
     if as_json:
@@ -108,10 +108,10 @@ def show(state: State = None, as_json: Json = False) -> None:
 @credential.command()
 def rotate(state: State = None, as_json: Json = False) -> None:
     """Make a new one for the whole cluster; the old one opens nothing any more. Run it where the CA's key is."""
-    from edgepart.agent import charterfile, identity
+    from edgepart.agent.security import charter_file, identity
 
     folder = state_of(state)
-    charterfile.rotate(folder)
+    charter_file.rotate(folder)
     where = str(identity.load(folder).directory / "admin")
     if as_json:
         print_json({"credential_file": where})
@@ -124,10 +124,10 @@ def rotate(state: State = None, as_json: Json = False) -> None:
 @ca.command("list")
 def list_(state: State = None, as_json: Json = False) -> None:
     """Show whom this device has let in."""
-    from edgepart.agent import identity, ledger
+    from edgepart.agent.security import identity, issued
 
     me = identity.load(state_of(state))
-    entries, out = ledger.read(me.directory), me.revoked()
+    entries, out = issued.read(me.directory), me.revoked()
     if as_json:
         rows = [
             {"node": e.node, "name": e.name, "token": e.token, "at": e.at_s, "revoked": e.node in out}
@@ -159,7 +159,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a copy of the CA's key, sealed with a passphrase. Keep it away from this device."""
-    from edgepart.agent import custody
+    from edgepart.agent.security import custody
 
     made = custody.export(state_of(state), target, passphrase_of(passphrase_file, twice=True))
     if as_json:
@@ -176,7 +176,7 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Give this member the CA's key, so that it too lets devices in, renews and revokes."""
-    from edgepart.agent import custody
+    from edgepart.agent.security import custody
 
     made = custody.bring(state_of(state), source, passphrase_of(passphrase_file))
     if as_json:
@@ -195,7 +195,7 @@ def drop(
     as_json: Json = False,
 ) -> None:
     """Take the CA's key from this device, once FILE has proved to be a copy of it."""
-    from edgepart.agent import custody
+    from edgepart.agent.security import custody
 
     made = custody.drop(state_of(state), source, passphrase_of(passphrase_file))
     if as_json:

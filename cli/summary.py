@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from edgepart.agent.spans import BODY, DECODE, ENCODE, QUEUE
+from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, QUEUE
 from edgepart.cli.attribution import ORDER, OTHERS, Row, rows, shares, stretches_of
 from edgepart.cli.critical import BETWEEN, MESSAGE, critical_path, totals, waits
 from edgepart.cli.output import console, say, seconds, table
 from edgepart.cli.traced import Bar, Trace, typical
 from edgepart.cli.verifying import off, percent
-from edgepart.planner.cluster import from_json
-from edgepart.planner.plan import GATEWAY
+from edgepart.planner.devices.cluster import from_json
+from edgepart.planner.plan.plan import GATEWAY
 
 if TYPE_CHECKING:
     from rich.table import Table

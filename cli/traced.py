@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgepart.agent.bindings import parent_of
-from edgepart.agent.spans import COMPUTING, REQUEST, WAIT
+from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.trace.spans import COMPUTING, REQUEST, WAIT
 from edgepart.planner.errors import ClusterError
-from edgepart.planner.plan import GATEWAY
+from edgepart.planner.plan.plan import GATEWAY
 
 JOINED_S = 100e-6
 """Two waits for the same message that are no further apart are one: the thread looked up in between."""

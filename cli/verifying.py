@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from edgepart.cli.options import Target
-    from edgepart.planner.layout import Problem
-    from edgepart.planner.plan import Plan
+    from edgepart.planner.layout.strategy import Problem
+    from edgepart.planner.plan.plan import Plan
 
 REQUESTS = 10
 WARM_UP = 2
@@ -95,8 +95,8 @@ def verify_here(
     problem: Problem, plan: Plan, predicted_s: float, compute_s: Mapping[str, float]
 ) -> dict[str, Any]:
     """Runs the plan's segments in this process. UsageError where the plan is for other machines."""
-    from edgepart.agent.inprocess import InProcess
-    from edgepart.agent.samples import random_inputs
+    from edgepart.agent.verify.local_run import InProcess
+    from edgepart.agent.verify.sample_inputs import random_inputs
 
     if len(problem.cluster.devices) > 1:
         raise UsageError(
@@ -124,7 +124,7 @@ def verify_live(target: Target, name: str) -> dict[str, Any]:
 
 
 async def _verify_live(target: Target, name: str) -> dict[str, Any]:
-    from edgepart.agent.gateway.names import check_name
+    from edgepart.agent.api.names import check_name
     from edgepart.cli.client import Client
     from edgepart.cli.serving import bound_metadata
     from edgepart.cli.tensors import random_inputs

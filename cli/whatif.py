@@ -12,8 +12,8 @@ from edgepart.planner.errors import Infeasible
 from edgepart.planner.figures import figure
 
 if TYPE_CHECKING:
-    from edgepart.planner.layout import Problem
-    from edgepart.planner.whatif import Variant
+    from edgepart.planner.devices.what_if import Variant
+    from edgepart.planner.layout.strategy import Problem
 
 
 def ask(
@@ -25,7 +25,7 @@ def ask(
     as_json: bool,
 ) -> None:
     """Prints what would be of each variant. UsageError for what is no variant."""
-    from edgepart.planner.whatif import addition, rates, variants
+    from edgepart.planner.devices.what_if import addition, rates, variants
 
     added = []
     cluster = problem.cluster
@@ -68,8 +68,8 @@ def _row(problem: Problem, variant: Variant, strategy: str) -> dict[str, Any]:
 
 
 def _best(problem: Problem, strategy: str) -> dict[str, Any]:
+    from edgepart.planner.search.study import Study
     from edgepart.planner.strategies import plan
-    from edgepart.planner.study import Study
 
     study = Study(problem)
     best = plan(problem, strategy, study)
@@ -83,7 +83,7 @@ def _best(problem: Problem, strategy: str) -> dict[str, Any]:
 
 def _sources(kinds: set[str], here: set[str]) -> dict[str, str]:
     """Where the figures of a kind come from."""
-    from edgepart.planner.catalogue import KINDS
+    from edgepart.planner.devices.boards import KINDS
 
     return {
         kind: "as measured in this cluster" if kind in here else KINDS[kind].source for kind in sorted(kinds)

@@ -15,8 +15,8 @@ from benchmarks.models.real import REAL as NAMES
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from edgepart.planner.errors import UsageError
-from edgepart.planner.graph import Graph, broken_rules
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.graph import Graph, broken_rules
+from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Array
 
 REAL = {model.name: model for model in real_models()}

@@ -10,10 +10,10 @@ import pytest
 from benchmarks.case_trial import Trial, all_cases, trial
 from benchmarks.node_cases import counts, exceptions
 
-from edgepart.planner import forcing
 from edgepart.planner.access import registry
-from edgepart.planner.division import Choice, Whole
-from edgepart.planner.fusion import Layer
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layout.choices import Choice, Whole
+from edgepart.planner.search import force_axis
 
 SEED = 3
 TRIES = 3
@@ -66,7 +66,7 @@ def test_what_is_quietly_not_split_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     def whole(layer: Layer, axis: str | None, shares: Any) -> Choice:
         return Whole((shares[0][0],))
 
-    monkeypatch.setattr(forcing, "_choice", whole)
+    monkeypatch.setattr(force_axis, "_choice", whole)
     found = trial("test_relu", devices=(2,))
     assert not found.faults
     assert {one.axis for one in found.unsplit} == {"batch", "sequence", "feature"}

@@ -20,7 +20,7 @@ from benchmarks.uses import Found, all_found
 from onnx import TensorProto, helper
 
 from edgepart.planner.access.registry import DECLARED, OPAQUE
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 UP_TO_DATE = "run `make docs` (and before it `python -m benchmarks.uses` if operators were declared)"
 

@@ -3,7 +3,7 @@ a part of the session (session.py).
 
 Each agent keeps a retained record under its node's id, so that whoever comes later reads it at once, and leaves a will: the
 broker itself says that the agent is gone. As with mDNS nothing in it is believed (whoever may write to the broker can say
-it); it yields hints to connect, and to look whether somebody is still there (tunnels.py). Neither ends anything.
+it); it yields hints to connect, and to look whether somebody is still there (tunnel_sockets.py). Neither ends anything.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgepart.agent.certificates import NODE_ID
-from edgepart.agent.discovery import FINGERPRINT_DIGITS, MOST_ADDRESSES, Seen
+from edgepart.agent.discovery.mdns import FINGERPRINT_DIGITS, MOST_ADDRESSES, Seen
 from edgepart.agent.mqtt.session import Session, Will
 from edgepart.agent.options import Address, format_address, parse_address
+from edgepart.agent.security.certificates import NODE_ID
 from edgepart.planner.errors import FrameError, UsageError
 
 log = logging.getLogger(__name__)

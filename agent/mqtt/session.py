@@ -1,7 +1,7 @@
 """Session: this agent's connection to the broker, kept up by a thread of its own. A door: paho-mqtt, sockets, a thread.
 
 paho is not used by two threads at once, and its own network thread dies of a TLS error without saying so; so one thread
-here does all of it: it waits in poll() for the broker, for the sockets of its parts (tunnels.py) and for what other
+here does all of it: it waits in poll() for the broker, for the sockets of its parts (tunnel_sockets.py) and for what other
 threads `post`. A connection that ends ends everything that went over it; the next one is made from nothing.
 
 paho is imported with this module only: an agent without a broker has no use for it.
@@ -29,7 +29,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from edgepart.agent.mqtt.broker import Broker
-from edgepart.agent.stream import tune
+from edgepart.agent.net.stream import tune
 from edgepart.planner.errors import Unavailable
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper
 
 from benchmarks.models.model import Inputs
 from edgepart.planner.errors import UsageError
-from edgepart.planner.graph import Graph, Tensor
+from edgepart.planner.model.graph import Graph, Tensor
 from edgepart.planner.region import Array
 
 

@@ -19,7 +19,7 @@ from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 from benchmarks.models.inputs import sample_inputs, smooth
 from benchmarks.models.model import Inputs, Model, kept, package, save
 from edgepart.planner.errors import UsageError
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Array
 
 LIGHT = (

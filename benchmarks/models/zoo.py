@@ -25,7 +25,7 @@ from benchmarks.models.light import LIGHT, PLAIN, light_models, seeded_light_mod
 from benchmarks.models.model import Inputs, Model, kept, place_of
 from benchmarks.models.real import REAL, real_models, runtime_models
 from edgepart.planner.errors import UsageError
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 
 Build = Callable[[], ModelProto]
 Shapes = Mapping[str, tuple[int, ...]]

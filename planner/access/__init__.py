@@ -6,7 +6,7 @@ the halos, the FLOPs, the weight slices and the local node. An operator with no 
 runs whole.
 """
 
-from edgepart.planner.access.language import Access, Axis, Local, LocalNode, Outputs
+from edgepart.planner.access.declare.protocol import Access, Axis, Local, LocalNode, Outputs
 from edgepart.planner.access.registry import access_of, accesses
 
 __all__ = ["Access", "Axis", "Local", "LocalNode", "Outputs", "access_of", "accesses"]

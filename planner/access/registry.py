@@ -4,72 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from edgepart.planner.access import (
-    attention,
-    attention_microsoft,
-    attention_projected,
-    blocks,
+from edgepart.planner.access.attention import contrib, embedding, onnx, projected, rotary
+from edgepart.planner.access.declare.bound import Bound, Shape, bind
+from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.protocol import Access
+from edgepart.planner.access.operators import (
+    block_quantised,
     contraction,
-    control,
+    contrib_quantised,
     convolution,
+    data_movement,
     einsum,
     elementwise,
-    embedding,
-    estimators,
-    features,
+    fourier,
     generators,
-    imaging,
+    image,
     losses,
     matrices,
-    movement,
+    ml_estimators,
+    ml_features,
+    ml_strings,
+    ml_trees,
     normalisation,
+    opaque,
     pooling,
-    quantisation,
-    quantised,
+    quantise,
     recurrent,
     reduction,
+    reshape,
     resize,
-    rotary,
     sampling,
     scattering,
     selection,
-    spectrum,
-    strings,
     training,
-    trees,
-    view,
 )
-from edgepart.planner.access.bound import Bound, Shape, bind
-from edgepart.planner.access.derived import Derived, Whole
-from edgepart.planner.access.language import Access
 from edgepart.planner.errors import EdgepartError, ModelError
-from edgepart.planner.graph import Graph, Operator
+from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region
 
 Declaration = Callable[[Bound], Derived]
 
 _FAMILIES = (
-    attention,
-    attention_microsoft,
-    attention_projected,
-    blocks,
+    onnx,
+    contrib,
+    projected,
+    block_quantised,
     contraction,
-    control,
+    opaque,
     convolution,
     einsum,
     elementwise,
     embedding,
-    estimators,
-    features,
+    ml_estimators,
+    ml_features,
     generators,
-    imaging,
+    image,
     losses,
     matrices,
-    movement,
+    data_movement,
     normalisation,
     pooling,
-    quantisation,
-    quantised,
+    quantise,
+    contrib_quantised,
     recurrent,
     reduction,
     resize,
@@ -77,11 +73,11 @@ _FAMILIES = (
     sampling,
     scattering,
     selection,
-    spectrum,
-    strings,
+    fourier,
+    ml_strings,
     training,
-    trees,
-    view,
+    ml_trees,
+    reshape,
 )
 
 _TABLES = {

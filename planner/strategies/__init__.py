@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from edgepart.planner.early import hastened
 from edgepart.planner.errors import Infeasible, UsageError
-from edgepart.planner.layout import Problem, Strategy
-from edgepart.planner.passing import passed_on
-from edgepart.planner.study import Study
+from edgepart.planner.layout.strategy import Problem, Strategy
+from edgepart.planner.search.choose_borders import hastened
+from edgepart.planner.search.choose_relays import passed_on
+from edgepart.planner.search.study import Study
 from edgepart.planner.vocabulary import STRATEGIES
 
 Candidates = Callable[[Study], Iterator[Strategy]]
@@ -59,7 +59,7 @@ def plan(problem: Problem, name: str = "auto", study: Study | None = None) -> St
     except Infeasible:
         if name != "auto":
             raise
-        from edgepart.planner.strategies.fitting import infeasible  # which registers with this module
+        from edgepart.planner.strategies.out_of_memory import infeasible  # which registers with this module
 
         raise infeasible(study) from None
     if problem.borders_first and not best.early:

@@ -1,15 +1,17 @@
 """Ours: what every other strategy would do is simulated, the best is improved step by step, and the best that fits wins.
 
 It starts from every device alone that may be the best (so that the answer is never slower than the best single device)
-and from all candidates of all strategies; then come recipes (planner/openings.py): every direction over the k fastest and
-the k best connected devices, mixed directions, blocks with recomputed instead of fetched halos, stretches on one device
-after another. The best of them is improved, whatever it came from: work moves from the busiest to the idlest, devices that
-hurt are left out, and stretches of the model are done as in other good candidates, as in the best placement of whole
-operators (planner/strategies/placed.py), or in another mode: so one plan may place some of a model and split the rest.
-Last, what devices send each other is computed and sent first where that is faster (planner/early.py), and what several
-need is passed on by those that have it (planner/passing.py).
+and from all candidates of all strategies; then come recipes (planner/search/openings.py): every direction over the k
+fastest and the k best connected devices, mixed directions, blocks with recomputed instead of fetched halos, stretches
+on one device after another. The best of them is improved, whatever it came from: work moves from the busiest to the
+idlest, devices that hurt are left out, and stretches of the model are done as in other good candidates, as in the best
+placement of whole operators (planner/strategies/placed.py), or in another mode: so one plan may place some of a model
+and split the rest. Last, what devices send each other is computed and sent first where that is faster
+(planner/search/choose_borders.py), and what several need is passed on by those that have it
+(planner/search/choose_relays.py).
 
-A candidate whose busiest device or card alone takes longer than the best so far is not simulated (planner/floor.py).
+A candidate whose busiest device or card alone takes longer than the best so far is not simulated
+(planner/search/lower_bound.py).
 
 The budget is counted in what simulating takes on average, from `Problem.search_budget_s` and the size of the graph, as
 rules have no clock."""
@@ -20,23 +22,32 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from edgepart.planner.changes import Choices, devices_of, rescaled, widened, without
-from edgepart.planner.detours import detoured
-from edgepart.planner.division import Choice
-from edgepart.planner.early import hastened
 from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
-from edgepart.planner.floor import is_hopeless
-from edgepart.planner.layout import Strategy
-from edgepart.planner.openings import axes_of, openings
-from edgepart.planner.openings import teams as teams
-from edgepart.planner.pairs import paired
-from edgepart.planner.passing import passed_on
-from edgepart.planner.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch, cook, cook_stretch, stretches
-from edgepart.planner.strategies import PLACERS, fitting, get, placed, register, strategies, tofu
+from edgepart.planner.layout.choices import Choice
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.choose_borders import hastened
+from edgepart.planner.search.choose_detours import detoured
+from edgepart.planner.search.choose_relays import passed_on
+from edgepart.planner.search.dense_pairs import paired
+from edgepart.planner.search.lower_bound import is_hopeless
+from edgepart.planner.search.moves import Choices, devices_of, rescaled, widened, without
+from edgepart.planner.search.openings import axes_of, openings
+from edgepart.planner.search.openings import teams as teams
+from edgepart.planner.search.recipe import (
+    SPATIAL,
+    WHOLE,
+    Mode,
+    Recipe,
+    Stretch,
+    cook,
+    cook_stretch,
+    stretches,
+)
+from edgepart.planner.search.study import Study
+from edgepart.planner.strategies import PLACERS, get, out_of_memory, placed, register, strategies, tofu
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
 from edgepart.planner.strategies.single import holds, singles
-from edgepart.planner.study import Study
 
 STRETCHES = 12
 """Parts of the model that can be treated differently."""
@@ -111,7 +122,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
     if len(study.by_speed) == 1 or not study.layers:
         return
     if not all(holds(study, device) for device in study.by_speed):
-        yield from fitting.candidates(study)
+        yield from out_of_memory.candidates(study)
     yield from _Search(study, tried).run()
     yield from detoured(study, candidates)
 

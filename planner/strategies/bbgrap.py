@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from edgepart.planner.division import Choice, Whole
 from edgepart.planner.errors import UsageError
-from edgepart.planner.layout import Strategy, Sync
+from edgepart.planner.layout.choices import Choice, Whole
+from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.region import Region
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.single import alone
-from edgepart.planner.study import Study
 
 KNOWN_AXES = ("height", "width", "channel", "batch", "sequence", "feature", "head", "depth")
 """What may be forced on any model; one that the model does not have is said so, and the model is not

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from edgepart.planner.division import Choice, Divide, Whole
 from edgepart.planner.errors import UsageError
-from edgepart.planner.fusion import Layer
-from edgepart.planner.layout import Strategy
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layout.choices import Choice, Divide, Whole
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.single import alone
-from edgepart.planner.study import Study
 
 Wanted = Callable[[Layer], str | None]
 """Of a layer, the axis that it is to be divided along; None leaves it whole."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgepart.planner.division import Choice, Divide, Whole
-from edgepart.planner.layout import Strategy
+from edgepart.planner.layout.choices import Choice, Divide, Whole
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.study import Cut, Study
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.single import alone
-from edgepart.planner.study import Cut, Study
 
 CUTS_TRIED = 6
 """Ends of the block that are simulated for each shape of tiles, evenly spread over the model's

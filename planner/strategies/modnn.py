@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgepart.planner.division import Choice, Divide, Whole
-from edgepart.planner.fusion import Layer
-from edgepart.planner.layout import Strategy, Sync
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layout.choices import Choice, Divide, Whole
+from edgepart.planner.layout.strategy import Strategy, Sync
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.single import alone
-from edgepart.planner.study import Study
 
 SPATIAL = ("height", "width", "depth")
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 
-from edgepart.planner.configurations import space
-from edgepart.planner.division import Choice, Divide, Reduce, Whole
-from edgepart.planner.elimination import Solution, minimise
 from edgepart.planner.errors import UsageError
-from edgepart.planner.layout import Strategy
-from edgepart.planner.pricing import Priced, price
+from edgepart.planner.layerwise.configurations import space
+from edgepart.planner.layerwise.elimination import Solution, minimise
+from edgepart.planner.layerwise.time_costs import Priced, price
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.single import alone
-from edgepart.planner.study import Study
 
 
 @register("optcnn")

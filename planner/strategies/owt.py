@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgepart.planner.fusion import Layer
-from edgepart.planner.layout import Strategy
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.data import divided
 from edgepart.planner.strategies.model import COLUMNS, column
-from edgepart.planner.study import Study
 
 
 @register("owt")

@@ -1,6 +1,6 @@
 """Pipeline: the model's layers in stages, each whole on a device of its own, in the order and at the places that make
-the busiest device the least busy (planner/balance.py). One request is not faster for it; many are, since the
-stages work on different requests at the same time. And no device needs the memory for all layers.
+the busiest device the least busy (planner/placing/chain_partition.py). One request is not faster for it; many are,
+since the stages work on different requests at the same time. And no device needs the memory for all layers.
 
 A device is busy with a stage for the longest of computing it, receiving what crosses into it and sending what
 crosses out of it. For a chain of layers that is exact. Where a tensor is read several stages later, the stages
@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from edgepart.planner.balance import Loads, Stages, balance
-from edgepart.planner.division import Choice, Whole
-from edgepart.planner.layout import Strategy
-from edgepart.planner.recipe import Stretch, stretches
+from edgepart.planner.layout.choices import Choice, Whole
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.placing.chain_partition import Loads, Stages, balance
+from edgepart.planner.search.recipe import Stretch, stretches
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.deepthings import spread
 from edgepart.planner.strategies.single import alone
-from edgepart.planner.study import Study
 
 CUTS = 63
 """Places that are tried, evenly spread over the model's work."""

@@ -1,9 +1,9 @@
 """Placed: whole operators on devices, by whoever places workloads (planner/placing): Moirai's exact placement, the list
 schedulers that it is compared with, and others.
 
-They judge a placement by what they know of it (planner/placing/modelled.py); here it is simulated as any other plan, and
-where it does not fit into memory after all, the placer is asked again with so much less of it. Devices take their
-operators in the order that was found (planner/sequence.py), or by levels, where that is faster."""
+They judge a placement by what they know of it (planner/strategies/model_workload.py); here it is simulated as any other
+plan, and where it does not fit into memory after all, the placer is asked again with so much less of it. Devices take their
+operators in the order that was found (planner/lowering/by_order.py), or by levels, where that is faster."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from functools import partial
 from math import inf
 
 from edgepart.planner.errors import Infeasible
-from edgepart.planner.layout import Strategy
-from edgepart.planner.placing.dispatch import dispatch
-from edgepart.planner.placing.placers import Asked, placer
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.registry import Asked, placer
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import PLACERS, register
-from edgepart.planner.study import Study
 
 ATTEMPTS = 4
 """At a placement that fits, each with less memory to place in; the first has half of the budget, the next one half of

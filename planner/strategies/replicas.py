@@ -1,6 +1,6 @@
 """Replicas: the model several times, each copy on a device or a group of devices of its own that answers whole requests.
 One request is not faster for it; many are, as the copies work on different requests and nothing travels between
-them. Requests are dealt out by planner/dealing.py.
+them. Requests are dealt out by planner/plan/balance_requests.py.
 
 A device that has the memory for the whole model is a replica by itself. Those that have not form groups, in which the
 model is in stages or divided, whichever answers more. Where a slow device or one behind a slow link does harm is
@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from edgepart.planner.division import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.errors import Infeasible
-from edgepart.planner.layout import Strategy, side_by_side
+from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
+from edgepart.planner.layout.strategy import Strategy, side_by_side
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.bbgrap import along
 from edgepart.planner.strategies.pipeline import staged
 from edgepart.planner.strategies.single import alone, holds, kind, singles
-from edgepart.planner.study import Study
 
 NAME = "replicas"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from edgepart.planner.figures import seconds
-from edgepart.planner.floor import floor_s
-from edgepart.planner.layout import Strategy
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.lower_bound import floor_s
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import register
-from edgepart.planner.study import Study
 
 
 @register("single")

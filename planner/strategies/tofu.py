@@ -12,20 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from edgepart.planner.configurations import space
-from edgepart.planner.division import Choice
-from edgepart.planner.elimination import Solution, minimise
 from edgepart.planner.errors import UsageError
 from edgepart.planner.figures import nbytes
-from edgepart.planner.footprint import LEAST_S
-from edgepart.planner.halving import Team, cuts, least_part, near_first
-from edgepart.planner.layout import Strategy
+from edgepart.planner.layerwise.byte_costs import Traffic, Weighed
+from edgepart.planner.layerwise.configurations import space
+from edgepart.planner.layerwise.elimination import Solution, minimise
+from edgepart.planner.layerwise.footprint import LEAST_S
+from edgepart.planner.layerwise.halving import Team, cuts, least_part, near_first
+from edgepart.planner.layout.choices import Choice
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.study import Shares, Study
 from edgepart.planner.strategies import register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.optcnn import most
 from edgepart.planner.strategies.single import alone
-from edgepart.planner.study import Shares, Study
-from edgepart.planner.traffic import Traffic, Weighed
 
 FEW = 4
 """Devices up to which each number of them is tried; otherwise all, half of them, a quarter ..."""

@@ -16,14 +16,16 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgepart.agent import face, identity, service, upkeep
-from edgepart.agent.gateway.progress import ProgressLines
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent import maintenance, service
+from edgepart.agent.api import node
+from edgepart.agent.api.progress import ProgressLines
+from edgepart.agent.net.endpoints import bind, own_addresses, reachable_text
 from edgepart.agent.options import AgentOptions
-from edgepart.agent.places import bind, own_addresses, reachable_text
+from edgepart.agent.security import identity
 from edgepart.agent.service import Agent
-from edgepart.agent.statefiles import StateFiles
-from edgepart.planner.cluster import Device
+from edgepart.agent.state_files import StateFiles
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import Infeasible, ModelError, Unavailable, UnknownDeployment, UsageError
 
 BOUND_S = 60
@@ -126,7 +128,7 @@ def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
 def test_whoever_deploys_is_told_for_how_long_the_same_has_been_done(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(face, "STILL_S", 0.0)
+    monkeypatch.setattr(node, "STILL_S", 0.0)
     told: list[str] = []
 
     async def work(agent: Agent) -> None:
@@ -189,7 +191,7 @@ def test_deleting_that_fails_is_tried_again(
     state: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work(agent: Agent) -> None:
-        monkeypatch.setattr(upkeep, "GARBAGE_S", 0.001)
+        monkeypatch.setattr(maintenance, "GARBAGE_S", 0.001)
         tries = asyncio.Semaphore(0)
 
         def fail(_: Any) -> int:

@@ -9,8 +9,8 @@ from benchmarks.placing_clusters import EFFECTIVE, GPUS, KEPT, LAUNCH_S, SETTING
 from benchmarks.placing_costs import flops, kept, moved, seconds, workload
 from benchmarks.placing_trial import as_run
 
-from edgepart.planner.fusing import fused
-from edgepart.planner.graph import Graph
+from edgepart.planner.layers.runtime_fusion import fused
+from edgepart.planner.model.graph import Graph
 
 INTER = SETTINGS["inter-server"]
 

@@ -15,7 +15,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from edgepart.planner.access import accesses
 from edgepart.planner.errors import InternalError
-from edgepart.planner.graph import Graph, broken_rules
+from edgepart.planner.model.graph import Graph, broken_rules
 
 TYPES = {"float16": TensorProto.FLOAT16, "int64": TensorProto.INT64}
 

@@ -11,12 +11,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from edgepart.agent.samples import random_inputs
+from edgepart.agent.verify.sample_inputs import random_inputs
 from edgepart.cli.ending import FAILED, WRONG_USAGE
 from edgepart.cli.main import main
 from edgepart.planner.access import registry
 from edgepart.planner.errors import UsageError
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from tests.planner.small_models import model, residual
 
 

@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.agent.gateway.server import HttpServer
-from edgepart.agent.messages import DeployOptions
+from edgepart.agent.http.server import HttpServer
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli import clustering, deploying, output, tensors, verifying
 from edgepart.cli.client import Client, error_from
 from edgepart.cli.main import main
 from edgepart.cli.options import Target, target_of
-from edgepart.planner.cluster import Cluster, Device, Link, Medium, to_json
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, to_json
 from edgepart.planner.errors import Infeasible, ModelError, RequestError, Unavailable, UsageError
-from tests.agent.gateway.conftest import CREDENTIAL, LIMITS, Served, served
-from tests.agent.gateway.fakes import NO_ROOM, A, FakeNode, add_model
+from tests.agent.http.conftest import CREDENTIAL, LIMITS, Served, served
+from tests.agent.http.fakes import NO_ROOM, A, FakeNode, add_model
 
 __all__ = ["served"]
 
@@ -66,7 +66,7 @@ def edgepart(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 @pytest.fixture
 def member(served: Served, tmp_path: Path) -> Path:
     """A state directory whose agent is the served one, and which holds its credential."""
-    from edgepart.agent import identity
+    from edgepart.agent.security import identity
 
     state = tmp_path / "state"
     made = identity.create_cluster(state, 0.0)

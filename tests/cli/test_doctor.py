@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent import identity, survey
+from edgepart.agent.doctor import survey
+from edgepart.agent.security import identity
 from edgepart.cli.doctor import clock_check, rendered
 from edgepart.cli.output import console
 

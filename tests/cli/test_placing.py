@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from edgepart.cli.main import main
-from edgepart.planner.placing.best import names
-from edgepart.planner.placing.checking import check
-from edgepart.planner.placing.reading import workload_of
-from edgepart.planner.placing.schedule import Found, Schedule, Transfer
-from tests.planner.placing.test_reading import BRANCHES
+from edgepart.planner.placing.placers.best import names
+from edgepart.planner.placing.problem.checker import check
+from edgepart.planner.placing.problem.read import workload_of
+from edgepart.planner.placing.problem.schedule import Found, Schedule, Transfer
+from tests.planner.placing.problem.test_read import BRANCHES
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.agent.gateway.server import HttpServer
+from edgepart.agent.http.server import HttpServer
 from edgepart.cli.client import Client
 from edgepart.cli.options import Target
 from edgepart.cli.pulse import Patience, Silent, while_alive
-from tests.agent.gateway.conftest import CREDENTIAL, LIMITS
-from tests.agent.gateway.fakes import A, FakeNode
+from tests.agent.http.conftest import CREDENTIAL, LIMITS
+from tests.agent.http.fakes import A, FakeNode
 
 AT_ONCE = Patience(quiet_s=0.0, beat_s=0.0)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent import identity, joining, ledger
-from tests.agent.test_identity import NOW, admit
+from edgepart.agent.admission import joining
+from edgepart.agent.security import identity, issued
+from tests.agent.security.test_identity import NOW, admit
 from tests.cli.test_cli import Edgepart, edgepart
 
 __all__ = ["edgepart"]
@@ -31,7 +32,7 @@ def document(result: tuple[int, str, str]) -> Any:
 
 def test_a_box_that_is_gone_is_revoked_by_name(edgepart: Edgepart, state: Path) -> None:
     folder, old = state / "identity", identity.load(state).admin
-    ledger.add(folder, ledger.Entry("1" * 16, "pi-b", "t", NOW))
+    issued.add(folder, issued.Entry("1" * 16, "pi-b", "t", NOW))
     told = document(edgepart("revoke", "pi-b", "--state", str(state), "--json"))
     assert told == {"revoked": ["1" * 16], "all_revoked": ["1" * 16], "told": False}
     assert identity.load(state).admin != old

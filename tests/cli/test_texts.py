@@ -14,8 +14,8 @@ from rich.text import Text
 from typer.main import get_command
 
 import edgepart
-from edgepart.agent.messages import NODE_BITS, Epoch
-from edgepart.agent.naming import named
+from edgepart.agent.cluster.membership.naming import named
+from edgepart.agent.wire.inference import NODE_BITS, Epoch
 from edgepart.cli import output
 from edgepart.cli.main import app
 from edgepart.planner.figures import figure, nbytes, seconds

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.spans import (
+from edgepart.agent.trace.spans import (
     COMPUTE,
     COMPUTING,
     RECEIVE,
@@ -30,13 +30,13 @@ from edgepart.cli.attribution import IDLE, ORDER, OTHERS, REST, rows, shares
 from edgepart.cli.critical import critical_path, totals
 from edgepart.cli.perfetto import lanes, trace_events
 from edgepart.cli.traced import Bar, Trace, joined, read, typical
-from edgepart.planner.cluster import Cluster, to_json
+from edgepart.planner.devices.cluster import Cluster, to_json
 from edgepart.planner.errors import ClusterError
-from edgepart.planner.plan import GATEWAY, Receive, Send
-from edgepart.planner.simulate import Simulation, run_schedule
-from edgepart.planner.timeline import Compute, Message, Schedule, step_times
-from edgepart.planner.timeline import critical_path as simulated_path
-from tests.planner.random_schedules import a_cluster, a_schedule
+from edgepart.planner.plan.plan import GATEWAY, Receive, Send
+from edgepart.planner.plan.timeline import Compute, Message, Schedule, step_times
+from edgepart.planner.plan.timeline import critical_path as simulated_path
+from edgepart.planner.simulation.latency import Simulation, run_schedule
+from tests.planner.simulation.random_schedules import a_cluster, a_schedule
 
 SEEDS = st.integers(0, 10**6)
 COUNTS = st.integers(2, 4)

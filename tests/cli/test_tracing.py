@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from edgepart.planner.errors import RequestError, Unavailable
-from tests.agent.gateway.conftest import ADMIN, Served, served
+from tests.agent.http.conftest import ADMIN, Served, served
 from tests.cli.test_cli import Edgepart, edgepart, member
 from tests.cli.test_traced import as_traced, simulated
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgpack
 
-from edgepart.agent.frames import MAGIC, PREFIX
+from edgepart.agent.wire.frames import MAGIC, PREFIX
 from tests.fuzz.mutating import DEEP, DEPTH, altered, mutated
 
 RAW = 0.25

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from edgepart.agent.memory import share_heaps
+from edgepart.agent.host.process_memory import share_heaps
 from tests.fuzz.running import Tally, run
 from tests.fuzz.targets import TARGETS, named
 

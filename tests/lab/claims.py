@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 
-from edgepart.agent.store import write_atomic
+from edgepart.agent.storage.store import write_atomic
 from tests.lab import residents
 from tests.lab.cgroups import Groups
 from tests.lab.hosts import LabError

@@ -14,7 +14,7 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from edgepart.agent.options import parse_bytes
-from edgepart.agent.store import write_atomic
+from edgepart.agent.storage.store import write_atomic
 from tests.lab import claims, residents
 from tests.lab.cgroups import Groups
 from tests.lab.hosts import OUTSIDE, Host, LabError, parse_rate

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.system import thread_times
+from edgepart.agent.host.system import thread_times
 from tests.lab.slow import sitecustomize as slow
 
 SLOW = Path(slow.__file__).parent
@@ -77,9 +77,7 @@ def test_without_the_variable_nothing_is_changed() -> None:
 
 @pytest.mark.parametrize("factor", ["8", ""])
 def test_a_slow_device_is_not_told_how_long_its_threads_wait(factor: str) -> None:
-    script = (
-        "import os; from edgepart.agent.starving import thread_times; print(len(thread_times([os.getpid()])))"
-    )
+    script = "import os; from edgepart.agent.measure.cpu_wait import thread_times; print(len(thread_times([os.getpid()])))"
     path = os.pathsep.join([str(SLOW), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", script],

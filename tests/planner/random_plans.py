@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.planner.access import access_of
-from edgepart.planner.cluster import Cluster, Device, Link
-from edgepart.planner.graph import Graph, Operator
-from edgepart.planner.layout import Layout, Problem, Strategy, Sync
+from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.layout.strategy import Layout, Problem, Strategy, Sync
+from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Array, span
 
 NAMES = ("ada", "bob", "cyd")

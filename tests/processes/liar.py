@@ -9,18 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgepart.agent import joining
-from edgepart.agent.charter import CHARTERS
-from edgepart.agent.control import DRAINS, LEAVES, Heartbeat, Hello, Report
-from edgepart.agent.frames import Frame
-from edgepart.agent.identity import Identity
-from edgepart.agent.links import CONTROL, DATA
+from edgepart.agent.admission import joining
+from edgepart.agent.net.dispatch import CONTROL_KINDS
+from edgepart.agent.net.links import CONTROL, DATA
 from edgepart.agent.options import parse_address
-from edgepart.agent.post import CONTROL_KINDS
-from edgepart.agent.records import frame_to_message, message_to_frame
+from edgepart.agent.security.charter import CHARTERS
+from edgepart.agent.security.identity import Identity
+from edgepart.agent.wire.codec import frame_to_message, message_to_frame
+from edgepart.agent.wire.control import DRAINS, LEAVES, Heartbeat, Hello, Report
+from edgepart.agent.wire.frames import Frame
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import EdgepartError, Unavailable
-from tests.agent.linked import Station
+from tests.agent.net.linked import Station
 
 BEAT_S = 0.3
 

@@ -24,12 +24,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from edgepart.agent import identity
-from edgepart.agent.frames import MAGIC, MEMBER, PREFIX, Frame
-from edgepart.agent.links import LinkOpen
+from edgepart.agent.net.links import LinkOpen
+from edgepart.agent.net.stream import dial
 from edgepart.agent.options import Address, parse_address
-from edgepart.agent.records import message_to_frame
-from edgepart.agent.stream import dial
+from edgepart.agent.security import identity
+from edgepart.agent.wire.codec import message_to_frame
+from edgepart.agent.wire.frames import MAGIC, MEMBER, PREFIX, Frame
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from tests.processes.asking import deploy, infer
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from benchmarks.models import light, sample_inputs
 
-from edgepart.agent.system import thread_times
+from edgepart.agent.host.system import thread_times
 from edgepart.cli.local import LocalCluster
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from tests.processes.asking import alone, deploy, differences, infer
 
 pytestmark = [

@@ -13,7 +13,7 @@ from benchmarks.models import light, sample_inputs
 from onnx import helper, numpy_helper
 
 from edgepart.cli.local import LocalAgent, LocalCluster
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from tests.processes.asking import alone, deploy, differences, infer
 
 pytestmark = pytest.mark.processes

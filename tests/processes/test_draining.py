@@ -16,7 +16,7 @@ from benchmarks.models import light, sample_inputs
 from edgepart.cli.ending import GOES_ON
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import ClusterError, Removed
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from tests.processes.asking import alone, deploy, differences, infer, requests_during
 from tests.processes.conftest import OPTIONS
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalAgent, LocalCluster
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from tests.processes.asking import alone, deploy, differences, infer, requests_during
 
 pytestmark = pytest.mark.processes

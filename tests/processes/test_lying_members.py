@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from benchmarks.models import light, sample_inputs
 
-from edgepart.agent.control import (
+from edgepart.agent.wire.codec import message_to_frame
+from edgepart.agent.wire.control import (
     ALIVE,
     REMOVED,
     Activate,
@@ -23,11 +24,10 @@ from edgepart.agent.control import (
     Version,
     View,
 )
-from edgepart.agent.messages import DeployOptions, Epoch
-from edgepart.agent.records import message_to_frame
+from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import ClusterError
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from tests.processes.asking import alone, deploy, differences, infer
 from tests.processes.conftest import OPTIONS
 from tests.processes.liar import Liar, lying

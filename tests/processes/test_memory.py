@@ -13,8 +13,8 @@ import pytest
 from benchmarks.models.builder import Builder
 from benchmarks.models.model import save
 
-from edgepart.agent.memory import SERVING_BYTES, WORKER_BYTES
-from edgepart.agent.system import own_bytes
+from edgepart.agent.host.process_memory import SERVING_BYTES, WORKER_BYTES
+from edgepart.agent.host.system import own_bytes
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.errors import ClusterError
 from tests.processes.asking import alone, deploy, differences, infer, undeploy
@@ -46,7 +46,7 @@ def resident(cluster: LocalCluster) -> dict[str, int]:
 
 
 def _resident(agent: psutil.Process) -> int:
-    workers = [one for one in agent.children() if "edgepart.agent.worker" in one.cmdline()]
+    workers = [one for one in agent.children() if "edgepart.agent.workers.worker" in one.cmdline()]
     return int(agent.memory_info().rss) + sum(own_bytes(one.pid) for one in workers)
 
 

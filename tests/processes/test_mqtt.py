@@ -10,7 +10,7 @@ from benchmarks.models import light, sample_inputs
 from benchmarks.mosquitto import Mosquitto, program
 
 from edgepart.cli.local import LocalCluster
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from tests.processes.asking import alone, deploy, differences, infer, requests_during
 
 pytestmark = [

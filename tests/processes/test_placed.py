@@ -13,7 +13,7 @@ import pytest
 from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalCluster
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from edgepart.planner.strategies import PLACERS
 from tests.planner.placing.models import branches, forked, looped
 from tests.processes.asking import alone, deploy, differences, infer, undeploy

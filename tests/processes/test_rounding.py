@@ -13,7 +13,7 @@ from benchmarks.comparing import largest_difference
 from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalCluster, edgepart
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from tests.processes.asking import alone, deploy, infer, undeploy
 
 pytestmark = pytest.mark.processes

@@ -19,7 +19,7 @@ import pytest
 from benchmarks.comparing import Values
 from onnx import TensorProto, helper
 
-from edgepart.agent.routing import MAX_WAITING
+from edgepart.agent.serving.shape_routing import MAX_WAITING
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.planner.errors import EdgepartError

@@ -21,16 +21,16 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from edgepart.agent import certificates, identity, tokens
-from edgepart.agent.frames import PREFIX, UNAUTHENTICATED
-from edgepart.agent.gateway.server import HttpServer
-from edgepart.agent.joining import JoinHello
-from edgepart.agent.links import CHANNELS, LinkOpen
-from edgepart.agent.records import message_to_frame
-from edgepart.agent.stream import Stream
+from edgepart.agent.admission.joining import JoinHello
+from edgepart.agent.http.server import HttpServer
+from edgepart.agent.net.links import CHANNELS, LinkOpen
+from edgepart.agent.net.stream import Stream
+from edgepart.agent.security import certificates, identity, tokens
+from edgepart.agent.wire.codec import message_to_frame
+from edgepart.agent.wire.frames import PREFIX, UNAUTHENTICATED
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.errors import EdgepartError
-from tests.agent.gateway.fakes import FakeNode
+from tests.agent.http.fakes import FakeNode
 
 pytestmark = pytest.mark.processes
 

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalCluster, edgepart
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from tests.processes.asking import deploy, infer
 
 pytestmark = pytest.mark.processes

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 
 SPOILING = """
 import sys
-if "edgepart.agent.worker" in sys.orig_argv:
+if "edgepart.agent.workers.worker" in sys.orig_argv:
     from edgepart.agent import sessions
     bind = sessions.LoadedModel.bind
     def spoilt(self, inputs, outputs):

@@ -24,7 +24,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
 from edgepart.planner.errors import ClusterError
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.load import load_graph
 from tests.processes.asking import alone, deploy, requests_during, undeploy
 
 pytestmark = pytest.mark.processes
@@ -171,7 +171,7 @@ def workers(agent: LocalAgent) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(agent.process.pid).children(recursive=True):
         try:
-            if "edgepart.agent.worker" in child.cmdline():
+            if "edgepart.agent.workers.worker" in child.cmdline():
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

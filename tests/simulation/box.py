@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edgepart.agent.core import Core
-from edgepart.agent.events import LoadPlan
-from edgepart.agent.messages import Epoch
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.state.events import LoadPlan
+from edgepart.agent.wire.inference import Epoch
 from tests.simulation.clients import Device
 from tests.simulation.disk import Disk
 from tests.simulation.network import Link
@@ -31,7 +31,7 @@ class Box:
     """By deployment, the last epoch that was ever active in this life."""
     members: frozenset[str] = frozenset()
     to_write: dict[str, Callable[[], None]] = field(default_factory=dict)
-    """By file, its newest version that waits, as in agent/diskqueue.py."""
+    """By file, its newest version that waits, as in agent/storage/write_queue.py."""
     writing: bool = False
     # Faults
     stalled_since: float = -1e9

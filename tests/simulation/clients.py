@@ -1,4 +1,5 @@
-"""Requests in a simulated cluster: the real rules of the gateway (agent/requests.py), and a model of what devices do.
+"""Requests in a simulated cluster: the real rules of the gateway (agent/serving/request_state.py), and a model of what
+devices do.
 
 A request goes from device to device of its plan, one after the other, and back to its gateway. A device takes part while it
 holds the plan; one that does not, or that loses a connection which the request needs, says that the attempt is lost, as the
@@ -12,10 +13,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from edgepart.agent import requests as rules
-from edgepart.agent.bindings import parent_of
-from edgepart.agent.events import LoadPlan
-from edgepart.agent.messages import Epoch
+from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.cluster.state.events import LoadPlan
+from edgepart.agent.serving import request_state as rules
+from edgepart.agent.wire.inference import Epoch
 from tests.simulation.network import DATA
 from tests.simulation.trace import Broken, short
 

@@ -8,10 +8,10 @@ from functools import partial
 from itertools import permutations, product
 from typing import Any
 
-from edgepart.agent.bindings import Shapes, variant_name
-from edgepart.agent.control import DRAINS, LEAVES, REMOVED, REMOVING, STARVES, Deployment, Standing
-from edgepart.agent.core import Core
-from edgepart.agent.events import (
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.membership.membership import Facts
+from edgepart.agent.cluster.state.bindings import Shapes, variant_name
+from edgepart.agent.cluster.state.events import (
     RIGHT,
     BindingWanted,
     CardReady,
@@ -29,9 +29,9 @@ from edgepart.agent.events import (
     Seen,
     TryPlan,
 )
-from edgepart.agent.membership import Facts
-from edgepart.agent.messages import DeployOptions, Epoch
-from edgepart.agent.withdrawal import MOST_S
+from edgepart.agent.shutdown import MOST_S
+from edgepart.agent.wire.control import DRAINS, LEAVES, REMOVED, REMOVING, STARVES, Deployment, Standing
+from edgepart.agent.wire.inference import DeployOptions, Epoch
 from tests.simulation import shell
 from tests.simulation.box import Box
 from tests.simulation.clients import Device, Ledger

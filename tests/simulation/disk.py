@@ -1,10 +1,10 @@
-"""What survives a restart of a simulated box. Each write is whole or not there, as statefiles.py promises."""
+"""What survives a restart of a simulated box. Each write is whole or not there, as state_files.py promises."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from edgepart.agent.control import Deployment, Drain, Version
+from edgepart.agent.wire.control import Deployment, Drain, Version
 
 MODEL = "m" * 64
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from edgepart.agent.bindings import is_variant
-from edgepart.agent.control import IN, Deployment, Standing
-from edgepart.agent.events import LoadPlan
-from edgepart.agent.messages import NO_EPOCH, Epoch
+from edgepart.agent.cluster.state.bindings import is_variant
+from edgepart.agent.cluster.state.events import LoadPlan
+from edgepart.agent.wire.control import IN, Deployment, Standing
+from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from tests.simulation.disk import MODEL, Disk
 from tests.simulation.trace import Broken, short
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
-from edgepart.agent.control import DRAINED, IN, REMOVING, Deployment
-from edgepart.agent.events import UndeployRequested
+from edgepart.agent.cluster.state.events import UndeployRequested
+from edgepart.agent.wire.control import DRAINED, IN, REMOVING, Deployment
 from edgepart.planner.errors import UsageError
 from tests.simulation.cluster import SimNet, node_id
 from tests.simulation.disk import Disk

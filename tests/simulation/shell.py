@@ -1,5 +1,5 @@
-"""A simulated box's shell: obeys its core in order, as agent/shell.py does. Plans are made by formula; loading, copying and
-planning take virtual time."""
+"""A simulated box's shell: obeys its core in order, as agent/driver.py does. Plans are made by formula; loading,
+copying and planning take virtual time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from edgepart.agent.control import REFUSED, ControlMessage, Deployment, Standing
-from edgepart.agent.events import (
+from edgepart.agent.cluster.state.events import (
     ComputePlan,
     Connect,
     DeploymentsKept,
@@ -40,7 +39,8 @@ from edgepart.agent.events import (
     TermKept,
     TryPlan,
 )
-from edgepart.agent.requests import Suspended
+from edgepart.agent.serving.request_state import Suspended
+from edgepart.agent.wire.control import REFUSED, ControlMessage, Deployment, Standing
 from tests.simulation.network import CONTROL
 from tests.simulation.trace import Broken, short
 

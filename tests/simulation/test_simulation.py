@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from edgepart.agent import election, membership, requests
-from edgepart.agent.control import ALIVE, SUSPECT, Deployment
-from edgepart.agent.core import Core
-from edgepart.agent.deployments import DeploymentMap
-from edgepart.agent.events import Effect
-from edgepart.agent.follower import Follower
-from edgepart.agent.messages import NO_EPOCH
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.core.follower import Follower
+from edgepart.agent.cluster.membership import election, membership
+from edgepart.agent.cluster.state.deployments import DeploymentMap
+from edgepart.agent.cluster.state.events import Effect
+from edgepart.agent.serving import request_state
+from edgepart.agent.wire.control import ALIVE, SUSPECT, Deployment
+from edgepart.agent.wire.inference import NO_EPOCH
 from tests.simulation.__main__ import attempt, together
 from tests.simulation.box import Box
 from tests.simulation.branch import branch
@@ -202,13 +203,13 @@ def test_an_epoch_that_shrinks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_request_that_nobody_replays_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests.Requests, "_replay_broken", lambda self, node, now: iter(()))
-    monkeypatch.setattr(requests.Requests, "_put_off", lambda self, request, now: iter(()))
+    monkeypatch.setattr(request_state.Requests, "_replay_broken", lambda self, node, now: iter(()))
+    monkeypatch.setattr(request_state.Requests, "_put_off", lambda self, request, now: iter(()))
     noticed("of a calm cluster", seeds=200)
 
 
 def test_a_request_that_outlives_its_deadline_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests.Requests, "_expire", lambda self, now: iter(()))
+    monkeypatch.setattr(request_state.Requests, "_expire", lambda self, now: iter(()))
     noticed("again and again", seeds=200)
 
 

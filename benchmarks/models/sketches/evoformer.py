@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.models.sketches.sketch import Sketch
-from edgepart.planner.graph import Graph
+from edgepart.planner.model.graph import Graph
 
 SEQUENCES, RESIDUES = 128, 256
 """128 as in Moirai, section IV-A; 256 as in AlphaFold's training."""

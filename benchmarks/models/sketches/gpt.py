@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.models.sketches.attention import attention, dense
 from benchmarks.models.sketches.sketch import Sketch
-from edgepart.planner.graph import Graph
+from edgepart.planner.model.graph import Graph
 
 WORDS = 50257
 TOKENS = 2048

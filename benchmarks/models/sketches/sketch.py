@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from edgepart.planner.errors import InternalError
-from edgepart.planner.graph import Constant, Graph, Operator, Tensor
+from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor
 from edgepart.planner.region import Array
 
 OPSET = 20

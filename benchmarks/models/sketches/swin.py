@@ -8,7 +8,7 @@ from functools import partial
 
 from benchmarks.models.sketches.attention import attention, dense
 from benchmarks.models.sketches.sketch import Sketch
-from edgepart.planner.graph import Graph
+from edgepart.planner.model.graph import Graph
 
 SIDE = 1100
 """Of the picture, as in Moirai, section IV-A."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from benchmarks.models.sketches.evoformer import Widths, evoformer
 from benchmarks.models.sketches.gpt import gpt
 from benchmarks.models.sketches.swin import swin
-from edgepart.planner.graph import Graph
+from edgepart.planner.model.graph import Graph
 
 
 @dataclass(frozen=True)

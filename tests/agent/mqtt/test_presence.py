@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent import identity
-from edgepart.agent.discovery import Seen
+from edgepart.agent.discovery.mdns import Seen
 from edgepart.agent.mqtt.presence import AGAIN_TICKS, Presence, Present, read_present, will
 from edgepart.agent.options import Address
+from edgepart.agent.security import identity
 from edgepart.planner.errors import FrameError
 from tests.agent.mqtt.fakes import FakeBroker, FakeSession
-from tests.agent.test_identity import NOW
+from tests.agent.security.test_identity import NOW
 
 ROOT = "edgepart/0123456789abcdef"
 A, B = "a" * 16, "b" * 16

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.agent.mqtt.tunnel import HEADER, Kind, Message, Tunnel, decode, reason, reset
-from edgepart.agent.mqtt.tunnels import OVERHEAD_BYTES, TunnelOptions, Tunnels
+from edgepart.agent.mqtt.tunnel_sockets import OVERHEAD_BYTES, TunnelOptions, Tunnels
 from edgepart.agent.options import Address, mqtt_address
 from edgepart.planner.errors import FrameError, Unavailable
 from tests.agent.mqtt.fakes import FakeBroker, FakeSession

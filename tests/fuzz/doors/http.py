@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.choice import check_devices
-from edgepart.agent.gateway import oip
-from edgepart.agent.gateway.bodies import Limits
-from edgepart.agent.gateway.node import InferResult, ModelCard, Progress
-from edgepart.agent.gateway.server import HttpServer
-from edgepart.agent.gateway.uploads import options_document, read_options
-from edgepart.agent.messages import DeployOptions, Epoch
+from edgepart.agent.api.device_choice import check_devices
+from edgepart.agent.api.protocol import InferResult, ModelCard, Progress
+from edgepart.agent.http import oip
+from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.server import HttpServer
+from edgepart.agent.http.uploads import options_document, read_options
+from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.cli.tensors import encode_request
 from edgepart.planner.errors import RequestError, UnknownDeployment, UsageError
-from edgepart.planner.plan import ValueInfo
+from edgepart.planner.plan.plan import ValueInfo
 from tests.fuzz.forms import Bytes, Headed, Json, headed, parted
 from tests.fuzz.target import Take, Target, expect, plainly
 

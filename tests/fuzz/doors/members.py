@@ -7,11 +7,11 @@ import json
 import random
 from collections.abc import Iterable
 
-from edgepart.agent import cards, deployments
-from edgepart.agent.control import Card, Drains, Heartbeat, Hello, Report, View
-from edgepart.agent.core import Core
-from edgepart.agent.election import FREE_ROUNDS, LEAP_ROUNDS, term_round
-from edgepart.agent.events import (
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.membership.election import FREE_ROUNDS, LEAP_ROUNDS, term_round
+from edgepart.agent.cluster.membership.membership import LEAP, Facts
+from edgepart.agent.cluster.state import cards, deployments
+from edgepart.agent.cluster.state.events import (
     CardReady,
     ComputePlan,
     DeployRequested,
@@ -27,12 +27,12 @@ from edgepart.agent.events import (
     Received,
     Send,
 )
-from edgepart.agent.frames import MEMBER, Decoder, Frame, encode
-from edgepart.agent.membership import LEAP, Facts
-from edgepart.agent.messages import DeployOptions
-from edgepart.agent.post import CONTROL_KINDS
-from edgepart.agent.records import frame_to_message, message_to_frame
-from edgepart.planner.cluster import Device
+from edgepart.agent.net.dispatch import CONTROL_KINDS
+from edgepart.agent.wire.codec import frame_to_message, message_to_frame
+from edgepart.agent.wire.control import Card, Drains, Heartbeat, Hello, Report, View
+from edgepart.agent.wire.frames import MEMBER, Decoder, Frame, encode
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import FrameError
 from tests.fuzz.doors.samples import NODES, sample
 from tests.fuzz.forms import Frames

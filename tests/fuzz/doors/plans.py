@@ -18,22 +18,22 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from edgepart.agent import cards
-from edgepart.agent.blobs import Serving
-from edgepart.agent.control import Card
-from edgepart.agent.exchange import WantFiles, WantPart
-from edgepart.agent.frames import Decoder, encode
-from edgepart.agent.records import frame_to_message, kinds, message_to_frame
-from edgepart.agent.store import Store, manifest_from_text
+from edgepart.agent.cluster.state import cards
+from edgepart.agent.replication.blobs import Serving
+from edgepart.agent.storage.store import Store, manifest_from_text
+from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
+from edgepart.agent.wire.control import Card
+from edgepart.agent.wire.frames import Decoder, encode
+from edgepart.agent.wire.queries import WantFiles, WantPart
 from edgepart.cli import traced
 from edgepart.cli.plan import read_cluster
-from edgepart.planner.cluster import Cluster, Device, Link, Medium, to_json
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, to_json
 from edgepart.planner.errors import ClusterError, FrameError, InternalError, PeerError, UsageError
-from edgepart.planner.layout import Problem
-from edgepart.planner.model import load_graph
-from edgepart.planner.plan import for_device, from_bytes, to_bytes
-from edgepart.planner.plan_rules import check
-from edgepart.planner.search import choose
+from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.plan.check import check
+from edgepart.planner.plan.plan import for_device, from_bytes, to_bytes
+from edgepart.planner.planner import choose
 from tests.fuzz.forms import Frames, Json, MessagePack
 from tests.fuzz.target import Take, Target, expect, plainly
 

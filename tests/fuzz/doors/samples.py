@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from edgepart.agent.bounds import OneOf
+from edgepart.agent.wire.bounds import OneOf
 
 NODES = tuple(f"{n:016x}" for n in range(1, 4))
 DIGESTS = ("1" * 64, "ab" * 32)

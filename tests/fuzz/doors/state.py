@@ -13,18 +13,19 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from edgepart.agent import charter, deployments, drains, identity, ledger, profiles, tokens
-from edgepart.agent.charter import Charter, Credential, Revocation
-from edgepart.agent.compiled import Compiled, Entry
-from edgepart.agent.control import Deployment, Deployments, Drain, Drains, Profile, Timed, Version
-from edgepart.agent.deployments import DeploymentMap
-from edgepart.agent.election import MAX_TERM
-from edgepart.agent.frames import encode
-from edgepart.agent.messages import DeployOptions
-from edgepart.agent.profiles import ProfileBook
-from edgepart.agent.records import message_to_frame
-from edgepart.agent.statefiles import StateFiles
-from edgepart.agent.store import Manifest, ModelFile, Store, manifest_to_json
+from edgepart.agent.cluster.membership.election import MAX_TERM
+from edgepart.agent.cluster.state import deployments, drains, profiles
+from edgepart.agent.cluster.state.deployments import DeploymentMap
+from edgepart.agent.cluster.state.profiles import ProfileBook
+from edgepart.agent.execution.compile.cache import Compiled, Entry
+from edgepart.agent.security import charter, identity, issued, tokens
+from edgepart.agent.security.charter import Charter, Credential, Revocation
+from edgepart.agent.state_files import StateFiles
+from edgepart.agent.storage.store import Manifest, ModelFile, Store, manifest_to_json
+from edgepart.agent.wire.codec import message_to_frame
+from edgepart.agent.wire.control import Deployment, Deployments, Drain, Drains, Profile, Timed, Version
+from edgepart.agent.wire.frames import encode
+from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.options import target_of
 from edgepart.planner.errors import NotAuthorised, PeerError, Unavailable, UsageError
 from tests.fuzz.forms import Bytes, Form, Json, MessagePack
@@ -112,11 +113,11 @@ def _charter(state: Path) -> None:
 
 
 def _issued(state: Path) -> None:
-    entries = ledger.read(state / "identity")
+    entries = issued.read(state / "identity")
     for entry in entries:
         expect(isinstance(entry.node, str) and isinstance(entry.name, str), "a device that has no name")
         expect(
-            ledger.find(entries, {entry.node: entry.name}, entry.node) == entry.node,
+            issued.find(entries, {entry.node: entry.name}, entry.node) == entry.node,
             "a device that is not found",
         )
 
@@ -291,7 +292,7 @@ TARGETS = (
     ),
     Target(
         "identity/issued.json",
-        lambda: _json({"issued": [asdict(ledger.Entry("0" * 16, "a", "t", 1.5))]}),
+        lambda: _json({"issued": [asdict(issued.Entry("0" * 16, "a", "t", 1.5))]}),
         _file("identity/issued.json", _issued),
         (UsageError,),
         Json(),

@@ -9,14 +9,14 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from edgepart.agent.arrays import pack_arrays, unpack_arrays
-from edgepart.agent.frames import MEMBER, UNAUTHENTICATED, Decoder, Frame, Limits, encode, parse_frame
-from edgepart.agent.joining import JOIN_KINDS
-from edgepart.agent.links import LINK_KINDS
-from edgepart.agent.post import CONTROL_KINDS, DATA_KINDS
-from edgepart.agent.records import Kinds, frame_to_message, message_to_frame
-from edgepart.agent.rounding import Rounded, restored, rounded
-from edgepart.agent.spans import Span, Subject, pack, unpack
+from edgepart.agent.admission.joining import JOIN_KINDS
+from edgepart.agent.net.dispatch import CONTROL_KINDS, DATA_KINDS
+from edgepart.agent.net.links import LINK_KINDS
+from edgepart.agent.trace.spans import Span, Subject, pack, unpack
+from edgepart.agent.wire.codec import Kinds, frame_to_message, message_to_frame
+from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Decoder, Frame, Limits, encode, parse_frame
+from edgepart.agent.wire.reduced_precision import Rounded, restored, rounded
+from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import FrameError
 from tests.fuzz.doors.samples import sample
 from tests.fuzz.forms import Bytes, Frames, Headed, MessagePack, headed, parted
@@ -96,7 +96,7 @@ def _arrays(data: bytes) -> None:
     frame = parse_frame(b"\x92\xa1x\x81\xa1m" + head, memoryview(payload))
     metas = frame.header["m"]
     if not isinstance(metas, tuple):
-        raise FrameError("records.py takes care of that")
+        raise FrameError("codec.py takes care of that")
     values = unpack_arrays(metas, memoryview(payload))
     for value in values:
         if isinstance(value, Rounded):

@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 from edgepart.planner.errors import ModelError
-from edgepart.planner.placing.checking import violations
-from edgepart.planner.placing.dispatch import dispatch
-from edgepart.planner.placing.reading import looks_like_workload, read_workload
-from edgepart.planner.placing.schedule import Found
-from edgepart.planner.placing.writing import answer_document, workload_document
+from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.problem.checker import violations
+from edgepart.planner.placing.problem.read import looks_like_workload, read_workload
+from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.write import answer_document, workload_document
 from tests.fuzz.forms import Json
 from tests.fuzz.target import Target, expect, plainly
 

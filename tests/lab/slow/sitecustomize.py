@@ -43,7 +43,7 @@ FSYNC_VARIABLE = "EDGEPART_LAB_FSYNC"
 RUNS_VARIABLE = "EDGEPART_LAB_RUNS"
 MODULE = "onnxruntime.capi.onnxruntime_inference_collection"
 """Where ONNX Runtime's Python front defines InferenceSession."""
-SYSTEM = "edgepart.agent.system"
+SYSTEM = "edgepart.agent.host.system"
 """Where an agent asks how long its threads wait for a CPU."""
 
 RUNS = ("run", "run_with_iobinding", "run_with_ortvaluevector")

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from edgepart.planner.access import Access, Axis, LocalNode, access_of
-from edgepart.planner.graph import Constant, Graph, Operator, Tensor
+from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor
 from edgepart.planner.region import Array, Interval, Region, Span, span
 
 IR_VERSION = 8

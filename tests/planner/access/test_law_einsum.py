@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.access import access_of
-from edgepart.planner.access.einsum import equation
+from edgepart.planner.access.operators.einsum import equation
 from edgepart.planner.region import Array, Region, span
 from tests.planner.access.law import Case, check_any_region, check_whole, declared, floats
 from tests.planner.access.node_cases import node_cases

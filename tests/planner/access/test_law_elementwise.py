@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.access import access_of, accesses
-from edgepart.planner.graph import Tensor
+from edgepart.planner.model.graph import Tensor
 from edgepart.planner.region import Array, Region, span
 from tests.planner.access.law import Case, check_any_region, check_law, check_whole, declared, floats, ints
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.planner.access.language import Reduction
+from edgepart.planner.access.declare.protocol import Reduction
 from edgepart.planner.region import Array, Interval, Region, span
 from tests.planner.access.law import (
     Case,

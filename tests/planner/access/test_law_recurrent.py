@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.planner.access import access_of, accesses
-from edgepart.planner.graph import Graph
-from edgepart.planner.model import load_graph
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Region
 from tests.planner.access.law import Case, check_any_region, check_law, check_whole, declared, floats
 from tests.planner.access.node_cases import node_cases

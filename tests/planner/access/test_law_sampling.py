@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.access import access_of
-from edgepart.planner.graph import Graph, Operator, Tensor
+from edgepart.planner.model.graph import Graph, Operator, Tensor
 from edgepart.planner.region import Array, Region
 from tests.planner.access.law import (
     IR_VERSION,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import count, permutations, product
 from math import inf
 
-from edgepart.planner.placing.dispatch import dispatch
-from edgepart.planner.placing.placers import Asked, placer
-from edgepart.planner.placing.schedule import Found
-from edgepart.planner.placing.workload import Workload
+from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.registry import Asked, placer
 
 QUICK = ("expert", "heft", "m-etf", "m-sct", "getf", "metis", "pipeline")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import product
 from math import inf
 
-from edgepart.planner.placing.load import max_load
-from edgepart.planner.placing.workload import Placement, Workload
+from edgepart.planner.placing.engine.load import max_load
+from edgepart.planner.placing.problem.workload import Placement, Workload
 
 
 @dataclass(frozen=True)

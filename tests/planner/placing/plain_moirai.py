@@ -6,8 +6,8 @@ from itertools import combinations
 from math import inf
 from typing import Any
 
-from edgepart.planner.placing.solver import model_builder
-from edgepart.planner.placing.workload import Workload
+from edgepart.planner.placing.engine.ortools import model_builder
+from edgepart.planner.placing.problem.workload import Workload
 
 
 def least_makespan(workload: Workload) -> float:

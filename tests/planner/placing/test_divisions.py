@@ -11,14 +11,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from edgepart.planner.balance import balance
 from edgepart.planner.errors import Infeasible
-from edgepart.planner.placing import cuts, partition
-from edgepart.planner.placing.contiguous import _runs
-from edgepart.planner.placing.cuts import blocks, costs, nearer
-from edgepart.planner.placing.fitting import fitted
-from edgepart.planner.placing.load import loads, max_load, turn_loads
-from edgepart.planner.placing.workload import Workload
+from edgepart.planner.placing.chain_partition import balance
+from edgepart.planner.placing.engine.fit_memory import fitted
+from edgepart.planner.placing.engine.load import loads, max_load, turn_loads
+from edgepart.planner.placing.placers import cuts, min_cut
+from edgepart.planner.placing.placers.contiguous import _runs
+from edgepart.planner.placing.placers.cuts import blocks, costs, nearer
+from edgepart.planner.placing.problem.workload import Workload
 from tests.planner.placing.asking import every_placement, found_by, obeyed
 from tests.planner.placing.workloads import workload, workloads
 
@@ -228,7 +228,7 @@ def test_two_clusters_with_one_thread_between_are_parted_there() -> None:
 @given(workloads(8, 3, memory=True, partial=True, groups=True))
 def test_coarse_graphs_keep_groups_where_they_can_run(workload: Workload) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partition, "COARSE", 2)
+        patch.setattr(min_cut, "COARSE", 2)
         try:
             found = found_by("metis", workload)
         except Infeasible:

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from edgepart.planner.placing.dispatch import upward_ranks
-from edgepart.planner.placing.earliest import earliest_first
-from edgepart.planner.placing.favourites import favourites
-from edgepart.planner.placing.getf import speed_groups
-from edgepart.planner.placing.heft import by_rank
-from edgepart.planner.placing.sides import Sides, Timeline, both_first
-from edgepart.planner.placing.workload import Workload
+from edgepart.planner.placing.engine.dispatch import upward_ranks
+from edgepart.planner.placing.engine.ports import Sides, Timeline, both_first
+from edgepart.planner.placing.placers.earliest import earliest_first
+from edgepart.planner.placing.placers.favourite_child import favourites
+from edgepart.planner.placing.placers.getf import speed_groups
+from edgepart.planner.placing.placers.heft import by_rank
+from edgepart.planner.placing.problem.workload import Workload
 from tests.planner.placing.asking import asked, found_by
 from tests.planner.placing.workloads import workload, workloads
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.errors import Infeasible
-from edgepart.planner.placing.dispatch import dispatch
-from edgepart.planner.placing.load import max_load, turn_loads
-from edgepart.planner.placing.placers import MODULES
-from edgepart.planner.placing.workload import Workload
+from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.engine.load import max_load, turn_loads
+from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.registry import MODULES
 from tests.planner.placing.asking import QUICK, every_placement, found_by, obeyed, shortest_s
 from tests.planner.placing.workloads import workload, workloads
 

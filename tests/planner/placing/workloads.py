@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from edgepart.planner.placing.workload import Machine, Task, Tensor, Workload
+from edgepart.planner.placing.problem.workload import Machine, Task, Tensor, Workload
 
 INF = float("inf")
 

@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-MODULE = "edgepart.planner.search"
+MODULE = "edgepart.planner.planner"
 VARIABLE = "EDGEPART_TEST_SHAPE"
 
 
@@ -46,8 +46,8 @@ class _Loader(Loader):
 
 
 def _change(search: Any) -> None:
-    from edgepart.planner.passing import WHY
-    from edgepart.planner.routes import Shape
+    from edgepart.planner.devices.routes import Shape
+    from edgepart.planner.search.choose_relays import WHY
 
     choose, shape = search.choose, Shape(os.environ[VARIABLE])
 

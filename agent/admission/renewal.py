@@ -1,0 +1,303 @@
+"""Warden: keeps this agent's charter and certificate as they should be. Door: the event loop, STATE/identity; the wire is
+given.
+
+The charter (charter.py) is told, whole, to each member that comes in or back, and to all when it has grown; whoever tells
+an older one is told this one. A command that changes it on disk (`edgepart revoke`) is noticed within a second. Links to
+nodes that are revoked end at once. The certificate is renewed by whoever holds the CA's key, over the link to it;
+connections made from then on show the new one.
+
+All methods belong to the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from edgepart.agent.cluster.state.events import Member
+from edgepart.agent.security import certificates, charter, charter_file
+from edgepart.agent.security.certificates import WARNED_BELOW
+from edgepart.agent.security.charter import Charter
+from edgepart.agent.security.identity import Identity, read_charter
+from edgepart.agent.wire.queries import Renewed, WantCertificate
+from edgepart.planner.errors import EdgepartError, NotAuthorised, Unavailable
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""How often it looks whether a command has changed the charter, or a certificate is due."""
+AGAIN_S = 600.0
+"""After a renewal came to nothing; sooner when somebody comes in who may do it."""
+WARN_S = 24 * 3600.0
+"""How often the log repeats what people should see to."""
+CA_WARNED_BELOW_S = 365 * 24 * 3600.0
+
+Tell = Callable[[str, Charter], None]
+"""(node, charter) on the control channel. Raises Unavailable."""
+Ask = Callable[[str, WantCertificate], Awaitable[tuple[Any, memoryview]]]
+"""(node, question): the answer. Raises Unavailable."""
+
+
+REVOKED = "this device was revoked: it is put out of its cluster"
+
+
+class Links(Protocol):
+    """What it needs of agent/net/transport.py."""
+
+    def close(self, node_id: str, why: str = ...) -> None: ...
+    def linked(self) -> frozenset[str]: ...
+    def renew(self) -> None: ...
+
+
+class Warden:
+    """One agent's."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        links: Links,
+        tell: Tell,
+        ask: Ask,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """UsageError where what is on disk is damaged."""
+        self._identity = identity
+        self._links = links
+        self._tell = tell
+        self._ask = ask
+        self._clock = clock
+        self.put_out: Callable[[str], None] = lambda why: None
+        """Told why, when this device itself is revoked."""
+        self._members: dict[str, Member] = {}
+        self._stamp = self._stamped()
+        self.charter = read_charter(identity.directory)
+        self.revoked = identity.revoked()
+        """Node ids; of the charter, and those put out by hand."""
+        self._certificate = identity.certificate
+        self._try_at = self._warn_at = 0.0
+
+    @property
+    def credential(self) -> str:
+        """What opens the management API now."""
+        held = self.charter.credential
+        return held.secret if held else self._identity.admin
+
+    # The charter
+
+    def members(self, members: Sequence[Member]) -> None:
+        """Who is in now. Whoever came in, or back, is told the charter."""
+        before, me = self._members, self._identity.node_id
+        self._members = {member.node: member for member in members if member.node != me}
+        for node, member in self._members.items():
+            if before.get(node) != member:
+                self._send(node)
+        if any(
+            charter.is_issuer(self._members[node].version) for node in self._members.keys() - before.keys()
+        ):
+            self._try_at = 0.0
+
+    def came(self, node: str, told: Charter) -> None:
+        """A member tells its charter. What the CA did not sign ends the link."""
+        if node in self.revoked:
+            return  # its last words
+        try:
+            # Checked before the lock is taken, so that nobody can hold up commands with it.
+            if charter.accept(self.charter, told, self._identity.ca) != self.charter:
+                rule = lambda held: self._covered(charter.accept(held, told, self._identity.ca))  # noqa: E731
+                self._changed(charter_file.change(self._identity.directory, rule))
+        except NotAuthorised as error:
+            log.warning("the link to %s ends: %s", node, error)
+            self._links.close(node, str(error))
+            return
+        if charter.merge(told, self.charter) != told:
+            self._send(node)
+
+    def _covered(self, held: Charter) -> Charter:
+        """Two holders of the CA's key may have revoked at the same time: then either one's credential may be known to
+        whom the other put out."""
+        return charter_file.covered(held, self._identity) if self._identity.is_issuer else held
+
+    def _changed(self, now: Charter) -> None:
+        before, self.charter = self.charter, now
+        self.revoked = self._identity.revoked()
+        self._stamp = self._stamped()
+        for entry in now.revocations:
+            if entry.node not in before.revoked:
+                log.warning("node %s is revoked", entry.node)
+        if now.credential != before.credential:
+            log.info("the management credential was renewed: it is in %s", self._identity.directory / "admin")
+        self._put_out()
+        for node in self._members:
+            self._send(node)
+
+    def _put_out(self) -> None:
+        """Whoever is revoked has no link any more; new ones are refused at the handshake."""
+        for node in self._links.linked() & self.revoked:
+            self._tell_last(node)
+            self._links.close(node, "revoked")
+        if self._identity.node_id in self.revoked:
+            self.put_out(REVOKED)
+
+    def _tell_last(self, node: str) -> None:
+        """That the CA has revoked it, so that it does not serve on; nothing else of the charter, and no credential."""
+        member = self._members.get(node)
+        told = self._identity.revocation_of(node)
+        if told == Charter() or member is None or not charter.understands(member.version):
+            return
+        try:
+            self._tell(node, told)
+        except Unavailable as error:
+            log.info("%s is not told that it is revoked: %s", member.name, error)
+
+    def _send(self, node: str) -> None:
+        member = self._members.get(node)
+        if member is None or node in self.revoked or not charter.understands(member.version):
+            return
+        if self.charter == Charter():
+            return
+        try:
+            self._tell(node, self.charter)
+        except Unavailable as error:
+            log.debug("%s is not told the charter now: %s", node, error)  # it is when it is back
+
+    def _stamped(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """Changes with each of the files."""
+        found: list[tuple[int, int, int] | None] = []
+        for name in ("charter.json", "revoked.json"):
+            try:
+                stat = (self._identity.directory / name).stat()
+                found.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
+            except FileNotFoundError:
+                found.append(None)
+        return tuple(found)
+
+    # The certificate
+
+    async def sign(self, node: str, asked: WantCertificate) -> Renewed:
+        """A member wants its certificate renewed."""
+        if node in self.revoked:
+            return Renewed(asked.ticket, b"", "you are revoked")
+        try:
+            made = await asyncio.to_thread(self._identity.issue, asked.request, self._clock(), node)
+        except EdgepartError as error:
+            return Renewed(asked.ticket, b"", str(error))
+        log.info("renewed the certificate of node %s", node)
+        return Renewed(asked.ticket, made)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            try:
+                self._look()
+                await self._take_back_if_early()
+                await self._renew_if_due()
+            except (
+                EdgepartError,
+                OSError,
+            ) as error:  # a full disk, a damaged file: what is in memory still counts
+                log.error("who is in, and for how long, may be out of date: %s", error)
+                self._stamp = self._stamped()
+            await asyncio.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        if self._stamped() != self._stamp:
+            self._changed(read_charter(self._identity.directory))
+
+    async def _take_back_if_early(self) -> None:
+        """Others refuse a certificate that is not valid yet."""
+        now = self._clock()
+        if not certificates.not_yet_valid(self._certificate, now):
+            return
+        before = await asyncio.to_thread(self._identity.take_back, now)
+        if before is None:
+            return
+        self._certificate = before
+        self._links.renew()
+        log.warning(
+            "this device's certificate was renewed by a clock that was wrong, and is not valid yet: the one before it was "
+            "taken again"
+        )
+
+    async def _renew_if_due(self) -> None:
+        now = self._clock()
+        if self._warn_at > now + WARN_S or self._try_at > now + AGAIN_S:  # The clock went back.
+            self._warn_at = self._try_at = 0.0
+        if now >= self._warn_at and (told := self.warnings()):
+            self._warn_at = now + WARN_S
+            for line in told:
+                log.warning("%s", line)
+        if now < self._try_at or not certificates.due(self._certificate, now):
+            return
+        self._try_at = now + AGAIN_S
+        if self._identity.is_issuer and self._too_late(now):
+            return  # the warnings say so
+        request = await asyncio.to_thread(self._identity.renewal)
+        if self._identity.is_issuer:
+            made = await asyncio.to_thread(self._identity.issue, request, now, self._identity.node_id)
+            await self._keep(made)
+            return
+        issuers_first = sorted(self._members, key=lambda n: not charter.is_issuer(self._members[n].version))
+        for node in issuers_first:
+            if charter.understands(self._members[node].version) and await self._renewed_by(node, request):
+                return
+        log.info("nobody who is here can renew this device's certificate: the CA's key is elsewhere")
+
+    async def _renewed_by(self, node: str, request: bytes) -> bool:
+        try:
+            answer, _ = await self._ask(node, WantCertificate(0, request))
+            if not isinstance(answer, Renewed) or answer.error:
+                log.debug("%s does not renew the certificate: %s", node, getattr(answer, "error", "nonsense"))
+                return False
+            await self._keep(answer.certificate)
+        except (Unavailable, NotAuthorised) as error:
+            log.info("%s did not renew the certificate: %s", node, error)
+            return False
+        return True
+
+    async def _keep(self, encoded: bytes) -> None:
+        self._certificate = await asyncio.to_thread(self._identity.keep, encoded, self._clock())
+        self._links.renew()
+        days = certificates.seconds_left(self._certificate, self._clock()) / 86400
+        log.info("this device's certificate was renewed: it is good for %.0f days", days)
+
+    def _too_late(self, now: float) -> str:
+        return certificates.too_late(self._identity.ca, self._certificate, now)
+
+    # For people
+
+    def warnings(self) -> list[str]:
+        """What somebody should see to, a sentence each."""
+        now = self._clock()
+        if why := self._too_late(now) if self._identity.is_issuer else "":
+            return [why]  # What it says of certificates that have ended would be as wrong.
+        found = []
+        if certificates.not_yet_valid(self._certificate, now):
+            found.append(
+                "this device's certificate is not valid yet by its clock, so others refuse it: if the clock is right, "
+                "delete `identity/` and join anew"
+            )
+        left_s = certificates.seconds_left(self._certificate, now)
+        if left_s < WARNED_BELOW.total_seconds():
+            when = f"ends in {left_s / 86400:.0f} days" if left_s > 0 else "has ended: new links are refused"
+            found.append(
+                f"this device's certificate {when}; it is renewed as soon as a device with the CA's key is here "
+                "(`edgepart ca import` makes one of this, given a copy)"
+            )
+        if certificates.seconds_left(self._identity.ca, now) < CA_WARNED_BELOW_S:
+            found.append("the cluster's CA ends within a year: make a new cluster before that")
+        return found
+
+    def document(self) -> dict[str, Any]:
+        """For `edgepart status`; nothing secret."""
+        issuers = [m.name for m in self._members.values() if charter.is_issuer(m.version)]
+        return {
+            "certificate_ends_at": self._certificate.not_valid_after_utc.timestamp(),
+            "holds_ca_key": self._identity.is_issuer,
+            "issuers": sorted(issuers),
+            "revoked": sorted(self.revoked),
+            "credential_number": self.charter.credential.number if self.charter.credential else 0,
+            "warnings": self.warnings(),
+        }

@@ -1,0 +1,164 @@
+"""Residents: members as users drain, remove and take them back. Door: the event loop; the core decides.
+
+What is asked for is the cluster's business from then on: whoever asked may go away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from edgepart.agent.api.protocol import Progress
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.state import events
+from edgepart.agent.measure.starvation import in_words
+from edgepart.agent.wire.control import (
+    ALIVE,
+    DEAD,
+    DRAINED,
+    DRAINS,
+    FLAPPING,
+    IN,
+    LEFT,
+    REMOVED,
+    REMOVING,
+    Drain,
+)
+from edgepart.agent.wire.versions import bare, understands
+from edgepart.planner.errors import ClusterError, Unavailable, UsageError
+
+Seal = Callable[[Drain], Awaitable[Drain]]
+"""An entry, signed with the CA's key. UsageError, Unavailable where it cannot be had."""
+LOOK_S = 0.1
+"""Between two looks at how far it is."""
+_NODE = re.compile(r"[0-9a-f]{16}")
+
+
+class Residents:
+    """For the event loop's thread."""
+
+    def __init__(self, core: Core, post: Callable[[events.Event], None], sealed: Seal) -> None:
+        self._core = core
+        self._sealed = sealed
+        self._post = post
+
+    async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
+        """Returns when nothing needs the device any more; with `remove`, when it is no member any more.
+
+        UsageError: no such device, the last one that serves, or whoever holds the CA's key does not sign it; Unavailable:
+        the leader is too old, or nobody is here who holds that key; ClusterError: somebody wanted otherwise meanwhile."""
+        node, called = self._find(name)
+        self._check_leader()
+        await self._ask(node, called, REMOVING if remove else DRAINED)
+        told = ""
+        while True:
+            entry = self._core.draining.map.get(node)
+            if entry is None or entry.state == IN or (remove and entry.state == DRAINED):
+                raise ClusterError(f"{called} is not to be {'removed' if remove else 'drained'} any more")
+            if self._done(entry, remove):
+                return {"name": called, "node": node, "state": entry.state}
+            if (text := self._text(entry)) != told:
+                progress(told := text, 0, 0)
+            await asyncio.sleep(LOOK_S)
+
+    async def _ask(self, node: str, called: str, state: str) -> None:
+        core = self._core
+        entry = core.draining.proposed(node, called, state, core.membership.members())
+        if entry is not None:
+            self._post(events.DrainRequested(await self._sealed(entry)))
+
+    async def undrain(self, name: str) -> dict[str, Any]:
+        node, called = self._find(name)
+        await self._ask(node, called, IN)
+        return {"name": called, "node": node, "state": IN}
+
+    def state(self, member: events.Member) -> str:
+        """As people see it: its status, or that it is drained."""
+        state = self._core.draining.map.state(member.node)
+        return member.status if state == IN or member.status not in (ALIVE, FLAPPING) else state
+
+    def drains(self) -> list[dict[str, Any]]:
+        """Devices that are drained, or being removed."""
+        entries = [e for e in self._core.draining.map if e.state in (DRAINED, REMOVING)]
+        return [
+            {"name": e.name, "node": e.node, "state": e.state, "done": self._is_out(e), "text": self._text(e)}
+            for e in entries
+        ]
+
+    def lost(self) -> list[dict[str, Any]]:
+        """Devices that were members lately and are not any more, those lost last first: until they are back, or
+        forgotten (agent/cluster/membership/failure_detector.py's forget_s). Of one that was starved its note says so:
+        it may live."""
+        now = asyncio.get_running_loop().time()
+        here = {member.name for member in self._core.membership.members()}
+        gone = [
+            peer
+            for peer in self._core.membership.peers.values()
+            if peer.status in (DEAD, LEFT)
+            and peer.hello.name
+            and peer.hello.name not in here
+            and not self._core.draining.is_removed(peer.node)
+        ]
+        return [
+            {
+                "name": peer.hello.name,
+                "node": peer.node,
+                "state": "lost" if peer.status == DEAD else "left",
+                "seconds_ago": now - peer.since,
+                "note": in_words(peer.starved_at(peer.since)) or None,
+            }
+            for peer in sorted(gone, key=lambda peer: (-peer.since, peer.node))
+        ]
+
+    def refused(self) -> list[dict[str, str]]:
+        """Who said Hello and was not taken in, lately."""
+        found = self._core.membership.refusals.recent(asyncio.get_running_loop().time())
+        return [{"name": r.name, "node": r.node, "version": bare(r.version), "why": r.why} for r in found]
+
+    def _find(self, name: str) -> tuple[str, str]:
+        """Node id and name of a member, of one that is gone, or of any node by its id."""
+        members = self._core.membership.members()
+        known = {member.name: member.node for member in members}
+        for entry in self._core.draining.map:
+            if entry.state != REMOVED:
+                known.setdefault(entry.name, entry.node)
+        lost = [p for p in self._core.membership.peers.values() if p.hello.name]
+        for peer in lost:
+            known.setdefault(peer.hello.name, peer.node)
+        if name in known:
+            return known[name], name
+        if _NODE.fullmatch(name):
+            return name, next((called for called, node in known.items() if node == name), name)
+        raise UsageError(
+            f"no device {name[:64]!r}; known are {', '.join(sorted(known))}, and any by its node id. Nothing was changed"
+        )
+
+    def _check_leader(self) -> None:
+        leader = next((m for m in self._core.membership.members() if m.node == self._core.leader), None)
+        if leader is None:
+            raise Unavailable("no leader is elected yet; nothing was changed")
+        if not understands(leader.version, DRAINS):
+            raise Unavailable(
+                f"the leader, {leader.name}, runs edgepart {bare(leader.version)}, which cannot drain devices: update it. "
+                "Nothing was changed",
+                retry_after_s=60.0,
+            )
+
+    def _done(self, entry: Drain, remove: bool) -> bool:
+        if not remove:
+            return entry.state == REMOVED or self._is_out(entry)
+        members = {member.node for member in self._core.membership.members()} - {self._core.node}
+        return entry.state == REMOVED and entry.node not in members
+
+    def _is_out(self, entry: Drain) -> bool:
+        standing = self._core.draining.standings.get(entry.node)
+        return standing is not None and standing.version == entry.version and standing.done
+
+    def _text(self, entry: Drain) -> str:
+        if entry.state == REMOVED:
+            return "it is stopping"
+        standing = self._core.draining.standings.get(entry.node)
+        known = standing is not None and standing.version == entry.version
+        return standing.text if standing is not None and known else "waiting for the leader"

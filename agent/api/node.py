@@ -1,0 +1,494 @@
+"""Face: the agent as its HTTP side sees it (gateway/node.py's Node). Door: the event loop; it reads the core's state and
+posts what users ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, astuple, replace
+from pathlib import Path
+from typing import Any
+
+from edgepart import __version__
+from edgepart.agent.api.device_choice import check_devices
+from edgepart.agent.api.drain import Residents, Seal
+from edgepart.agent.api.protocol import Bound, InferResult, ModelCard, Progress
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.leader.status import said_aside
+from edgepart.agent.cluster.membership.election import term_round
+from edgepart.agent.cluster.membership.naming import named
+from edgepart.agent.cluster.state import cards, events, judging
+from edgepart.agent.cluster.state.bindings import Shapes, is_variant, shapes_of
+from edgepart.agent.doctor.diagnosis import clashes
+from edgepart.agent.doctor.report import Doctor, own_names
+from edgepart.agent.measure.starvation import in_words
+from edgepart.agent.measure.trace_collector import Tracing
+from edgepart.agent.serving.loaded_plans import HeldPlan, Plans
+from edgepart.agent.serving.shape_routing import Router
+from edgepart.agent.storage.store import Store
+from edgepart.agent.wire.control import UNLOADABLE, Deployment, Standing, Starved
+from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
+from edgepart.planner import errors
+from edgepart.planner.devices.cluster import to_json
+from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable, UnknownDeployment
+from edgepart.planner.plan.plan import Plan, from_bytes
+from edgepart.planner.plan.reduced_precision import EXACT
+
+FINAL = (
+    "Infeasible",
+    "ModelError",
+    "UsageError",
+    "NotInstalled",
+    "RequestError",
+    "InternalError",
+    UNLOADABLE,
+)
+"""Kinds of errors that trying again does not mend: the deployment is taken back."""
+
+STILL_S = 5.0
+"""After so long whoever deploys is told again what is being done, and for how long."""
+COMPARING_S = 60.0
+"""How long whoever deploys waits to be told how far rounded answers are off, once the model serves."""
+
+
+class Face:
+    """Implements Node. For the event loop's thread."""
+
+    def __init__(
+        self,
+        name: str,
+        fingerprint: str,
+        core: Core,
+        plans: Plans,
+        router: Router,
+        store: Store,
+        post: Callable[[events.Event], None],
+        http: Callable[[], str],
+        latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]],
+        examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path], Shapes]],
+        computed: Callable[[], int],
+        tracing: Tracing,
+        doctor: Doctor,
+        security: Callable[[], dict[str, Any]],
+        sealed: Seal,
+        disk: Callable[[], Mapping[str, Any]],
+        written: Callable[[], Awaitable[None]],
+        workers_ended: Callable[[], Mapping[str, int]] = dict,
+    ) -> None:
+        """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
+        notes about a model, its files, and the shapes to assume where none are given. `computed`: requests that this
+        device has done its part of. `security`: what agent/admission/renewal.py tells people. `sealed` signs what users
+        want of drains. `disk`: how the state's disk is; `written` waits until all is on it. `workers_ended`: by deployment,
+        processes that computed it here and ended unasked."""
+        self._name = name
+        self._fingerprint = fingerprint
+        self._core = core
+        self._plans = plans
+        self._router = router
+        self._store = store
+        self._post = post
+        self._http = http
+        self._latencies = latencies
+        self._examine = examine
+        self._computed = computed
+        self._tracing = tracing
+        self._disk = disk
+        self._written = written
+        self._workers_ended = workers_ended
+        self._residents = Residents(core, post, sealed)
+        self._security = security
+        self._doctor = doctor
+        self._started = time.monotonic()
+        self._news = asyncio.Event()
+        self.uploading = 0
+        """Deployments under way here, whose models nothing else says to keep."""
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def version(self) -> str:
+        return __version__
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    def live(self) -> bool:
+        return True
+
+    def ready(self, model: str | None) -> tuple[bool, str]:
+        if model is not None:
+            why = self._trouble(self._entry(model))
+            return not why, why
+        if not self._core.leader:
+            return False, "no leader is elected yet"
+        # One that is set aside is its own fault: others are served here as well as ever.
+        told = ((entry.name, self._trouble(entry)) for entry in self._core.deployments.in_use())
+        why = "; ".join(f"{name}: {why}" for name, why in told if why)
+        return not why, why
+
+    def _trouble(self, entry: Deployment) -> str:
+        """Why requests cannot be answered now; "" where they can, or wait for a plan that is on its way."""
+        active = self._plans.active(entry.name)
+        if active is None:
+            return self._text(entry)
+        standing = self._standing(entry)
+        if standing is None or standing.state not in ("waiting", "failed"):
+            return ""
+        held, here = active[1], {member.node for member in self._core.membership.members()}
+        lacking = [
+            [name for name in part.devices if held.nodes[name] not in here] for part in held.plan.parts
+        ]
+        if not all(lacking):
+            return ""
+        gone = ", ".join(dict.fromkeys(name for part in lacking for name in part))
+        return (
+            f"its plan needs {gone}, lost or gone, and there is no other plan: {self._named(standing.text)}"
+        )
+
+    # Models
+
+    def models(self) -> list[ModelCard]:
+        return [self._card(entry) for entry in self._core.deployments.living()]
+
+    def model(self, name: str) -> ModelCard | None:
+        entry = self._core.deployments.get(name)
+        return None if entry is None or entry.deleted else self._card(entry)
+
+    def _card(self, entry: Deployment) -> ModelCard:
+        active = self._plans.active(entry.name)
+        if active is None:
+            text, aside = self._text(entry), bool(entry.fault)
+            return ModelCard(entry.name, text, trouble=text, model_digest=entry.model, set_aside=aside)
+        epoch, held = active
+        plan = held.plan
+        return ModelCard(
+            name=entry.name,
+            state=self._state(entry),
+            inputs=tuple(replace(info, shape=info.open_shape) for info in plan.inputs),
+            outputs=tuple(replace(info, shape=info.open_shape) for info in plan.outputs),
+            epoch=readable(epoch),
+            strategy=plan.strategy,
+            devices=tuple(plan.programs),
+            why=plan.why,
+            predicted_latency_s=plan.predicted_latency_s,
+            trouble=self._trouble(entry),
+            note=self._note(entry),
+            transfer_dtype=plan.rounded_to or EXACT,
+            rounding=self._rounding(entry),
+            model_digest=entry.model,
+            bindings=self._bindings(entry.name, active),
+        )
+
+    def _bindings(self, name: str, first: tuple[Epoch, HeldPlan]) -> tuple[Bound, ...]:
+        """Where the model has free dimensions: those that serve here, and those that requests wait for here."""
+        if not shapes_of(first[1].plan.inputs):
+            return ()
+        serving = [
+            Bound(
+                shapes_of(held.plan.inputs),
+                "serving",
+                readable(epoch),
+                held.plan.strategy,
+                tuple(held.plan.programs),
+                held.plan.predicted_latency_s,
+            )
+            for epoch, held in (first, *self._plans.variants(name))
+        ]
+        return (*serving, *(Bound(shapes, "waiting for a plan") for shapes in self._router.waiting(name)))
+
+    def _standing(self, entry: Deployment) -> Standing | None:
+        standing = self._core.standings.get(entry.name)
+        return standing if standing is not None and standing.version == entry.version else None
+
+    def _state(self, entry: Deployment) -> str:
+        if entry.fault:
+            return "set aside"
+        standing = self._standing(entry)
+        return standing.state if standing else "serving"
+
+    def _text(self, entry: Deployment) -> str:
+        if entry.fault:
+            return said_aside(entry.name, entry.fault)
+        standing = self._standing(entry)
+        return self._named(standing.text) if standing else "waiting for the leader"
+
+    def _named(self, text: str) -> str:
+        """With the names of members, for people."""
+        return named(text, {member.node: member.name for member in self._core.membership.members()})
+
+    def _note(self, entry: Deployment) -> str:
+        """What the leader says of a plan besides where it serves."""
+        standing = self._standing(entry)
+        return standing.note if standing else ""
+
+    def _rounding(self, entry: Deployment) -> str:
+        """How far its answers are off because of what is rounded on its way."""
+        standing = self._standing(entry)
+        return standing.rounding if standing else ""
+
+    def _entry(self, name: str) -> Deployment:
+        entry = self._core.deployments.get(name)
+        if entry is None or entry.deleted:
+            there = ", ".join(e.name for e in self._core.deployments.living()) or "nothing"
+            raise UnknownDeployment(f"nothing is deployed as {name!r}; deployed: {there}")
+        return entry
+
+    async def infer(
+        self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float
+    ) -> InferResult:
+        began = time.perf_counter()
+        entry = self._entry(model)
+        if entry.fault:
+            raise errors.CrashError(self._text(entry))
+        if why := self._trouble(entry):
+            raise Unavailable(f"{model!r} is not served now: {why}")
+        try:
+            values, info = await self._router.infer(model, inputs, deadline_s, outputs or ())
+        except (ClusterError, TimeoutError) as error:
+            if why := self._trouble(entry):
+                raise Unavailable(f"{model!r} is not served now: {why}") from error
+            raise
+        took_s = time.perf_counter() - began
+        return InferResult(values, readable(info.epoch), took_s, info.replays, info.request)
+
+    # Deploying
+
+    def standing_changed(self, standing: Standing) -> None:
+        """Wakes whoever waits for a deployment."""
+        if is_variant(standing.deployment):
+            self._router.refused(standing)
+            return
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def admit(self, options: DeployOptions) -> None:
+        here = {member.name for member in self._core.membership.members()}
+        check_devices(options.devices, here, {lost["name"] for lost in self._residents.lost()})
+
+    async def deploy(
+        self, name: str, folder: Path, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
+        self.uploading += 1
+        try:
+            return await self._deploy(name, folder, options, progress)
+        finally:
+            self.uploading -= 1
+
+    async def _deploy(
+        self, name: str, folder: Path, options: DeployOptions, progress: Progress
+    ) -> dict[str, Any]:
+        progress("checking the model", 0, 0)
+        notes, files, assumed = await asyncio.to_thread(self._examine, _graph_file(folder), options.shapes)
+        options = replace(options, shapes={**options.shapes, **assumed})
+        progress("storing", 0, 0)
+        nbytes = sum(file.stat().st_size for file in files)
+        model = await asyncio.to_thread(self._store.put_model, files)
+        before = self._core.deployments.get(name)
+        self._post(events.ModelsStored(self._store.models()))
+        self._post(events.DeployRequested(name, model, nbytes, options))
+        standing = await self._acknowledged(self._entry(name), before, progress)
+        if self._plan(name).rounded_to:
+            progress("comparing rounded answers with exact ones", 0, 0)
+            await self._compared(self._entry(name))
+        return self._answer(name, standing, notes)
+
+    async def _acknowledged(
+        self, entry: Deployment, before: Deployment | None, progress: Progress
+    ) -> Standing:
+        """Waits until the leader says that it serves. Raises what it says instead, and takes the entry back: what was
+        deployed by that name before is so again."""
+        told, since, told_at = "", 0.0, 0.0
+        while True:
+            news = self._news
+            current = self._core.deployments.get(entry.name)
+            if current is not None and current.fault and current.model == entry.model:
+                if before is not None and not before.fault:
+                    self._deploy_again(before)
+                raise errors.CrashError(self._text(current))
+            if current is None or current.version != entry.version:
+                raise errors.ClusterError(f"{entry.name!r} was deployed again or undeployed meanwhile")
+            standing = self._standing(entry)
+            if standing is not None:
+                active = self._plans.active(entry.name)
+                if standing.acknowledged and active is not None and active[0] >= standing.epoch:
+                    return standing
+                if standing.error_kind not in FINAL:
+                    if (text := self._named(standing.text)) != told:
+                        progress(told := text, 0, 0)
+                        since = told_at = time.monotonic()
+                    elif (now := time.monotonic()) - told_at >= STILL_S:
+                        told_at = now
+                        progress(f"{told} ({now - since:.0f} s so far)", 0, 0)
+                else:
+                    if before is None:
+                        self._post(events.UndeployRequested(entry.name, entry.version))
+                    else:
+                        self._deploy_again(before)
+                    raise _error(replace(standing, error=self._named(standing.error)))
+            try:
+                async with asyncio.timeout(0.2):
+                    await news.wait()
+            except TimeoutError:
+                continue  # this agent's own switch to the plan is no news from the leader
+
+    def _deploy_again(self, before: Deployment) -> None:
+        self._post(events.DeployRequested(before.name, before.model, before.model_bytes, before.options))
+
+    async def _compared(self, entry: Deployment) -> None:
+        """Until the leader says how far answers are off, for a while."""
+        until = time.monotonic() + COMPARING_S
+        while not self._rounding(entry) and time.monotonic() < until:
+            news = self._news
+            try:
+                async with asyncio.timeout(0.2):
+                    await news.wait()
+            except TimeoutError:
+                continue
+
+    def _answer(self, name: str, standing: Standing, notes: Sequence[str]) -> dict[str, Any]:
+        plan = self._plan(name)
+        return {
+            "name": name,
+            "devices": list(plan.programs),
+            "strategy": plan.strategy,
+            "predicted_latency_s": plan.predicted_latency_s,
+            "why": plan.why,
+            "transfer_dtype": plan.rounded_to or EXACT,
+            "rounding": self._rounding(self._entry(name)),
+            "notes": list(notes),
+            "epoch": list(astuple(readable(standing.epoch))),
+            "url": f"{self._http()}/v2/models/{name}/infer",
+        }
+
+    async def undeploy(self, name: str) -> None:
+        entry = self._entry(name)
+        self._post(events.UndeployRequested(name, entry.version))
+        await self._written()
+
+    # Devices
+
+    async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
+        done = await self._residents.drain(name, progress, remove=remove)
+        await self._written()
+        return done
+
+    async def undrain(self, name: str) -> dict[str, Any]:
+        done = await self._residents.undrain(name)
+        await self._written()
+        return done
+
+    # What is so
+
+    def status(self) -> dict[str, Any]:
+        leader = self._core.leader
+        members = self._core.membership.members()
+        names = {member.node: member.name for member in members}
+        now = asyncio.get_running_loop().time()
+        starved = {m.node: self._core.membership.starved(m.node, now) for m in members}
+        return {
+            "name": names.get(self._core.node, self._name),
+            "node": self._core.node,
+            "version": __version__,
+            "cluster": self._fingerprint,
+            "http": self._http() or None,
+            "leader": names.get(leader),
+            "term": term_round(self._core.election.term),
+            "uptime_s": time.monotonic() - self._started,
+            "computed": self._computed(),
+            "security": self._security(),
+            "members": [
+                {
+                    "name": member.name,
+                    "node": member.node,
+                    "state": self._residents.state(member),
+                    "note": "; ".join(filter(None, self._about(member, starved[member.node]))) or None,
+                    "starved": asdict(starved[member.node]) if starved[member.node].share else None,
+                    "http": member.http or None,
+                    "address": member.listen[0] if member.listen else None,
+                    "leader": member.node == leader,
+                    "measured": member.node in self._core.cards,
+                }
+                for member in members
+            ],
+            "notes": clashes(own_names(self._core.membership)),
+            "lost": self._residents.lost(),
+            "drains": self._residents.drains(),
+            "refused": self._residents.refused(),
+            "disk": dict(self._disk()),
+            "workers_ended": dict(self._workers_ended()),
+            "plans_refused": dict(self._core.controller.refused() if self._core.controller else {}),
+        }
+
+    def _about(self, member: events.Member, starved: Starved) -> tuple[str, ...]:
+        """What people should know of a member."""
+        return member.note, self._core.card_faults.get(member.node, ""), in_words(starved)
+
+    def devices(self) -> dict[str, Any]:
+        members = self._core.membership.members()
+        names = {member.node: member.name for member in members}
+        known = [self._core.cards[node] for node in names if node in self._core.cards]
+        return to_json(cards.cluster_of(known, names)) | {"gateway": names.get(self._core.leader)}
+
+    def plan(self, name: str) -> dict[str, Any]:
+        from edgepart.planner.report.shares import report  # with the simulator and the operators
+
+        active, plan = self._plans.active(name), self._plan(name)
+        epoch = active[0] if active else NO_EPOCH
+        took = self._latencies().get((name, epoch), ())
+        measured = judging.report(plan, self._kinds(name), self._core.profiles, took)
+        shown = list(astuple(readable(epoch))) if active else None
+        return report(plan) | {"epoch": shown, "measured": measured}
+
+    async def doctor(self) -> dict[str, Any]:
+        return await self._doctor.document()
+
+    async def trace(self, name: str, seconds: float) -> dict[str, Any]:
+        self._plan(name)  # what there is to trace
+        return await self._tracing.start(name, seconds)
+
+    async def traced(self, name: str) -> dict[str, Any]:
+        return await self._tracing.finish(name)
+
+    def _kinds(self, deployment: str) -> judging.Kinds:
+        """Of the members that were measured, as they are now."""
+        found = {}
+        for member in self._core.membership.members():
+            if (card := self._core.cards.get(member.node)) is not None:
+                device = cards.read(card.document).device
+                device = device.drifted(self._core.drifts.factor(member.node, deployment))
+                found[member.name] = device.pace, device.threads
+        return found
+
+    def _plan(self, name: str) -> Plan:
+        """With every device's segments: the leader's order has them, also for those that only serve."""
+        entry = self._entry(name)
+        order = self._core.follower.active(name)
+        if order is None:
+            raise Unavailable(f"no plan of {name!r} is active here: {self._text(entry)}")
+        return from_bytes(order.plan)
+
+
+def readable(epoch: Epoch) -> Epoch:
+    """The epoch as people see it: terms carry who made them in their low digits."""
+    return Epoch(term_round(epoch.term), epoch.number)
+
+
+def _graph_file(folder: Path) -> Path:
+    found = sorted(folder.glob("*.onnx"))
+    if len(found) != 1:
+        raise ModelError(
+            f"expected one .onnx file among the uploaded ones, found {len(found)}. Nothing was stored"
+        )
+    return found[0]
+
+
+def _error(standing: Standing) -> EdgepartError:
+    """What the leader said, as the class it named."""
+    kind = getattr(errors, standing.error_kind, errors.ClusterError)
+    text = f"{standing.error.rstrip('.')}. Nothing was deployed."
+    return kind(text) if issubclass(kind, EdgepartError) else errors.ClusterError(text)

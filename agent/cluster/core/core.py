@@ -1,0 +1,609 @@
+"""The cluster logic of one agent in one piece, without I/O: membership, election, deployments, the follower's
+part and, while it leads, the controller. Events in, effects out; the shell (agent/service.py) obeys the
+effects in order and calls `wake` at `wake_at()`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from edgepart.agent.cluster.core.draining import Draining, Served
+from edgepart.agent.cluster.core.follower import Follower
+from edgepart.agent.cluster.leader.controller import Controller
+from edgepart.agent.cluster.leader.replan_policy import Cluster, PlanningTiming
+from edgepart.agent.cluster.leader.rollout_state import World
+from edgepart.agent.cluster.membership.election import Election, ElectionTiming
+from edgepart.agent.cluster.membership.membership import Facts, Membership, Timing
+from edgepart.agent.cluster.state.bindings import is_variant
+from edgepart.agent.cluster.state.deployments import DeploymentMap
+from edgepart.agent.cluster.state.drift import DriftBook
+from edgepart.agent.cluster.state.events import (
+    BindingWanted,
+    CardReady,
+    DeploymentsKept,
+    DeployRequested,
+    Distrusted,
+    DrainRequested,
+    DriftMeasured,
+    Effect,
+    Event,
+    LatencyMeasured,
+    LeaderChanged,
+    LeaveRequested,
+    MembersChanged,
+    ModelCrashed,
+    ModelsStored,
+    PersistDeployments,
+    PersistDrains,
+    PersistProfiles,
+    PlanComputed,
+    PlanFailed,
+    PlanLoaded,
+    PlanTried,
+    Received,
+    RoundingMeasured,
+    SegmentsTimed,
+    Send,
+    StandingChanged,
+    TermKept,
+    UndeployRequested,
+)
+from edgepart.agent.cluster.state.profiles import ProfileBook
+from edgepart.agent.wire.bounds import LARGEST
+from edgepart.agent.wire.control import (
+    ALIVE,
+    FLAPPING,
+    LEAVING,
+    REFUSED,
+    Activate,
+    AskAbout,
+    Card,
+    Deployment,
+    Deployments,
+    Drain,
+    Drains,
+    DrainStanding,
+    Drift,
+    FetchModel,
+    Heartbeat,
+    Hello,
+    Latency,
+    Prepare,
+    Report,
+    Retire,
+    Standing,
+    Timed,
+    View,
+    Want,
+    understands_leaving,
+)
+from edgepart.agent.wire.inference import Epoch
+
+EXPEL_S = 15.0
+"""A device that was removed has so long to stop by itself; then it is a stranger."""
+TOLD_TIMINGS = 512
+"""Profiles that a newcomer is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreTiming:
+    """All the cluster logic's times."""
+
+    membership: Timing = field(default_factory=Timing)
+    election: ElectionTiming = field(default_factory=ElectionTiming)
+    planning: PlanningTiming = field(default_factory=PlanningTiming)
+    report_s: float = 1.0
+    """A member reports to its leader at least this often."""
+    sync_s: float = 5.0
+    """Deployments, cards and standings are told again this often, should anything have been lost."""
+    look_each_s: float = 0.0005
+    """For each member, time that a leader lets pass after it looked at all reports, before the next report makes it look
+    again: many come at once, and each look takes the longer the more members there are."""
+    linger_s: float = 30.0
+    """A plan that was replaced is kept so long for the requests that still run on it."""
+
+
+class Core:
+    """One agent's cluster logic. `leader`, `standings` and the rest may be read at any time; only `handle`
+    and `wake` change anything, and neither may be called while the other runs."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        now: float,
+        *,
+        term: int = 0,
+        deployments: Iterable[Deployment] = (),
+        models: Iterable[str] = (),
+        profiles: ProfileBook | None = None,
+        drifts: DriftBook | None = None,
+        timing: CoreTiming | None = None,
+        drains: Iterable[Drain] = (),
+        spares: int | None = None,
+        card_fault: Callable[[bytes], str] = lambda document: "",
+        genuine: Callable[[Drain], bool] = lambda entry: True,
+        tries: bool = False,
+    ) -> None:
+        """`term`, `deployments`, `models`, `profiles` and `drains` as they were persisted; `drifts` is filled here.
+        `spares`: so many plans for losses are kept ready for each deployment at most; None is one for each device that
+        serves. `card_fault`: what is wrong with a card's document; "" where nothing is.
+        `genuine`: whether the CA has signed a drain. `tries`: whether plans are tried before they serve."""
+        self.timing = timing or CoreTiming()
+        if spares is not None:
+            self.timing = replace(self.timing, planning=replace(self.timing.planning, spares=spares))
+        if tries:
+            self.timing = replace(self.timing, planning=replace(self.timing.planning, tries=True))
+        self.node = facts.node
+        self.membership = Membership(facts, now, self.timing.membership)
+        self.election = Election(facts.node, term, now, self.timing.election, facts.boot)
+        self.deployments = DeploymentMap(deployments)
+        self.follower = Follower(facts.boot, linger_s=self.timing.linger_s)
+        self.follower.models = tuple(sorted(models))
+        self.draining = Draining(facts.node, drains, genuine)
+        self.membership.refusals.removed = self.draining.is_removed
+        self.controller: Controller | None = None
+        self.cards: dict[str, Card] = {}
+        """Of the devices that can be planned with."""
+        self.card_faults: dict[str, str] = {}
+        """By node, why its card cannot be used: plans are made without that device."""
+        self._card_fault = card_fault
+        self.profiles = profiles or ProfileBook()
+        self.drifts = drifts or DriftBook()
+        self.standings: dict[str, Standing] = {}
+        """How each deployment stands, as the leader last told."""
+        self._digests: dict[str, str] = {}
+        self._reports: dict[str, Report] = {}
+        self._boots: dict[str, str] = {}
+        self._report_at = now
+        self._sync_at = now + self.timing.sync_s
+        self._stale = True  # something that the controller should look at
+        self._kept = self.deployments.versions()  # of the map of deployments, what is on disk
+        self._expel_at: dict[str, float] = {}
+        self._stopped = False
+        self._lead_at = self._wake_at = now
+        self._looked_at = -math.inf
+
+    @property
+    def leader(self) -> str:
+        """Node id, empty while nobody leads."""
+        return self.election.leader
+
+    @property
+    def needed(self) -> bool:
+        """Whether plans that serve here need this device, and others could come to do without it."""
+        me = self.membership.facts.node
+        others = [member for member in self.membership.members() if member.node != me]
+        deaf = any(m.node == self.leader and not understands_leaving(m.version) for m in others)
+        if deaf or all(member.status not in (ALIVE, FLAPPING) for member in others):
+            return False
+        serving = [o for entry in self.deployments.in_use() for o in self.follower.serving(entry.name)]
+        return any(node == me for order in serving for _, node in order.names)
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """Take one event; what the shell has to do, in this order. UsageError where a user's request cannot be
+        met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed then."""
+        if isinstance(event, Received) and now < self._wake_at:
+            effects = self._at_once(event, now)
+            if effects is not None:
+                return effects
+        if isinstance(event, LeaveRequested):
+            effects = self.membership.handle(event, now)
+            self._stopped, self._wake_at = True, math.inf
+            return effects
+        return self._run(self._take(event, now), now)
+
+    def wake(self, now: float) -> list[Effect]:
+        """Do what is due. Earlier or later than `wake_at()` is no harm, later is noticed."""
+        return self._run(iter(()), now)
+
+    def wake_at(self) -> float:
+        """When `wake` should be called next, on the clock of `now`."""
+        return self._wake_at
+
+    # The order of things
+
+    def _run(self, first: Iterator[Effect], now: float) -> list[Effect]:
+        if self._stopped:
+            return []
+        effects: list[Effect] = []
+        to_self: deque[object] = deque()
+
+        def out(some: Iterable[Effect]) -> None:
+            for effect in some:
+                if isinstance(effect, Send) and effect.node == self.node:
+                    to_self.append(effect.message)
+                else:
+                    effects.append(effect)
+
+        out(first)
+        if seen := self.membership.wake(now):
+            out(self._watch(seen, now))
+        if decided := self.election.wake(now):
+            out(self._led(decided, now))
+        out(self.follower.wake(now))
+        if now >= self._sync_at:
+            out(self._regular(now))
+        out(self._expel(now))
+        self._report_self()
+        out(self._lead(now))
+        while to_self:
+            while to_self:
+                out(self._message(self.node, to_self.popleft(), now))
+            if self._report_self():
+                out(self._lead(now))
+        out(self._report(now))
+        self._wake_at = self._next()
+        return effects
+
+    def _next(self) -> float:
+        times = [self.membership.wake_at(), self.election.wake_at(), self.follower.wake_at()]
+        times += [self._report_at, self._sync_at, *self._expel_at.values()]
+        if self.controller is not None:
+            times.append(self._lead_at)
+        return min(times)
+
+    # Events
+
+    def _at_once(self, event: Received, now: float) -> list[Effect] | None:
+        """Most of what comes: that its sender is there, and all else is as it was, or no more than a question. None where
+        more may follow; nothing was done then."""
+        node, message = event.node, event.message
+        known: object
+        match message:
+            case Heartbeat():
+                known = self.election.claim(node)
+                if message is not known and message != known:
+                    if message.boot != self._boots.get(node) or not self.membership.beats(node, message, now):
+                        return None
+                    seen_term = self.election.seen_term
+                    decided = self.election.heard(node, message, now)
+                    news = decided or self.election.seen_term != seen_term
+                    return self._run(self._led(decided, now), now) if news else []
+            case View():
+                if not self.membership.sees(node, message, now):
+                    return None
+                self._wake_at = min(self._wake_at, self.membership.wake_at())
+                if self.controller is not None and self.membership.seen_otherwise():
+                    self._look_soon(now)
+                    return self.wake(now)
+                return []
+            case AskAbout():
+                opinion = self.membership.opines(node, message.node, now)
+                return None if opinion is None else [Send(node, opinion)]
+            case Report() if not self._stale:
+                known = self._reports.get(node)
+            case Card():
+                known = self.cards.get(node)
+                if known != message and message.node == node and self.controller is None:
+                    if not self.membership.hears(node, now):
+                        return None
+                    return self._card(message)
+            case Standing():
+                known = self.standings.get(message.deployment)
+            case Deployments(entries):
+                known = message if self.deployments.has(entries) else None
+            case Drains(drains) if not any(map(self.draining.is_removed, self._boots)):
+                known = message if self.draining.map.has(drains) else None
+            case _:
+                return None
+        same = message is known or message == known
+        return [] if same and self.membership.hears(node, now) else None
+
+    def _has_greeted(self, event: Received) -> bool:
+        """Whether this is a member's answer to our Hello, and it had said Hello by itself before: then it has all that
+        a newcomer is told."""
+        node, hello = event.node, event.message
+        same = isinstance(hello, Hello) and hello.reply and self._boots.get(node) == hello.boot
+        return same and node in self.membership.alive()
+
+    def _take(self, event: Event, now: float) -> Iterator[Effect]:
+        if isinstance(event, DeployRequested | UndeployRequested | DrainRequested):
+            yield from self._asked(
+                event, now
+            )  # first: it may be refused, and then no other effect may get lost
+        greeted = isinstance(event, Received) and self._has_greeted(event)
+        yield from self._watch(self.membership.handle(event, now), now)
+        if greeted:
+            return
+        match event:
+            case Received(node, message) if node in self._boots:
+                yield from self._message(node, message, now)
+            case Received(node, Hello() as hello):
+                yield from self.draining.farewell(node, hello.version)
+            case Received(node, Drains() as drains) if node != self.node:
+                yield from self._message(node, drains, now)
+            case TermKept(term):
+                yield from self._led(self.election.kept(term, now), now)
+            case DeploymentsKept(versions):
+                self._kept = versions
+                self.follower.changed = self._stale = True
+            case CardReady(document):
+                card = Card(self.node, document)
+                yield from self._card(card)
+                yield from self._tell_all(card)
+            case ModelsStored(models):
+                self.follower.models = tuple(sorted(models))
+                self.follower.changed = True
+            case PlanLoaded():
+                self.follower.loaded(event)
+            case ModelCrashed(name, model, why):
+                if (entry := self.deployments.set_aside(self.node, name, model, why)) is not None:
+                    yield from self._deployed((entry,))
+            case BindingWanted(name, version, shapes) if self.leader:
+                yield Send(self.leader, Want(name, version, shapes))
+            case SegmentsTimed(timings):
+                if news := self.profiles.learn(timings):
+                    yield from self._learnt()
+                    yield from self._tell_all(Timed(news))
+            case DriftMeasured(name, factor):
+                told = Drift(name, factor)
+                self.drifts.learn(self.node, told, now)
+                self._stale = True
+                yield from self._tell_all(told)
+            case LatencyMeasured(name, epoch, seconds, requests) if self.leader:
+                yield Send(self.leader, Latency(name, epoch, seconds, requests))
+            case RoundingMeasured():
+                if self.controller is not None:
+                    self.controller.rounded(event)
+                    self._stale = True
+            case PlanTried():
+                if self.controller is not None:
+                    self._stale = True
+                    yield from self.controller.tried(event, [*self.membership.alive(), self.node])
+            case PlanComputed() | PlanFailed():
+                if self.controller is not None:
+                    self.controller.answered(event, now)
+                    self._stale = True
+            case _:
+                pass
+
+    def _asked(
+        self, event: DeployRequested | UndeployRequested | DrainRequested, now: float
+    ) -> Iterator[Effect]:
+        if isinstance(event, DrainRequested):
+            yield from self._drained(self.draining.asked(event, self.membership.members()), now)
+            return
+        if isinstance(event, DeployRequested):
+            entry = self.deployments.put(self.node, event.name, event.model, event.model_bytes, event.options)
+            yield from self._deployed((entry,))
+            return
+        known = self.deployments.get(event.name)
+        if event.version is None or (known is not None and known.version == event.version):
+            yield from self._deployed((self.deployments.delete(self.node, event.name),))
+
+    def _watch(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
+        """Membership's effects; what follows from a change of the members."""
+        for effect in effects:
+            yield effect
+            if isinstance(effect, MembersChanged):
+                yield from self._members(effect, now)
+
+    def _members(self, change: MembersChanged, now: float) -> Iterator[Effect]:
+        self._stale = True
+        others = {member.node: member.boot for member in change.members if member.node != self.node}
+        for node in [n for n, boot in self._boots.items() if others.get(n) != boot]:
+            self.election.restarted(node)
+            self._reports.pop(node, None)
+            self.drifts.forget(node)
+            if node not in others:
+                self.cards.pop(node, None)
+                self.card_faults.pop(node, None)
+        self._boots = others
+        yield from self._led(self.election.members_changed(others, now), now)
+
+    def _led(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
+        """The election's effects; what follows from a change of the leader."""
+        for effect in effects:
+            yield effect
+            if isinstance(effect, LeaderChanged):
+                self.follower.changed = self._stale = True
+                leads = effect.leader == self.node
+                adopt, variants = self.follower.active, self.follower.variants
+                timing = self.timing.planning
+                spares = self.follower.spares
+                self.controller = Controller(effect.term, adopt, timing, variants, spares) if leads else None
+        election = self.election
+        self.membership.announce(election.leader, election.term, election.seen_term, now)
+        yield from self._watch_quietly(now)
+
+    def _watch_quietly(self, now: float) -> Iterator[Effect]:
+        """Send the news of the leader at once."""
+        for effect in self.membership.wake(now):
+            yield effect
+            if isinstance(effect, MembersChanged):
+                yield from self._members(effect, now)
+
+    # Messages
+
+    def _message(self, node: str, message: object, now: float) -> Iterator[Effect]:
+        match message:
+            case Hello() if node in self.membership.alive():
+                if self.node in self.cards:
+                    yield Send(node, self.cards[self.node])
+                yield Send(node, Deployments(tuple(self.deployments)))
+                yield from self._greet(node)
+                if timings := self.profiles.profiles(TOLD_TIMINGS):
+                    yield Send(node, Timed(timings))
+                yield from (Send(node, drift) for drift in self.drifts.of(self.node))
+                if self.controller is not None:
+                    yield from self.controller.retell([node])
+            case Heartbeat(boot) if boot == self._boots.get(node):
+                yield from self._led(self.election.heard(node, message, now), now)
+            case View():
+                if self.membership.seen_otherwise():  # links may be broken, or whole again
+                    self._look_soon(now)
+            case Card() if message.node == node:
+                yield from self._card(message)
+            case Deployments(entries):
+                yield from self._deployed(self.deployments.merge(entries))
+            case Drains(drains):
+                if forged := self.draining.forged(drains):
+                    what = f"{forged[0].name[:64]} is {forged[0].state}"
+                    yield Distrusted(node, f"it tells that {what}, which the cluster's CA did not sign")
+                yield from self._drained(self.draining.told(drains, self.membership.members(), node), now)
+            case DrainStanding() if self._is_led(node, message.term):
+                self.draining.standings[message.node] = message
+            case Report(boot) if node == self.node or boot == self._boots.get(node):
+                believed = self._believed(message)
+                if self._reports.get(node) != believed:
+                    self._reports[node] = believed
+                    self._look_soon(now)
+            case Timed(timings):
+                if self.profiles.learn(timings, node):
+                    yield from self._learnt()
+            case Drift():
+                self.drifts.learn(node, message, now)
+                self._stale = True
+            case Latency() if self.controller is not None:
+                self._stale |= self.controller.measured(message, node)
+            case Want() if self.controller is not None:
+                self._stale = True
+                yield from self.controller.wish(node, message, now)
+            case Prepare() | Activate() | Retire() | FetchModel() if node == self.leader:
+                yield from self.follower.obey(message, self.election.seen_term, self.deployments, now)
+            case Standing() if self._is_led(node, message.term):
+                if is_variant(message.deployment):  # nobody asks how it stands, but those that wait for it
+                    if message.state == REFUSED:
+                        yield StandingChanged(message)
+                elif self.standings.get(message.deployment) != message:
+                    self.standings[message.deployment] = message
+                    yield StandingChanged(message)
+            case _:
+                pass
+
+    def _learnt(self) -> Iterator[Effect]:
+        self._stale = True
+        yield PersistProfiles(self.profiles.profiles())
+
+    def _is_led(self, node: str, term: int) -> bool:
+        """Whether what that member says, in that term, is the word of the leader whom this device itself follows."""
+        return node == self.leader and term >= self.election.seen_term
+
+    def _believed(self, report: Report) -> Report:
+        """Without plans that nobody can have given it: of a term that is not known here, though whoever holds such a plan
+        has told of its term before, or of this leadership, which has not made them."""
+        last = Epoch(self.election.seen_term, LARGEST)
+        if self.controller is not None and self.controller.term == last.term:
+            last = self.controller.last_epoch
+        if all(holding.epoch <= last for holding in report.holdings):
+            return report
+        return replace(report, holdings=tuple(h for h in report.holdings if h.epoch <= last))
+
+    def _card(self, card: Card) -> list[Effect]:
+        if self.cards.get(card.node) == card:
+            return []
+        if fault := self._card_fault(card.document):
+            known = self.card_faults.get(card.node)
+            self.card_faults[card.node] = fault
+            self._stale |= self.cards.pop(card.node, None) is not None
+            return [] if known == fault else [Distrusted(card.node, f"plans are made without it: {fault}")]
+        self.card_faults.pop(card.node, None)
+        self.cards[card.node] = card
+        self._digests[card.node] = hashlib.sha256(card.document).hexdigest()[:16]
+        self._stale = True
+        return []
+
+    def _deployed(self, changed: tuple[Deployment, ...]) -> Iterator[Effect]:
+        if not changed:
+            return
+        self._stale = self.follower.changed = True
+        yield PersistDeployments(tuple(self.deployments))
+        yield from self.follower.deployments_changed(self.deployments)
+        for entry in changed:
+            if entry.deleted or entry.fault:
+                self.standings.pop(entry.name, None)
+                self.drifts.undeployed(entry.name)
+        yield from self._tell_all(Deployments(changed))
+
+    def _drained(self, effects: list[Effect], now: float) -> Iterator[Effect]:
+        """What follows from a change of who is drained or removed."""
+        yield from effects
+        self._stale |= bool(effects)
+        for member in self.membership.members():
+            if member.node != self.node and self.draining.is_removed(member.node):
+                self._expel_at.setdefault(member.node, now + EXPEL_S)
+
+    def _drained_by_me(self, effects: list[Effect], now: float) -> list[Effect]:
+        """Of what the leader finds, only a removal is a change."""
+        return (
+            list(self._drained(effects, now))
+            if any(isinstance(e, PersistDrains) for e in effects)
+            else effects
+        )
+
+    def _expel(self, now: float) -> Iterator[Effect]:
+        for node in [node for node, at in self._expel_at.items() if at <= now]:
+            del self._expel_at[node]
+            yield from self._watch(self.membership.expel(node, now), now)
+
+    def _greet(self, node: str) -> Iterator[Effect]:
+        newcomer = next((m for m in self.membership.members() if m.node == node), None)
+        if newcomer is not None:
+            yield from self.draining.greeting(newcomer)
+
+    def _tell_all(self, message: Card | Deployments | Timed | Drift) -> Iterator[Effect]:
+        return (Send(node, message) for node in self.membership.alive())
+
+    # What comes round
+
+    def _regular(self, now: float) -> Iterator[Effect]:
+        self._sync_at = now + self.timing.sync_s
+        others = self.membership.alive()
+        told = others if self.election.leading else [node for node in others if node == self.leader]
+        for node in told:
+            yield Send(node, Deployments(tuple(self.deployments)))
+            if self.node in self.cards:
+                yield Send(node, self.cards[self.node])
+        yield from self.membership.remind()
+        if self.controller is not None:
+            yield from self.controller.retell(others)
+            yield from self.draining.retell(self.membership.members())
+        else:
+            leader = [member for member in self.membership.members() if member.node == self.leader]
+            yield from self.draining.remind(leader)
+
+    def _report_self(self) -> bool:
+        """A leader's own report takes no message. Whether it was news."""
+        if self.controller is None or (not self.follower.changed and self.node in self._reports):
+            return False
+        report = self.follower.report(self._kept)
+        news = self._reports.get(self.node) != report
+        self._reports[self.node] = report
+        self._stale |= news
+        return news
+
+    def _report(self, now: float) -> Iterator[Effect]:
+        if not self.follower.changed and now < self._report_at:
+            return
+        self._report_at = now + self.timing.report_s
+        self.follower.changed = False
+        if self.leader and not self.election.leading:
+            yield Send(self.leader, self.follower.report(self._kept))
+
+    def _look_soon(self, now: float) -> None:
+        """As leader: at once where the last look is long enough ago."""
+        at = self._looked_at + self.timing.look_each_s * len(self._boots)
+        self._stale |= now >= at
+        self._lead_at = min(self._lead_at, at)
+
+    def _lead(self, now: float) -> list[Effect]:
+        if self.controller is None or not (self._stale or now >= self._lead_at):
+            return []
+        self._stale, self._looked_at = False, now
+        present = self.membership.members()
+        members = self.draining.seen(present)
+        inside = (ALIVE, LEAVING, FLAPPING)
+        here = {member.node for member in present if member.status in inside} | {self.node}
+        cards = {node: card for node, card in self.cards.items() if node in here}
+        cluster = Cluster(members, cards, self._digests, self.membership.broken_links())
+        reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}
+        world = World(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)
+        effects = self.controller.step(self.deployments, world, now)
+        served = Served(self.deployments.living(), self.controller.orders, self.controller.why_not)
+        effects += self._drained_by_me(self.draining.look(world, served, present), now)
+        self._lead_at = self.controller.wake_at(now)
+        return effects

@@ -1,0 +1,225 @@
+"""Draining: devices that users take out, for a while or for good. Rules, without I/O; the core asks.
+
+Plans are made without a drained device, and what it stores is stored elsewhere; it stays a member and takes requests of
+clients. Where no other device is left, it serves again. One that is to be removed is drained first; then, or at once where
+it is no member any more, it is removed: it stops, and nobody knows it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from edgepart.agent.cluster.leader import status
+from edgepart.agent.cluster.leader.rollout_state import World
+from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.cluster.state.drains import DrainMap
+from edgepart.agent.cluster.state.events import (
+    Discharged,
+    DrainRequested,
+    Effect,
+    Member,
+    PersistDrains,
+    Send,
+)
+from edgepart.agent.wire.control import (
+    ALIVE,
+    DRAINED,
+    DRAINS,
+    FLAPPING,
+    IN,
+    REMOVED,
+    REMOVING,
+    Deployment,
+    Drain,
+    Drains,
+    DrainStanding,
+    Prepare,
+)
+from edgepart.agent.wire.versions import understands
+from edgepart.planner.errors import UsageError
+
+Members = Sequence[Member]
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the leader looks at besides what members report."""
+
+    deployments: Sequence[Deployment]
+    orders: Sequence[Prepare]
+    """All plans that serve or are on their way."""
+    why_not: Callable[[str], str]
+    """By deployment, why there is no plan for what is wanted now; "" where there is, or it is not known yet."""
+
+
+class Draining:
+    """One device's part in it."""
+
+    def __init__(
+        self,
+        node: str,
+        entries: Iterable[Drain] = (),
+        genuine: Callable[[Drain], bool] = lambda entry: True,
+    ) -> None:
+        """`genuine`: whether the CA has signed an entry. Of those from this device's disk it is asked before they are told
+        to anybody."""
+        self.map = DrainMap(entries)
+        self._genuine = genuine
+        self.standings: dict[str, DrainStanding] = {}
+        """By node, as the leader last told."""
+        self._node = node
+        self._looked: dict[str, DrainStanding] = {}
+        """What this device told as the leader."""
+
+    def is_removed(self, node: str) -> bool:
+        return self.map.state(node) == REMOVED
+
+    def seen(self, members: Members) -> tuple[Member, ...]:
+        """The members as whoever plans is to see them."""
+
+        def off(member: Member) -> bool:
+            return self.map.state(member.node) != IN
+
+        here = [member for member in members if member.status in (ALIVE, FLAPPING)]
+        if all(map(off, here)):
+            return tuple(members)
+        drained = {member.node for member in here if off(member)}
+        return tuple(replace(m, status=DRAINED) if m.node in drained else m for m in members)
+
+    # What users want, and what others tell
+
+    def proposed(self, node: str, name: str, state: str, members: Members) -> Drain | None:
+        """What a user wants, to be signed; None where it is so already. UsageError where that would leave nobody."""
+        there = {member.node for member in members}
+        rest = [n for n in there - {node} if self.map.state(n) == IN]
+        if state != IN and node in there and not rest:
+            raise UsageError(
+                f"{name} is the only device that is not drained: nothing would be left to serve. Nothing was changed"
+            )
+        known = self.map.state(node)
+        if known == state or (known == REMOVED and state == REMOVING):
+            return None
+        return self.map.next(self._node, node, name, state)
+
+    def asked(self, event: DrainRequested, members: Members) -> list[Effect]:
+        """UsageError where it is not signed, or somebody else wanted something else meanwhile; nothing has changed then."""
+        entry = event.entry
+        changed = self.map.merge((entry,)) if self._genuine(entry) else ()
+        if not changed and not self.map.has((entry,)):
+            raise UsageError(
+                f"{entry.name} was drained, removed or taken back elsewhere meanwhile. Nothing was changed"
+            )
+        return self._changed(changed, members) if changed else []
+
+    def forged(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
+        """Those that the CA did not sign; what is known already was looked at when it came."""
+        return tuple(entry for entry in entries if not self.map.has((entry,)) and not self._genuine(entry))
+
+    def told(self, entries: Sequence[Drain], members: Members, teller: str = "") -> list[Effect]:
+        """Another device's entries came; who is no member may tell them too, as the CA signed them. What it did not sign is
+        left out. Who tells what is outdated learns the newer: it may be out for what was taken back."""
+        forged = self.forged(entries)
+        good = [entry for entry in entries if entry not in forged]
+        changed = self.map.merge(good)
+        effects = self._changed(changed, members) if changed else []
+        known = [self.map.get(entry.node) for entry in good]
+        newer = self._signed(k for k, e in zip(known, good, strict=True) if k is not None and k != e)
+        return [*effects, Send(teller, Drains(newer))] if newer and teller else effects
+
+    def _signed(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
+        """What others believe."""
+        return tuple(filter(self._genuine, entries))
+
+    def greeting(self, member: Member) -> list[Effect]:
+        """What a newcomer is told."""
+        entries = self._signed(self.map)
+        if not entries or not understands(member.version, DRAINS):
+            return []
+        return [Send(member.node, Drains(entries)), *(Send(member.node, s) for s in self._looked.values())]
+
+    def farewell(self, node: str, version: str) -> list[Effect]:
+        """What a device is told that was removed, and does not know it."""
+        entry = self.map.get(node)
+        if entry is None or entry.state != REMOVED or not understands(version, DRAINS):
+            return []
+        if not self._genuine(entry):
+            return []
+        return [Send(node, Drains((entry,)))]
+
+    def _changed(self, changed: Sequence[Drain], members: Members) -> list[Effect]:
+        effects: list[Effect] = [PersistDrains(tuple(self.map))]
+        effects += _to_all(Drains(tuple(changed)), members, self._node)
+        mine = next((entry for entry in changed if entry.node == self._node), None)
+        if mine is not None and mine.state == REMOVED:
+            effects.append(Discharged(f"{mine.name} was removed from the cluster by a user"))
+        return effects
+
+    # What the leader does
+
+    def look(self, world: World, served: Served, members: Members) -> list[Effect]:
+        """Tell how far each drain is; remove whoever nothing needs any more."""
+        effects: list[Effect] = []
+        self._looked = {
+            node: s for node, s in self._looked.items() if self.map.state(node) in (DRAINED, REMOVING)
+        }
+        for entry in list(self.map):
+            if entry.state not in (DRAINED, REMOVING):
+                continue
+            gone = entry.node not in {member.node for member in members}
+            left = [] if gone else list(_left(entry.node, world, served))
+            if entry.state == REMOVING and not left:
+                effects += self._changed(self.map.merge((replace(entry, state=REMOVED),)), members)
+                continue
+            text = "; ".join(left) or ("it is no member now" if gone else "nothing needs it any more")
+            now = DrainStanding(world.term, entry.node, entry.version, not left, text)
+            if self._looked.get(entry.node) != now:
+                self._looked[entry.node] = self.standings[entry.node] = now
+                effects += _to_all(now, members, self._node)
+        return effects
+
+    def remind(self, members: Members) -> list[Effect]:
+        """Those that missed what a user said learn it."""
+        entries = self._signed(self.map)
+        return _to_all(Drains(entries), members, self._node) if entries else []
+
+    def retell(self, members: Members) -> list[Effect]:
+        """All of it, should anything have been lost."""
+        return self.remind(members) + [
+            e for s in self._looked.values() for e in _to_all(s, members, self._node)
+        ]
+
+
+def _to_all(message: Drains | DrainStanding, members: Members, me: str) -> list[Effect]:
+    told = [m.node for m in members if m.node != me and understands(m.version, DRAINS)]
+    return [Send(node, message) for node in told]
+
+
+def _left(node: str, world: World, served: Served) -> Iterator[str]:
+    """What is still to be done before nothing needs the device."""
+    using = sorted({parent_of(order.deployment) for order in served.orders if node in _nodes(order)})
+    for name in using:
+        why = served.why_not(name)
+        yield f"{name} cannot do without it: {why}" if why else f"{name} still runs on it"
+    if not using:
+        yield from _behind(world, served)
+    for entry in served.deployments:
+        enough = status.enough_copies(world)
+        if (copies := len(world.safe_holders(entry.model))) < enough and world.holders(entry.model):
+            yield f"the model of {entry.name} is being copied ({copies} of {enough})"
+        elif status.knowing(entry, world) < enough:
+            yield f"{entry.name} is not on enough disks yet"
+
+
+def _behind(world: World, served: Served) -> Iterator[str]:
+    """Gateways that start requests on a plan before the one that serves."""
+    current = {(order.deployment, order.epoch) for order in served.orders}
+    names = {name for name, _ in current}
+    for node, report in world.reports.items():
+        old = [h for h in report.holdings if h.active and h.deployment in names]
+        if any((h.deployment, h.epoch) not in current for h in old):
+            yield f"{node} has not switched to the new plan yet"
+
+
+def _nodes(order: Prepare) -> set[str]:
+    return {node for _, node in order.names}

@@ -1,0 +1,186 @@
+"""What a member does with its leader's orders: the rules, without I/O.
+
+It has plans ready, switches between them only forwards, and says to whoever leads what it holds. The core gives it orders
+of the leader that this device itself follows, and of nobody else. Orders of a term smaller than the largest seen are
+refused, so that a leader that was cut off can change nothing, and plans of later terms than the order's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from edgepart.agent.cluster.state.bindings import is_variant, parent_of
+from edgepart.agent.cluster.state.deployments import DeploymentMap
+from edgepart.agent.cluster.state.events import (
+    DropPlan,
+    Effect,
+    LoadPlan,
+    PlanLoaded,
+    StoreModel,
+    SwitchOff,
+    SwitchTo,
+)
+from edgepart.agent.wire.control import (
+    FAILED,
+    LOADING,
+    READY,
+    Activate,
+    FetchModel,
+    Holding,
+    Prepare,
+    Report,
+    Retire,
+    Version,
+)
+from edgepart.agent.wire.inference import NO_EPOCH, Epoch
+
+Order = Prepare | Activate | Retire | FetchModel
+
+
+@dataclass(slots=True)
+class Held:
+    order: Prepare
+    state: str
+    error: str = ""
+    drop_at: float = math.inf
+
+
+class Follower:
+    """The plans that this device holds, by deployment and epoch."""
+
+    def __init__(self, boot: str, *, linger_s: float) -> None:
+        self.models: tuple[str, ...] = ()
+        self.changed = True
+        """Whether something was not reported yet; whoever sends the report resets it."""
+        self._boot = boot
+        self._linger_s = linger_s
+        self._held: dict[tuple[str, Epoch], Held] = {}
+        self._active: dict[str, Epoch] = {}
+        self._latest: dict[str, Epoch] = {}
+        """The last that served, also where none does now, for as long as plans of that name are held."""
+
+    def active(self, deployment: str) -> Prepare | None:
+        """The order that brought the plan that serves here now."""
+        held = self._held.get((deployment, self._active.get(deployment, NO_EPOCH)))
+        return held.order if held else None
+
+    def variants(self) -> list[Prepare]:
+        """The orders that brought the plans of variants that serve here now."""
+        found = [self.active(name) for name in sorted(self._active) if is_variant(name)]
+        return [order for order in found if order is not None]
+
+    def serving(self, deployment: str) -> list[Prepare]:
+        """The orders that brought the plans by which a deployment and its variants serve here now."""
+        first = self.active(deployment)
+        variants = [order for order in self.variants() if parent_of(order.deployment) == deployment]
+        return variants if first is None else [first, *variants]
+
+    def spares(self, deployment: str) -> list[Prepare]:
+        """The orders that brought plans that could follow the one that serves."""
+        serving = self._active.get(deployment, NO_EPOCH)
+        later = [
+            (epoch, held)
+            for (name, epoch), held in self._held.items()
+            if name == deployment and epoch > serving and held.state != FAILED
+        ]
+        return [held.order for _, held in sorted(later, key=lambda item: item[0])]
+
+    def report(self, versions: tuple[tuple[str, Version], ...]) -> Report:
+        holdings = [
+            Holding(name, epoch, held.state, self._active.get(name) == epoch, held.error)
+            for (name, epoch), held in sorted(self._held.items(), key=lambda item: item[0])
+        ]
+        return Report(self._boot, tuple(holdings), self.models, versions)
+
+    def obey(self, order: Order, seen_term: int, deployments: DeploymentMap, now: float) -> list[Effect]:
+        """Do what a leader says, if it may say so."""
+        self.changed = True
+        if order.term < seen_term or (not isinstance(order, FetchModel) and order.epoch.term > order.term):
+            return []
+        match order:
+            case Prepare():
+                return list(self._prepare(order, deployments))
+            case Activate(_, name, epoch):
+                return list(self._activate(name, epoch, now))
+            case Retire(_, name, epoch):
+                return list(self._retire(name, epoch, now))
+            case FetchModel(_, model, model_bytes, sources):
+                return [] if model in self.models else [StoreModel(model, model_bytes, sources)]
+
+    def loaded(self, event: PlanLoaded) -> None:
+        """The answer to LoadPlan."""
+        held = self._held.get((event.deployment, event.epoch))
+        if held is not None and held.state == LOADING:
+            held.state, held.error = (FAILED, event.error) if event.error else (READY, "")
+            self.changed = True
+
+    def deployments_changed(self, deployments: DeploymentMap) -> list[Effect]:
+        """Plans of what is no longer deployed, or is set aside, are dropped."""
+        gone = [key for key in self._held if deployments.usable(parent_of(key[0])) is None]
+        return [effect for key in gone for effect in self._drop(*key)]
+
+    def wake_at(self) -> float:
+        return min((held.drop_at for held in self._held.values()), default=math.inf)
+
+    def wake(self, now: float) -> list[Effect]:
+        due = [key for key, held in self._held.items() if held.drop_at <= now]
+        return [effect for key in due for effect in self._drop(*key)]
+
+    def _prepare(self, order: Prepare, deployments: DeploymentMap) -> Iterator[Effect]:
+        key = (order.deployment, order.epoch)
+        old = order.epoch < self._active.get(order.deployment, NO_EPOCH)
+        if key in self._held or old or deployments.usable(parent_of(order.deployment)) is None:
+            return
+        self._held[key] = Held(order, LOADING)
+        yield LoadPlan(
+            order.deployment,
+            order.version,
+            order.epoch,
+            order.plan,
+            order.names,
+            order.model,
+            order.sources,
+            order.weighed,
+        )
+
+    def _activate(self, name: str, epoch: Epoch, now: float) -> Iterator[Effect]:
+        held = self._held.get((name, epoch))
+        before = self._active.get(name, NO_EPOCH)
+        outdated = epoch <= before or epoch < self._latest.get(name, NO_EPOCH)
+        if held is None or held.state != READY or outdated:
+            return
+        self._active[name] = self._latest[name] = epoch
+        held.drop_at = math.inf
+        yield SwitchTo(name, epoch)
+        for other in [e for n, e in self._held if n == name and e < epoch]:
+            if other == before:
+                self._held[name, other].drop_at = now + self._linger_s
+            else:
+                yield from self._drop(name, other)
+
+    def _retire(self, name: str, epoch: Epoch, now: float) -> Iterator[Effect]:
+        """What serves goes on, but for a variant: that goes when the requests that run on it had their time."""
+        if not is_variant(name):
+            if self._active.get(name) != epoch:
+                yield from self._drop(name, epoch)
+            return
+        held = self._held.get((name, epoch))
+        if held is None or held.drop_at < math.inf:
+            return
+        if self._active.get(name) != epoch:
+            yield from self._drop(name, epoch)
+            return
+        del self._active[name]
+        held.drop_at = now + self._linger_s
+        yield SwitchOff(name)
+
+    def _drop(self, name: str, epoch: Epoch) -> Iterator[Effect]:
+        if self._held.pop((name, epoch), None) is not None:
+            self.changed = True
+            if self._active.get(name) == epoch:
+                del self._active[name]
+            if all(other != name for other, _ in self._held):
+                self._latest.pop(name, None)
+            yield DropPlan(name, epoch)

@@ -1,0 +1,95 @@
+"""Spare plans: for each device whose loss would end the plan that serves, one without it, kept ready by the others, so that
+a loss takes one message. Rules, without I/O.
+
+They give way to whatever serves: where memory is short, there are fewer. When another plan serves they are made anew, and
+what they have in common with it stays loaded. Until then those that are there, and the plan that served before, are
+borrowed: they may be slower than what would be made for a loss, but they are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from edgepart.agent.cluster.leader.rollout_state import Placement, World
+from edgepart.agent.cluster.state.events import RIGHT
+from edgepart.agent.wire.control import Prepare
+
+
+class Spares:
+    """One deployment's."""
+
+    def __init__(self, serving: Prepare | None = None, held: Iterable[Prepare] = ()) -> None:
+        """`held`: plans that this device keeps beside the one that serves; a new leader goes on with those."""
+        self._kept: dict[str, Placement] = {}
+        self._vain: set[str] = set()
+        """Devices for which there is none, as it could not be loaded or there was no room."""
+        self._borrowed: set[str] = set()
+        """Devices for whose loss there is one that was not made for it."""
+        nodes = {node for _, node in serving.names} if serving else set()
+        for order in held:
+            without = nodes - {node for _, node in order.names}
+            if serving is not None and order.version == serving.version and without:
+                self._kept.setdefault(min(without), Placement(order, verdict=RIGHT))
+
+    def __contains__(self, lost: str) -> bool:
+        """Whether the loss of that device is seen to, as far as it can be."""
+        return lost in self._vain or any(lost not in placement.nodes for placement in self._kept.values())
+
+    def __iter__(self) -> Iterator[Placement]:
+        return iter(self._kept.values())
+
+    def add(self, lost: str, placement: Placement) -> None:
+        self._kept[lost] = placement
+        self._borrowed.discard(lost)
+
+    def borrowed(self, lost: str) -> Placement | None:
+        """What was not made for the loss of that device, but would do."""
+        return self._kept.get(lost) if lost in self._borrowed else None
+
+    def suffices(self, lost: str) -> None:
+        """What is borrowed for it is about as good as what would be made."""
+        self._borrowed.discard(lost)
+
+    def serves(self, serving: Placement, others: Iterable[Placement]) -> None:
+        """Another plan serves from now on. `others`, which the members have loaded, are kept where they would do for a
+        loss: those that a device was missing in, until one is made for just that."""
+        self.clear()
+        for placement in sorted(others, key=lambda other: (other.order.latency_s, other.epoch)):
+            lost = [
+                node for node in sorted(serving.nodes) if node not in placement.nodes and node not in self
+            ]
+            if lost:
+                self._kept[lost[0]] = placement
+                self._borrowed.add(lost[0])
+
+    def pending(self, world: World) -> bool:
+        """Whether any is still on its way: they are prepared one after the other, as requests are served meanwhile."""
+        return any(not placement.is_ready(world) for placement in self)
+
+    def give_up(self, world: World) -> None:
+        """Those that cannot run, or that another leader's plan has left behind."""
+        for lost, placement in list(self._kept.items()):
+            if not placement.can_run(world) or placement.is_overtaken(world):
+                self.drop(lost)
+
+    def drop(self, lost: str | None = None) -> None:
+        """Do without one, or without the newest, until another plan serves."""
+        lost = lost or next(reversed(self._kept))
+        del self._kept[lost]
+        self._borrowed.discard(lost)
+        self._vain.add(lost)
+
+    def refuse(self, placement: Placement) -> None:
+        """It was tried in vain; another one may be made."""
+        for lost in [lost for lost, kept in self._kept.items() if kept is placement]:
+            del self._kept[lost]
+            self._borrowed.discard(lost)
+
+    def clear(self) -> None:
+        """There are none."""
+        self._kept, self._vain, self._borrowed = {}, set(), set()
+
+    def best(self, world: World) -> Placement | None:
+        """What could serve now, or soon."""
+        fine = [p for p in self if p.can_run(world) and not p.loses(world)]
+        return min(fine, key=lambda p: (not p.is_ready(world), p.order.latency_s, p.epoch), default=None)

@@ -1,0 +1,163 @@
+"""What a leader does: deployments and members in, orders out. Rules, without I/O; the same code runs on every
+agent and is asked only while that agent leads. One deployment's way from plan to plan is rollout.py, its other
+bindings are variants.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from edgepart.agent.cluster.leader.apart import Apart
+from edgepart.agent.cluster.leader.replan_policy import PlanningTiming
+from edgepart.agent.cluster.leader.rollout import Cutover
+from edgepart.agent.cluster.leader.rollout_state import RESEND_S, World, epochs
+from edgepart.agent.cluster.leader.variants import Variants
+from edgepart.agent.cluster.state.bindings import is_variant, parent_of
+from edgepart.agent.cluster.state.deployments import DeploymentMap
+from edgepart.agent.cluster.state.events import (
+    Effect,
+    PlanComputed,
+    PlanFailed,
+    PlanTried,
+    RoundingMeasured,
+    Send,
+)
+from edgepart.agent.wire.control import Latency, Prepare, Retire, Standing, Want
+from edgepart.agent.wire.inference import Epoch
+
+
+class Controller:
+    """One leadership."""
+
+    def __init__(
+        self,
+        term: int,
+        adopt: Callable[[str], Prepare | None],
+        timing: PlanningTiming | None = None,
+        variants: Callable[[], Iterable[Prepare]] = tuple,
+        spares: Callable[[str], Iterable[Prepare]] = lambda name: (),
+    ) -> None:
+        """`adopt`: the plan of a deployment that serves on this device already; it goes on if it still
+        can. `variants`: those of all variants that do. `spares`: those that it has ready beside."""
+        self.term = term
+        self._adopt = adopt
+        self._held_variants = variants
+        self._held_spares = spares
+        self._timing = timing or PlanningTiming()
+        self._epochs = epochs(term)
+        self._cutovers: dict[str, Cutover] = {}
+        self._variants: dict[str, Variants] = {}
+        self._swept: dict[tuple[str, str, Epoch], float] = {}
+        self._apart = Apart()
+
+    def step(self, deployments: DeploymentMap, world: World, now: float) -> list[Effect]:
+        """Look at everything and give the orders that are missing."""
+        world = replace(world, apart=self._apart.look(world.cluster.broken_links, now))
+        living = {entry.name: entry for entry in deployments.in_use()}
+        for name in self._cutovers.keys() - living.keys():
+            del self._cutovers[name], self._variants[name]
+        effects: list[Effect] = []
+        for name, entry in living.items():
+            if name not in self._cutovers:
+                self._cutovers[name] = Cutover(
+                    entry, self._adopt(name), self._timing, held=self._held_spares(name)
+                )
+                held = [order for order in self._held_variants() if parent_of(order.deployment) == name]
+                self._variants[name] = Variants(entry, held, now, self._timing)
+            cutover = self._cutovers[name]
+            cutover.deployment = entry
+            world = replace(world, orders=tuple(self._orders()), spares=tuple(self._spares()))
+            effects += cutover.step(world, self._epochs, now)
+            world = replace(world, orders=tuple(self._orders()))
+            effects += self._variants[name].step(cutover, world, self._epochs, now)
+        return effects + list(self._sweep(world, now))
+
+    @property
+    def last_epoch(self) -> Epoch:
+        """The latest that this leadership has given to a plan."""
+        return self._epochs.last
+
+    @property
+    def orders(self) -> list[Prepare]:
+        """Of all plans that serve or are on their way."""
+        return list(self._orders())
+
+    def why_not(self, deployment: str) -> str:
+        """Why there is no plan for what is wanted now; "" where there is, or it is not known yet."""
+        cutover = self._cutovers.get(deployment)
+        return cutover.planning.error.error if cutover and cutover.planning.error else ""
+
+    def _orders(self) -> Iterator[Prepare]:
+        variants = [v.cutover for kept in self._variants.values() for v in kept.kept.values()]
+        for cutover in (*self._cutovers.values(), *variants):
+            yield from (p.order for p in (cutover.active, cutover.next) if p is not None)
+
+    def _spares(self) -> Iterator[Prepare]:
+        for cutover in self._cutovers.values():
+            yield from (placement.order for placement in cutover.spares)
+
+    def _sweep(self, world: World, now: float) -> Iterator[Effect]:
+        """Variants that members hold and nobody keeps: given up here, or made by a leader that is gone."""
+        sent, self._swept = self._swept, {}
+        for node, report in world.reports.items():
+            for holding in report.holdings:
+                name, key = holding.deployment, (node, holding.deployment, holding.epoch)
+                if not is_variant(name) or self._cutover_of(name) is not None:
+                    continue
+                self._swept[key] = sent.get(key, -math.inf)
+                if now >= self._swept[key] + RESEND_S:
+                    self._swept[key] = now
+                    yield Send(node, Retire(world.term, name, holding.epoch))
+
+    def _cutover_of(self, name: str) -> Cutover | None:
+        """Of a deployment or a variant."""
+        if not is_variant(name):
+            return self._cutovers.get(name)
+        variants = self._variants.get(parent_of(name))
+        variant = variants.kept.get(name) if variants else None
+        return variant.cutover if variant else None
+
+    def wish(self, node: str, want: Want, now: float) -> list[Effect]:
+        """A gateway holds requests of these shapes."""
+        variants = self._variants.get(want.deployment)
+        told = variants.wish(want, self.term, now) if variants else None
+        return [] if told is None else [Send(node, told)]
+
+    def measured(self, latency: Latency, gateway: str = "") -> bool:
+        """What requests through that gateway take on a plan; whether that says anything new."""
+        cutover = self._cutover_of(latency.deployment)
+        return cutover is not None and cutover.measured(latency, gateway)
+
+    def rounded(self, found: RoundingMeasured) -> None:
+        """How far answers by a plan are off."""
+        if cutover := self._cutover_of(found.deployment):
+            cutover.rounding = found
+
+    def tried(self, found: PlanTried, nodes: Iterable[str]) -> list[Effect]:
+        """What came of trying a plan."""
+        cutover = self._cutover_of(found.deployment)
+        return cutover.tried(found, self.term, nodes) if cutover else []
+
+    def refused(self) -> Mapping[str, int]:
+        """By deployment, how many plans were tried and given up."""
+        return {name: len(cutover.refused) for name, cutover in self._cutovers.items() if cutover.refused}
+
+    def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
+        """Of a deployment that is gone, the answer is dropped."""
+        if cutover := self._cutover_of(result.key.deployment):
+            cutover.answered(result, now)
+
+    def retell(self, nodes: Iterable[str]) -> list[Effect]:
+        """How all deployments stand, for members that may not know."""
+        return [Send(node, standing) for node in nodes for standing in self.standings()]
+
+    def standings(self) -> list[Standing]:
+        return [c.standing for c in self._cutovers.values() if c.standing is not None]
+
+    def wake_at(self, now: float) -> float:
+        times = [cutover.wake_at(now) for cutover in self._cutovers.values()]
+        times += [variants.wake_at(now) for variants in self._variants.values()]
+        times += [at + RESEND_S for at in self._swept.values() if at + RESEND_S > now]
+        return min([*times, self._apart.wake_at(now)])

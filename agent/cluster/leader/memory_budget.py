@@ -1,0 +1,52 @@
+"""Room: the memory that plans of several deployments take of each device. Rules, without I/O.
+
+Each plan is made for what the others leave. They are computed one after another while deployments come and go, so a plan
+is looked at again when it is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from edgepart.agent.cluster.state.cards import read
+from edgepart.agent.cluster.state.events import PlanComputed
+from edgepart.agent.wire.control import Card, Prepare
+
+Bytes = Mapping[str, int]
+"""By node."""
+
+
+def taken(orders: Iterable[Prepare]) -> dict[str, int]:
+    """What plans take of each device, in all."""
+    found: dict[str, int] = {}
+    for order in orders:
+        nodes = dict(order.names)
+        for name, nbytes in order.memory_bytes:
+            if name in nodes:
+                found[nodes[name]] = found.get(nodes[name], 0) + nbytes
+    return found
+
+
+def fits(result: PlanComputed, others: Bytes, cards: Mapping[str, Card]) -> bool:
+    """Whether every device that the plan is for has room for it beside the other plans."""
+    nodes = {name: node for node, name, _ in result.key.devices}
+    return all(
+        nodes[name] not in cards
+        or nbytes + others.get(nodes[name], 0) <= _memory_bytes(cards[nodes[name]].document)
+        for name, nbytes in result.memory_bytes
+    )
+
+
+def all_fit(orders: Iterable[Prepare], cards: Mapping[str, Card]) -> bool:
+    """Whether every device has room for all of these plans together."""
+    return all(
+        nbytes <= _memory_bytes(cards[node].document)
+        for node, nbytes in taken(orders).items()
+        if node in cards
+    )
+
+
+@lru_cache(256)
+def _memory_bytes(document: bytes) -> float:
+    return read(document).device.memory_bytes

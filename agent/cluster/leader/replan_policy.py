@@ -1,0 +1,301 @@
+"""When to plan a deployment, on which devices, and whether to move to the result: rules, without I/O.
+
+A deployment without a plan that runs takes any plan at once. One that serves moves only when the gain beats
+the cost of moving. For each device that could be lost a contingency plan is computed while nothing else is to
+be done.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from types import MappingProxyType
+
+from edgepart.agent.cluster.leader.drift_policy import RefiningTiming
+from edgepart.agent.cluster.state.events import ComputePlan, Member, PlanComputed, PlanFailed, PlanKey
+from edgepart.agent.wire.control import ALIVE, FLAPPING, Card, Deployment, Profile
+
+MAX_RESULTS = 64
+"""Per deployment; the oldest are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningTiming:
+    """Damping: longer waits move less often and gain later."""
+
+    hold_s: float = 1.0
+    """A serving deployment is replanned when the cluster was the same for so long."""
+    flap_s: float = 10.0
+    """Each change within so long of the one before doubles the wait."""
+    most_hold_s: float = 30.0
+    gain: float = 0.95
+    """A serving plan is left only for one whose predicted latency is below this share of its own."""
+    retry_s: float = 1.0
+    """After a failure that may pass; doubles each time."""
+    most_retry_s: float = 60.0
+    avoid_s: float = 30.0
+    """A device that could not load its program is left out for so long; doubles each time."""
+    most_avoid_s: float = 600.0
+    spares: int | None = None
+    """So many plans for losses are kept ready at most; None is one for each device that serves."""
+    tries: bool = False
+    """Whether a plan is run once on made-up inputs before it serves, for which the agent needs its doors."""
+    refining: RefiningTiming = field(default_factory=RefiningTiming)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What planning has to know of the members."""
+
+    members: tuple[Member, ...]
+    cards: Mapping[str, Card]
+    digests: Mapping[str, str]
+    """Of the cards, by node."""
+    broken_links: frozenset[tuple[str, str]]
+
+
+def usable(cluster: Cluster, deployment: Deployment, avoided: Collection[str]) -> list[Member]:
+    """The members that may get a program: alive, measured, chosen by the user, and all linked with each
+    other. Those that come and go only where there are no others."""
+    steady = _usable(cluster, deployment, avoided, ALIVE)
+    return steady or _usable(cluster, deployment, avoided, FLAPPING)
+
+
+def _usable(cluster: Cluster, deployment: Deployment, avoided: Collection[str], status: str) -> list[Member]:
+    chosen = deployment.options.devices
+    rows = [
+        member
+        for member in cluster.members
+        if member.status == status
+        and member.node in cluster.cards
+        and member.node not in avoided
+        and (not chosen or member.name in chosen)
+    ]
+    left_out = worst_linked({member.node for member in rows}, cluster.broken_links)
+    return [member for member in rows if member.node not in left_out] if left_out else rows
+
+
+def worst_linked(nodes: Collection[str], broken: Collection[tuple[str, str]]) -> set[str]:
+    """Those of `nodes` to do without so that the others all reach each other: one after the other the one with most
+    broken links, of those the last by id.
+
+    >>> sorted(worst_linked({"a", "b", "c", "d"}, [("a", "b"), ("b", "c"), ("d", "e")]))
+    ['b']
+    """
+    pairs = [pair for pair in broken if pair[0] in nodes and pair[1] in nodes]
+    left_out: set[str] = set()
+    while pairs:
+        worst = max((count, node) for node, count in Counter(chain.from_iterable(pairs)).items())[1]
+        left_out.add(worst)
+        pairs = [pair for pair in pairs if worst not in pair]
+    return left_out
+
+
+class Planning:
+    """One deployment's plans to be."""
+
+    def __init__(self, timing: PlanningTiming) -> None:
+        self.computing: PlanKey | None = None
+        self.error: PlanFailed | None = None
+        """Why there is no plan for what is wanted now."""
+        self._timing = timing
+        self._results: dict[PlanKey, PlanComputed | PlanFailed] = {}
+        self._compared: dict[PlanKey, bytes] = {}
+        self._settled: tuple[PlanKey, bytes] | None = None
+        self._key: PlanKey | None = None
+        self._key_at = -math.inf
+        self._hold_s = timing.hold_s
+        self._retry_at = -math.inf
+        self._retry_s = timing.retry_s
+        self._avoided: dict[str, tuple[float, float]] = {}  # node: (until, for how long)
+
+    def avoid(self, node: str, now: float) -> None:
+        """That device could not load its program."""
+        _, span_s = self._avoided.get(node, (0.0, self._timing.avoid_s / 2))
+        span_s = min(2 * span_s, self._timing.most_avoid_s)
+        self._avoided[node] = (now + span_s, span_s)
+
+    def avoided(self, now: float) -> set[str]:
+        return {node for node, (until, _) in self._avoided.items() if now < until}
+
+    def key(
+        self,
+        cluster: Cluster,
+        deployment: Deployment,
+        now: float,
+        without: str = "",
+        disappointed: str = "",
+    ) -> PlanKey:
+        members = usable(cluster, deployment, self.avoided(now) | {without})
+        devices = tuple((m.node, m.name, cluster.digests[m.node]) for m in members)
+        return PlanKey(deployment.name, deployment.version, devices, disappointed)
+
+    def is_wanted(self, key: PlanKey) -> bool:
+        """Whether that is what is wanted now."""
+        return key == self._key
+
+    def key_devices(self) -> bool:
+        """Whether there is any device to plan on."""
+        return self._key is not None and bool(self._key.devices)
+
+    def look(self, key: PlanKey, now: float) -> None:
+        """This is what is wanted now; changes close to each other make us wait longer."""
+        if key == self._key:
+            return
+        if self._key is not None:
+            flapping = now - self._key_at < self._timing.flap_s
+            self._hold_s = (
+                min(2 * self._hold_s, self._timing.most_hold_s) if flapping else self._timing.hold_s
+            )
+        if self._key is None or self._key.version != key.version:
+            self._retry_s = self._timing.retry_s
+        self._retry_at = -math.inf
+        self._key, self._key_at, self.error = key, now, None
+
+    def needed(self, now: float, *, waiting: bool = False) -> PlanComputed | None:
+        """A plan for a deployment that has none that runs, if there is one: for what is wanted now, else for some of its
+        devices. Requests wait, and what is better may follow. `waiting`: they did not before, and what was found out of
+        these devices since matters less than that."""
+        assert self._key is not None
+        result = self._results.get(self._key)
+        if isinstance(result, PlanFailed):
+            self.error = result
+            if not result.final and now >= self._retry_at:
+                del self._results[self._key]
+            return None
+        return result or self._for_some(self._key, waiting)
+
+    def _for_some(self, key: PlanKey, waiting: bool) -> PlanComputed | None:
+        """The quickest of the plans that were made for devices which are all here, and, but for who waits, as they are
+        now."""
+        here = set(key.devices)
+        nodes = {node for node, _, _ in here}
+        found = [
+            result
+            for made_for, result in self._results.items()
+            if isinstance(result, PlanComputed)
+            and made_for.version == key.version
+            and (here.issuperset(made_for.devices) or (waiting and nodes.issuperset(_nodes(made_for))))
+        ]
+        return min(found, key=lambda one: one.latency_s, default=None)
+
+    def found(self, key: PlanKey) -> PlanComputed | None:
+        """The plan for that, where there is one."""
+        result = self._results.get(key)
+        return result if isinstance(result, PlanComputed) else None
+
+    def better(self, current: bytes, now: float) -> PlanComputed | None:
+        """A plan that is worth the move from `current`, if there is one; None also settles that there is
+        none."""
+        assert self._key is not None
+        result = self._results.get(self._key)
+        if result is None or self.settled(current) or self._compared.get(self._key) != current:
+            return None
+        if (
+            isinstance(result, PlanComputed)
+            and result.plan != current
+            and self.is_gain(result.latency_s, result.current_latency_s)
+        ):
+            return result
+        self._settled = (self._key, current)
+        return None
+
+    def is_gain(self, latency_s: float, over_s: float) -> bool:
+        """Whether that is worth a move."""
+        return latency_s < self._timing.gain * over_s
+
+    def settled(self, current: bytes) -> bool:
+        """Whether `current` was compared with what this cluster could do."""
+        return self._settled == (self._key, current)
+
+    def settle(self, current: bytes) -> None:
+        """`current` is what this key gave."""
+        assert self._key is not None
+        self._settled = (self._key, current)
+
+    def refuse(self, plan: bytes) -> None:
+        """This plan was tried in vain."""
+        for key, result in list(self._results.items()):
+            if isinstance(result, PlanComputed) and result.plan == plan:
+                del self._results[key]
+                self._compared.pop(key, None)
+
+    def forget(self) -> None:
+        """What was found for what is wanted now cannot be had any more."""
+        if self._key is not None:
+            self._results.pop(self._key, None)
+            self._compared.pop(self._key, None)
+
+    def ask(self, key: PlanKey, now: float, current: bytes, *, urgent: bool, held: bool = True) -> bool:
+        """Whether to compute that now; if so, it is noted as under way. Not `held`: though the cluster has only just
+        changed."""
+        if not key.devices or (held and now < self.ask_at(current, urgent=urgent)):
+            return False
+        if self.computing == key and self._compared.get(key) == current:
+            return False
+        known = self._results.get(key)
+        if known is not None and (urgent or not current or self._compared.get(key) == current):
+            return False
+        if self.computing is not None and not urgent:
+            return False
+        self.computing = key
+        self._results.pop(key, None)
+        self._compared[key] = current
+        return True
+
+    def ask_at(self, current: bytes, *, urgent: bool) -> float:
+        """From when on `ask` may say yes."""
+        return self._retry_at if urgent else self._key_at + self._hold_s
+
+    def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
+        """PlanComputed or PlanFailed came."""
+        if self.computing == result.key:
+            self.computing = None
+        self._results[result.key] = result
+        if isinstance(result, PlanFailed) and not result.final:
+            self._retry_at = now + self._retry_s
+            self._retry_s = min(2 * self._retry_s, self._timing.most_retry_s)
+        while len(self._results) > MAX_RESULTS:
+            oldest = next(iter(self._results))
+            del self._results[oldest]
+            self._compared.pop(oldest, None)
+
+    def wake_at(self, now: float) -> float:
+        """When something may become due only because time passes."""
+        times = [self._retry_at, self._key_at + self._hold_s, *(until for until, _ in self._avoided.values())]
+        return min((time for time in times if time > now), default=math.inf)
+
+
+def _nodes(key: PlanKey) -> Iterator[str]:
+    return (node for node, _, _ in key.devices)
+
+
+def nothing_new(before: PlanKey | None, now: PlanKey) -> bool:
+    """Whether only what was measured differs between two keys."""
+    if before is None or before == now:
+        return False
+    return replace(before, drifts=now.drifts, disappointed=now.disappointed) == now
+
+
+def compute(
+    key: PlanKey,
+    deployment: Deployment,
+    cluster: Cluster,
+    current: bytes,
+    *,
+    urgent: bool,
+    quick: bool = False,
+    profiles: tuple[Profile, ...] = (),
+    measured_s: float = 0.0,
+    taken: Mapping[str, int] = MappingProxyType({}),
+    chosen: bytes = b"",
+    refines: bool = False,
+) -> ComputePlan:
+    cards = tuple(cluster.cards[node] for node, _, _ in key.devices)
+    others = tuple(sorted(taken.items()))
+    return ComputePlan(
+        key, deployment, cards, current, urgent, quick, profiles, measured_s, others, chosen, refines
+    )

@@ -1,0 +1,593 @@
+"""One deployment on the leader: from plan to plan without a gap (make before break). Rules, without I/O.
+
+What is wanted (an active plan, maybe a next one) is compared with what the members report, and the orders
+that are missing are given; so lost orders, restarts and new leaders need no cases of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
+
+from edgepart.agent.cluster.leader import memory_budget, status
+from edgepart.agent.cluster.leader.contingency import Spares
+from edgepart.agent.cluster.leader.drift_policy import Refining
+from edgepart.agent.cluster.leader.replan_policy import Planning, PlanningTiming, compute, nothing_new, usable
+from edgepart.agent.cluster.leader.rollout_state import RESEND_S, Placement, World
+from edgepart.agent.cluster.state.bindings import is_variant
+from edgepart.agent.cluster.state.cards import read
+from edgepart.agent.cluster.state.events import (
+    RIGHT,
+    SUSPECT,
+    UNTRIED,
+    WRONG,
+    ComputePlan,
+    Effect,
+    PlanComputed,
+    PlanFailed,
+    PlanKey,
+    PlanTried,
+    RoundingMeasured,
+    Send,
+    TryPlan,
+)
+from edgepart.agent.cluster.state.judging import (
+    Judge,
+    busiest_s,
+    measured_over_predicted,
+    seconds_as_measured,
+)
+from edgepart.agent.wire.control import (
+    FAILED,
+    READY,
+    UNLOADABLE,
+    Activate,
+    Deployment,
+    FetchModel,
+    Holding,
+    Latency,
+    Prepare,
+    Retire,
+    Standing,
+)
+from edgepart.agent.wire.inference import NO_EPOCH, Epoch
+from edgepart.planner.plan.plan import from_bytes
+
+EVERYWHERE_BYTES = 256_000_000
+"""Models up to this are stored by every member: whoever leads next, or is cut off, need not fetch it first."""
+
+
+class Cutover:
+    """One deployment's active and next plan."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        adopted: Prepare | None,
+        timing: PlanningTiming,
+        *,
+        awaited: bool = False,
+        held: Iterable[Prepare] = (),
+    ) -> None:
+        """`awaited`: requests wait for its first plan, which is made in haste then. `held`: what this device has ready
+        beside `adopted`."""
+        self.deployment = deployment
+        self.active = Placement(adopted, verdict=RIGHT) if adopted else None
+        self.next: Placement | None = None
+        self.spares = Spares(adopted, held)
+        self.planning = Planning(timing)
+        self._most_spares = math.inf if timing.spares is None else timing.spares
+        self.refining = Refining(timing.refining)
+        self.standing: Standing | None = None
+        self.judge = Judge()
+        self.note = ""
+        """Why the plan that serves is not the one that was predicted to be the best at first."""
+        self.refused: list[tuple[str, str]] = []
+        """Of plans that were tried and gave wrong answers, structure and reason, as in PlanKey."""
+        self._refused_for = deployment.version
+        self._tries = timing.tries
+        self._trying: Epoch | None = None
+        self.rounding: RoundingMeasured | None = None
+        """What was last found out of how far answers are off."""
+        self._disappointed: tuple[PlanKey, str] | None = None
+        self._fetch_at: dict[str, float] = {}
+        self._trouble = ""
+        self._lost = awaited
+        """Whether a plan that served cannot run any more, and requests wait for the next."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether a plan of what is wanted now is active."""
+        return self.active is not None and self.active.order.version == self.deployment.version
+
+    @property
+    def refusal(self) -> tuple[str, str] | None:
+        """Error and kind where nothing serves, and trying again on these devices is in vain."""
+        if self.active is not None or self.next is not None:
+            return None
+        if self.planning.error is not None and self.planning.error.final:
+            return self.planning.error.error, self.planning.error.kind
+        if self._trouble and not self.planning.key_devices():
+            return self._trouble, ""
+        return None
+
+    def step(self, world: World, new_epoch: Iterator[Epoch], now: float) -> list[Effect]:
+        """Give the orders that are missing."""
+        if self.refused and self._refused_for != self.deployment.version:
+            self.refused = []  # the same name, with another model or other options
+        key = self._key(world, now)
+        world = world.doing_without([node for node, _, _ in key.devices])
+        effects: list[Effect] = list(self._abandon(world, now))
+        self._step_in(world, new_epoch)
+        effects += self._promote(world, new_epoch)
+        effects += self._store(world, now)
+        effects += self._plan(world, new_epoch, now)
+        self._make_room(world)
+        effects += self._retire(world)
+        for placement in self._placements():
+            effects += self._order(placement, world, now)
+        effects += self._try(world)
+        effects += self._stand(world)
+        return effects
+
+    def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
+        """A plan was computed, or could not be."""
+        self.planning.answered(result, now)
+        if isinstance(result, PlanComputed) and self.planning.is_wanted(result.key):
+            self.judge.single_s = result.single_s
+
+    def tried(self, found: PlanTried, term: int, nodes: Iterable[str]) -> list[Effect]:
+        """A plan was run on made-up inputs. One that gave wrong answers is given up, and never made again."""
+        if self._trying == found.epoch:
+            self._trying = None
+        placement = next((one for one in self._placements() if one.epoch == found.epoch), None)
+        if placement is None:
+            return []
+        doubtful = found.verdict == SUSPECT and bool(self.refused)  # two plans fail: it is the inputs
+        placement.verdict = UNTRIED if doubtful else found.verdict
+        if placement.verdict == UNTRIED:
+            said = f"its plan was not tried before it served: {found.text}"
+            placement.note = "; ".join(filter(None, (placement.note, said)))
+            if placement is self.active:
+                self.note = placement.note
+        return (
+            self._refuse(placement, found.text, term, nodes) if placement.verdict in (WRONG, SUSPECT) else []
+        )
+
+    def _refuse(self, placement: Placement, why: str, term: int, nodes: Iterable[str]) -> list[Effect]:
+        devices = ", ".join(name for name, _ in placement.order.names)
+        self.refused.append((placement.structure, f"a plan on {devices} is not served: {why}"))
+        self._refused_for = self.deployment.version
+        self.planning.refuse(placement.order.plan)
+        if placement is self.active:
+            self.active, self._lost = None, True
+            return []
+        if placement is self.next:
+            self.next = None
+        self.spares.refuse(placement)
+        order = Retire(term, self.deployment.name, placement.epoch)
+        return [Send(node, order) for node in nodes]
+
+    def measured(self, latency: Latency, gateway: str = "") -> bool:
+        """What requests through that gateway take on a plan of this deployment; whether that is news."""
+        return self.judge.hears(latency, gateway)
+
+    def wake_at(self, now: float) -> float:
+        resend = [at + RESEND_S for placement in self._placements() for at in placement.sent_at.values()]
+        fetch = [at + RESEND_S for at in self._fetch_at.values()]
+        later = min((at for at in resend + fetch if at > now), default=math.inf)
+        return min(later, self.planning.wake_at(now), self.refining.wake_at(now))
+
+    def _placements(self) -> list[Placement]:
+        """The one that serves first."""
+        return [p for p in (self.active, self.next, *self.spares) if p is not None]
+
+    # What can no longer run
+
+    def _key(self, world: World, now: float, without: str = "") -> PlanKey:
+        """What a plan is wanted for."""
+        key = self.planning.key(world.cluster, self.deployment, now, without=without)
+        return replace(key, refused=tuple(self.refused))
+
+    def _abandon(self, world: World, now: float) -> Iterator[Effect]:
+        for placement in filter(None, (self.active, self.next)):
+            for node in placement.nodes:
+                holding = world.holding(node, self.deployment.name, placement.epoch)
+                if holding is not None and holding.state == FAILED:
+                    self.planning.avoid(node, now)
+                    self._trouble = f"{placement.name_of(node)} could not load its part: {holding.error}"
+        self.spares.give_up(world)
+        if self.active is not None and not self.active.can_run(world):
+            self.active, self._lost = None, True
+        if self.next is None:
+            return
+        outdated = self.next.order.version != self.deployment.version or self.next.is_overtaken(world)
+        if outdated or not self.next.can_run(world) or self.next.loses(world):
+            order = Retire(world.term, self.deployment.name, self.next.epoch)
+            self.next = None
+            yield from (Send(node, order) for node in world.nodes)
+
+    def _step_in(self, world: World, new_epoch: Iterator[Epoch]) -> None:
+        """A spare plan takes over from one that lost a device, or has one that leaves."""
+        if world.is_outranked(self.deployment.name):
+            return
+        lost = self.active is None and self._lost
+        if not lost and (self.next is not None or self.active is None or not self.active.loses(world)):
+            return
+        spare = self.spares.best(world)
+        if spare is None or spare.order.version != self.deployment.version:
+            return
+        if spare.is_ready(world):
+            self._serve(spare, world, new_epoch)
+        elif self.next is None:
+            self.next = spare  # what is missing of it is less than all of another one
+
+    def _serve(self, placement: Placement, world: World, new_epoch: Iterator[Epoch]) -> None:
+        """New requests are to start on it. What is loaded beside it may do for the next loss: under a later epoch, as
+        members leave earlier ones behind."""
+        before = [one for one in (self.active, *self.spares) if one is not None and one is not placement]
+        self.active, self._trouble, self._lost = placement, "", False
+        self.note = placement.note
+        if self.next is not None and self.next.epoch <= placement.epoch:
+            self.next = None
+        version = placement.order.version
+        usable = [
+            one
+            for one in before
+            if one.order.version == version and one.can_run(world) and not one.loses(world)
+        ]
+        if is_variant(self.deployment.name):
+            usable = []
+        self.spares.serves(
+            placement,
+            [
+                replace(one, order=replace(one.order, term=world.term, epoch=next(new_epoch)), sent_at={})
+                for one in usable
+            ],
+        )
+
+    def _promote(self, world: World, new_epoch: Iterator[Epoch]) -> Iterator[Effect]:
+        if self.next is None or not self.next.is_ready(world):
+            return
+        waiting = self._lost or (self.active is not None and self.active.loses(world))
+        if self._tries and not self.next.verdict and not waiting:
+            return  # requests of users are not what it is tried with, but for those that would wait
+        if (
+            self.serving
+            and self.active is not None
+            and not self.active.loses(world)
+            and self._falls_short(self.next, world)
+        ):
+            self.planning.settle(self.active.order.plan)
+            order = Retire(world.term, self.deployment.name, self.next.epoch)
+            self.next = None
+            yield from (Send(node, order) for node in world.nodes)
+            return
+        self._serve(self.next, world, new_epoch)
+
+    def _falls_short(self, placement: Placement, world: World) -> bool:
+        """Whether what its segments took says that the move is not worth it."""
+        if placement.instead_of_s == math.inf or not world.profiles.profiles(1):
+            return False
+        plan, kinds = from_bytes(placement.order.plan), {}
+        for name, node in placement.order.names:
+            if node in world.cluster.cards:
+                device = read(world.cluster.cards[node].document).device
+                device = device.drifted(self.refining.known(world.drifts, node, self.deployment.name))
+                kinds[name] = (device.pace, device.threads)
+        ratio = measured_over_predicted(plan, kinds, world.profiles)
+        if ratio is None:
+            return False
+        many = self.deployment.options.objective == "throughput"
+        return seconds_as_measured(plan, ratio, busiest_s(plan), many=many) >= placement.instead_of_s
+
+    # The model and the plan
+
+    def _store(self, world: World, now: float) -> Iterator[Effect]:
+        """The leader needs the model to plan, and it must survive the loss of any one device."""
+        model, size = self.deployment.model, self.deployment.model_bytes
+        holders = world.holders(model)
+        staying = world.staying
+        lacking = [n for n in world.nodes if n not in holders and (n in staying or n == world.node)]
+        lacking.sort(key=lambda n: (n != world.node, n))
+        copies = len(staying) if size <= EVERYWHERE_BYTES else status.enough_copies(world)
+        missing = copies - len(world.safe_holders(model))
+        if world.node not in holders:
+            missing = max(missing, 1)
+        wanted = lacking[: max(missing, 0)] if holders else []
+        self._fetch_at = {node: at for node, at in self._fetch_at.items() if node in wanted}
+        for node in wanted:
+            if now >= self._fetch_at.get(node, -math.inf) + RESEND_S:
+                self._fetch_at[node] = now
+                yield Send(node, FetchModel(world.term, model, size, tuple(holders)))
+
+    def _plan(self, world: World, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
+        planning, cluster = self.planning, world.cluster
+        key = self._key(world, now)
+        self._refine(key, world, now)
+        key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
+        key = replace(key, disappointed=self._disappointment(key))
+        planning.look(key, now)
+        if self.next is not None or world.node not in world.holders(self.deployment.model):
+            return
+        if world.is_outranked(self.deployment.name):
+            return  # until this leader knows it too, and follows, or leads again with a later term
+        current = self.active
+        if current is None or current.order.version != self.deployment.version or current.loses(world):
+            if (found := planning.needed(now, waiting=self._lost)) is not None and self._has_room(
+                found, world
+            ):
+                self._begin(found, world, new_epoch)
+            elif planning.ask(key, now, b"", urgent=True):
+                known, taken = world.profiles.profiles(), self._taken(world)
+                yield compute(
+                    key,
+                    self.deployment,
+                    cluster,
+                    b"",
+                    urgent=True,
+                    quick=self._lost or (current is not None and current.loses(world)),
+                    profiles=known,
+                    taken=taken,
+                )
+            return
+        if current.is_overtaken(world):  # of a leader on the other side of a split: ours must be later still
+            order = replace(current.order, term=world.term, epoch=next(new_epoch))
+            self.next = replace(current, order=order, sent_at={}, instead_of_s=math.inf)
+            return
+        plan, variant = current.order.plan, is_variant(self.deployment.name)
+        if (found := planning.better(plan, now)) is not None and self._has_room(found, world):
+            self._begin(found, world, new_epoch)
+        elif not variant and self._is_safer(
+            asked := [*self._contingency(current, world, new_epoch, now)], world
+        ):
+            yield from asked  # what is safe comes before what is faster
+        elif not planning.settled(plan):
+            yield from self._compare(current, key, world, now)
+        elif variant:
+            yield from self._contingency(current, world, new_epoch, now)
+
+    def _is_safer(self, asked: Sequence[ComputePlan], world: World) -> bool:
+        """Whether a plan for a loss is on its way."""
+        return bool(asked) or self.spares.pending(world)
+
+    def _compare(self, current: Placement, key: PlanKey, world: World, now: float) -> Iterator[ComputePlan]:
+        """The plan that serves with what could."""
+        plan = current.order.plan
+        if self.planning.ask(key, now, plan, urgent=False):
+            yield compute(
+                key,
+                self.deployment,
+                world.cluster,
+                plan,
+                urgent=False,
+                profiles=world.profiles.profiles(),
+                measured_s=self.judge.seconds(current.epoch),
+                taken=self._taken(world),
+                chosen=current.chosen,
+                refines=nothing_new(current.made_for, key),
+            )
+
+    def _refine(self, key: PlanKey, world: World, now: float) -> None:
+        """What was measured counts from the next plan on."""
+        settled = self.serving and self.next is None
+        serving = self.active.nodes if settled and self.active is not None else None
+        nodes = [node for node, _, _ in key.devices]
+        self.refining.look(world.drifts, key.deployment, key.version, nodes, serving, now)
+
+    def _disappointment(self, key: PlanKey) -> str:
+        """Digest of a plan that was slower here than one device is said to be: a reason to plan again, once."""
+        active = self.active
+        if self._disappointed is not None and self._disappointed[0] != key:
+            if replace(self._disappointed[0], drifts=key.drifts) != key:
+                self.note = ""
+            self._disappointed = None
+        if (
+            self._disappointed is None
+            and active is not None
+            and self.deployment.options.strategy == "auto"
+            and self.deployment.options.objective == "latency"
+            and self.judge.disappoints(active.epoch, len(active.nodes))
+        ):
+            self._disappointed = key, sha256(active.order.plan).hexdigest()[:16]
+        return self._disappointed[1] if self._disappointed else ""
+
+    def _begin(self, found: PlanComputed, world: World, new_epoch: Iterator[Epoch]) -> None:
+        weighed = self.serving and found.current_latency_s < math.inf
+        self.next = self._placement(found, world, new_epoch, weighed=weighed)
+        if not found.quick and self.planning.is_wanted(found.key):
+            self.planning.settle(found.plan)
+
+    def _placement(
+        self, found: PlanComputed, world: World, new_epoch: Iterator[Epoch], *, weighed: bool = False
+    ) -> Placement:
+        nodes = {name: node for node, name, _ in found.key.devices}
+        order = Prepare(
+            term=world.term,
+            deployment=self.deployment.name,
+            version=self.deployment.version,
+            epoch=next(new_epoch),
+            plan=found.plan,
+            names=tuple((name, nodes[name]) for name in sorted(found.names)),
+            model=self.deployment.model,
+            sources=tuple(world.holders(self.deployment.model)),
+            latency_s=found.latency_s,
+            shapes=self.deployment.options.shapes,
+            weighed=weighed,
+            memory_bytes=found.memory_bytes,
+        )
+        return Placement(
+            order,
+            instead_of_s=found.current_latency_s,
+            made_for=found.key,
+            chosen=found.chosen,
+            note="; ".join(filter(None, (*(why for _, why in self.refused), found.note))),
+            tolerance=found.tolerance,
+            structure=found.structure,
+            verdict=RIGHT if found.is_model_itself else "",
+        )
+
+    def _contingency(
+        self, current: Placement, world: World, new_epoch: Iterator[Epoch], now: float
+    ) -> Iterator[ComputePlan]:
+        """Plan for the loss of one device, and have that plan ready."""
+        variant = is_variant(self.deployment.name)
+        for node in sorted(current.nodes, key=lambda node: (node == world.node, node)):
+            borrowed = self.spares.borrowed(node)
+            if node in self.spares and borrowed is None:
+                continue
+            if len([*self.spares]) >= self._most_spares and borrowed is None:
+                return
+            key = self._key(world, now, without=node)
+            key = replace(key, drifts=self.refining.drifts(node for node, _, _ in key.devices))
+            found = self.planning.found(key)
+            if found is not None and not variant:
+                if borrowed is not None and not self.planning.is_gain(
+                    found.latency_s, borrowed.order.latency_s
+                ):
+                    self.spares.suffices(node)
+                elif not self.spares.pending(world):
+                    self.spares.add(node, self._placement(found, world, new_epoch))
+            elif self.planning.ask(key, now, b"", urgent=False, held=variant):
+                taken = memory_budget.taken(self._others(world))  # Its own plan does not serve any more then.
+                yield compute(key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken)
+                return
+
+    def _make_room(self, world: World) -> None:
+        """Spare plans give way."""
+        others = [*self._others(world), *(o for o in world.spares if o.deployment != self.deployment.name)]
+        while [*self.spares] and not memory_budget.all_fit(
+            [*others, *(p.order for p in self._placements())], world.cluster.cards
+        ):
+            self.spares.drop()
+
+    def _others(self, world: World) -> list[Prepare]:
+        return [order for order in world.orders if order.deployment != self.deployment.name]
+
+    def _taken(self, world: World) -> dict[str, int]:
+        """Memory that is not to be had for a new plan, by node: this deployment's plan serves until that is ready."""
+        own = [] if self.active is None else [self.active.order]
+        return memory_budget.taken([*self._others(world), *own])
+
+    def _has_room(self, found: PlanComputed, world: World) -> bool:
+        """Whether what was left when it was computed is still left; if not, it is forgotten."""
+        if fine := memory_budget.fits(found, self._taken(world), world.cluster.cards):
+            return fine
+        self.planning.forget()
+        return False
+
+    # Trying
+
+    def _try(self, world: World) -> Iterator[TryPlan]:
+        """One plan at a time, as soon as all that it needs is ready: first what serves already, as it had to."""
+        if not self._tries or self._trying is not None:
+            return
+        for placement in self._placements():
+            mine = world.holding(world.node, self.deployment.name, placement.epoch)
+            if not placement.verdict and mine and mine.state == READY and placement.is_ready(world):
+                self._trying = placement.epoch
+                sure = self.active is not None and self.active.verdict == RIGHT
+                trusted = self.active.epoch if sure and self.active is not None else NO_EPOCH
+                yield TryPlan(
+                    self.deployment.name,
+                    placement.epoch,
+                    self.deployment.model,
+                    self.deployment.model_bytes,
+                    placement.tolerance,
+                    trusted,
+                )
+                return
+
+    # Orders
+
+    def _order(self, placement: Placement, world: World, now: float) -> Iterator[Effect]:
+        """Whoever lacks the plan prepares it; once it is active, whoever is ready switches."""
+        name, epoch = self.deployment.name, placement.epoch
+        holders: tuple[str, ...] | None = None
+        for node in world.nodes:
+            if node not in world.reports:
+                continue
+            holding = world.holding(node, name, epoch)
+            order: Prepare | Activate
+            if holding is None:
+                if holders is None:
+                    holders = tuple(world.holders(self.deployment.model))
+                sources = holders or placement.order.sources
+                order = replace(placement.order, term=world.term, sources=sources)
+            elif placement is self.active and holding.state == READY and not holding.active:
+                order = Activate(world.term, name, epoch)
+            else:
+                continue
+            what = (node, type(order).__name__)
+            if now >= placement.sent_at.get(what, -math.inf) + RESEND_S:
+                placement.sent_at[what] = now
+                yield Send(node, order)
+        nodes = set(world.nodes)
+        placement.sent_at = {what: at for what, at in placement.sent_at.items() if what[0] in nodes}
+
+    def _retire(self, world: World) -> Iterator[Effect]:
+        """What nobody will use: prepared by a leader that is gone, or abandoned while its device was away."""
+        kept = {placement.epoch: placement for placement in self._placements()}
+        for node, report in world.reports.items():
+            for holding in report.holdings:
+                if holding.deployment == self.deployment.name and not holding.active:
+                    placement = kept.get(holding.epoch)
+                    failed = holding.state == FAILED and (placement is None or node not in placement.nodes)
+                    if failed or (placement is None and self._pointless(holding)):
+                        yield Send(node, Retire(world.term, holding.deployment, holding.epoch))
+
+    def _pointless(self, holding: Holding) -> bool:
+        """Older ones that are READY may still finish requests; their member drops them by itself."""
+        if self.active is None:
+            return False
+        return holding.epoch > self.active.epoch or holding.state != READY
+
+    # How it stands
+
+    def _stand(self, world: World) -> Iterator[Effect]:
+        now = self._standing(world)
+        if now != self.standing:
+            self.standing = now
+            yield from (Send(node, now) for node in world.nodes)
+
+    def _standing(self, world: World) -> Standing:
+        state, text = self._state(world)
+        failed = self.planning.error if state == "failed" else None
+        return Standing(
+            term=world.term,
+            deployment=self.deployment.name,
+            version=self.deployment.version,
+            state=state,
+            text=text,
+            acknowledged=self.serving and status.is_safe(self.deployment, world),
+            epoch=self.active.epoch if self.active else NO_EPOCH,
+            devices=tuple(name for name, _ in self.active.order.names) if self.active else (),
+            error=failed.error if failed else self._trouble,
+            error_kind=failed.kind if failed else UNLOADABLE if state == "failed" else "",
+            note=self.note,
+            rounding=self._rounding(),
+        )
+
+    def _rounding(self) -> str:
+        known = self.rounding
+        return known.text if known and self.active and known.epoch == self.active.epoch else ""
+
+    def _state(self, world: World) -> tuple[str, str]:
+        holders = world.holders(self.deployment.model)
+        if self.next is not None:
+            return "preparing", status.preparing(self.next, world)
+        if self.active is not None and self.serving:
+            return "serving", status.serving(self.active)
+        if not holders:
+            return "waiting", "no member here stores its model; start one that does"
+        if world.node not in holders:
+            return "storing", status.storing(self.deployment)
+        if self.planning.error is not None:
+            return "failed", self.planning.error.error
+        if not self.planning.key_devices():
+            if self._trouble and usable(world.cluster, self.deployment, ()):
+                return "failed", self._trouble  # those that it may use are here, and none of them can load it
+            return "waiting", status.why_no_devices(self.deployment, world)
+        return "planning", "computing a plan"

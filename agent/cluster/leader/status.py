@@ -1,0 +1,66 @@
+"""How a deployment stands, for people and for whoever waits for it. Rules, without I/O."""
+
+from __future__ import annotations
+
+from edgepart.agent.cluster.leader.rollout_state import Placement, World
+from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.wire.control import Deployment, Report, Version
+
+COPIES = 2
+"""A deployment is acknowledged when so many members have its model and its entry (or all, where there are
+fewer)."""
+
+
+def is_safe(deployment: Deployment, world: World) -> bool:
+    """Whether model and entry survive the loss of any one device, and of those that are drained."""
+    enough = enough_copies(world)
+    return len(world.safe_holders(deployment.model)) >= enough and knowing(deployment, world) >= enough
+
+
+def enough_copies(world: World) -> int:
+    return min(COPIES, len(world.staying))
+
+
+def knowing(deployment: Deployment, world: World) -> int:
+    """How many of the devices that stay have the entry on disk."""
+    reports = [world.reports[node] for node in world.staying if node in world.reports]
+    return sum(_knows(report, parent_of(deployment.name), deployment.version) for report in reports)
+
+
+def _knows(report: Report, name: str, version: Version) -> bool:
+    return any(n == name and v >= version for n, v in report.versions)
+
+
+def said_aside(deployment: str, fault: str) -> str:
+    """Of a deployment whose model ends the processes that compute it."""
+    return f"{deployment!r} is set aside on all devices: its model {fault}. Deploy it again to have it tried once more"
+
+
+def preparing(placement: Placement, world: World) -> str:
+    if placement.is_ready(world):
+        return "trying the plan on made-up inputs, which are answered by the model alone, too"
+    return f"preparing a plan: {placement.ready(world)} of {len(placement.nodes)} devices are ready"
+
+
+def serving(placement: Placement) -> str:
+    devices = ", ".join(name for name, _ in placement.order.names) or "the gateways alone"
+    return f"serving on {devices}"
+
+
+def storing(deployment: Deployment) -> str:
+    return f"copying the model ({deployment.model_bytes / 1e6:.1f} MB) to the leader"
+
+
+def why_no_devices(deployment: Deployment, world: World) -> str:
+    here = ", ".join(member.name for member in world.cluster.members)
+    wanted = deployment.options.devices
+    if not wanted:
+        return f"no device was measured yet; here are {here}"
+    if {member.name for member in world.cluster.members}.isdisjoint(wanted):
+        which = (
+            f"{wanted[0]}, the only device"
+            if len(wanted) == 1
+            else f"each of {', '.join(wanted)}, the devices"
+        )
+        return f"{which} that it may use, is gone; here are {here}"
+    return f"none of the devices that it may use ({', '.join(wanted)}) is ready; here are {here}"

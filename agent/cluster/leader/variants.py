@@ -1,0 +1,221 @@
+"""Variants: on the leader, which bindings of one deployment have plans. Rules, without I/O.
+
+Gateways say again and again which shapes their requests have (`Want`); from that alone follows what is made and what is
+given up, so that a new leader needs to be told nothing. One new variant is made at a time, however many are wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from edgepart.agent.cluster.leader.replan_policy import PlanningTiming
+from edgepart.agent.cluster.leader.rollout import Cutover
+from edgepart.agent.cluster.leader.rollout_state import World
+from edgepart.agent.cluster.state.bindings import Shapes, as_text, variant_name
+from edgepart.agent.cluster.state.events import Effect, Send
+from edgepart.agent.wire import control
+from edgepart.agent.wire.control import Deployment, Prepare, Standing, Want
+from edgepart.agent.wire.inference import NO_EPOCH, Epoch
+from edgepart.planner import errors
+
+MAX_WISHES = 32
+"""Bindings of one deployment that may wait for their turn, over all gateways."""
+MAX_REFUSED = 64
+"""Bindings that are known to have no plan; the longest known are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariantTiming:
+    """Waits of one deployment's variants."""
+
+    wish_s: float = 5.0
+    """A wish that nobody repeats for so long is forgotten. Longer plans for clients that have gone; shorter loses the
+    place in the queue of one whose gateway stalls."""
+    patience_s: float = 60.0
+    """A new variant that does not serve after so long makes room for the next one that is wanted."""
+    least_s: float = 1.0
+    """So long each serves before it can be given up for another: its requests have to be started. Where all places are
+    taken, or what was wanted had no plan, the next one is begun after a rest as long as making the last one took: with
+    a new shape in every request at most half of the time goes into plans."""
+    most_rest_s: float = 10.0
+    """Of that rest: what took long may only have waited for its turn, or for a device."""
+    hold_s: float = 10.0
+    """A variant's first plan, made in haste, is compared with a thorough one after so long. Longer spares work for shapes
+    that do not last; shorter: those that last are sooner served well."""
+    refused_s: float = 30.0
+    """What the cluster as it is could not plan is tried again after so long; what the model cannot do, never."""
+
+
+@dataclass(slots=True)
+class Variant:
+    """One binding that has a plan, or gets one."""
+
+    cutover: Cutover
+    made_at: float
+    used_at: float
+    """When a gateway last wanted it."""
+    served_at: float = math.inf
+    """Since when it serves."""
+
+
+@dataclass(slots=True)
+class _Wish:
+    shapes: Shapes
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    standing: Standing
+    until: float
+
+
+class Variants:
+    """One deployment's, of one version and the one before."""
+
+    def __init__(
+        self,
+        parent: Deployment,
+        held: Iterable[Prepare],
+        now: float,
+        planning: PlanningTiming,
+        timing: VariantTiming | None = None,
+    ) -> None:
+        """`held`: orders of variants that serve on this device already; they go on."""
+        self._parent = parent
+        self._timing = timing or VariantTiming()
+        self._planning = replace(planning, hold_s=max(planning.hold_s, self._timing.hold_s))
+        self._wishes: dict[str, _Wish] = {}
+        self._refused: OrderedDict[str, _Refusal] = OrderedDict()
+        self._rested_at = -math.inf
+        """When the next one may be begun."""
+        self.kept: dict[str, Variant] = {}
+        for order in held:
+            if order.version == parent.version and len(self.kept) < parent.options.bindings:
+                # Its shapes are the user's, too.
+                entry = replace(self._entry(order.shapes), name=order.deployment)
+                cutover = Cutover(entry, order, self._planning)
+                self.kept[order.deployment] = Variant(cutover, now, now, now)
+
+    def _entry(self, shapes: Shapes) -> Deployment:
+        name = variant_name(self._parent.name, self._parent.version, shapes)
+        options = replace(self._parent.options, shapes=self._parent.options.shapes | shapes)
+        return replace(self._parent, name=name, options=options)
+
+    def wish(self, want: Want, term: int, now: float) -> Standing | None:
+        """A gateway wants a binding. What it is to be told where it waits in vain."""
+        if want.version != self._parent.version:
+            return None
+        entry = self._entry(want.shapes)
+        if variant := self.kept.get(entry.name):
+            variant.used_at = now
+            return None
+        refusal = self._refused.get(entry.name)
+        if refusal is not None and now < refusal.until:
+            return replace(refusal.standing, term=term)
+        if len(self._wishes) >= MAX_WISHES and entry.name not in self._wishes:
+            why = f"{MAX_WISHES} other new shapes wait for a plan already, and one is planned at a time"
+            return _refused(entry, term, why, "Unavailable")
+        self._wishes.setdefault(entry.name, _Wish(want.shapes, now)).at = now
+        return None
+
+    def step(self, parent: Cutover, world: World, epochs: Iterator[Epoch], now: float) -> list[Effect]:
+        """Give the orders that are missing."""
+        self._follow(parent)
+        effects: list[Effect] = []
+        for name in list(self.kept):
+            effects += self._step(name, world, epochs, now)
+        self._wishes = {name: w for name, w in self._wishes.items() if now < w.at + self._timing.wish_s}
+        new = self._admit(now) if parent.serving else None
+        if new is not None:
+            effects += self._step(new, world, epochs, now)
+        return effects
+
+    def _follow(self, parent: Cutover) -> None:
+        """Variants of an older version serve as long as its plan does; those that do not serve yet are in vain."""
+        if parent.deployment.version != self._parent.version:
+            self._wishes, self._refused = {}, OrderedDict()
+        self._parent = parent.deployment
+        for name, variant in list(self.kept.items()):
+            if variant.cutover.deployment.version != self._parent.version and (
+                parent.serving or not variant.cutover.serving
+            ):
+                del self.kept[name]
+
+    def _step(self, name: str, world: World, epochs: Iterator[Epoch], now: float) -> list[Effect]:
+        variant = self.kept[name]
+        effects = variant.cutover.step(world, epochs, now)
+        if variant.cutover.serving:
+            if variant.served_at == math.inf:
+                variant.served_at = now
+                full = len(self.kept) >= self._parent.options.bindings
+                self._rested_at = now + self._rest_s(variant, now) if full else -math.inf
+            return effects
+        if (why := self._hopeless(variant, now)) is None:
+            return effects
+        del self.kept[name]
+        self._rested_at = now + self._rest_s(variant, now)
+        standing = _refused(variant.cutover.deployment, world.term, *why)
+        final = issubclass(getattr(errors, why[1]), errors.UserError | errors.InternalError)
+        until = math.inf if final else now + self._timing.refused_s
+        self._refused[name] = _Refusal(standing, until)
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.popitem(last=False)
+        return effects + [Send(node, standing) for node in world.nodes]
+
+    def _rest_s(self, variant: Variant, now: float) -> float:
+        return min(now - variant.made_at, self._timing.most_rest_s)
+
+    def _hopeless(self, variant: Variant, now: float) -> tuple[str, str] | None:
+        """Why the others should not wait for this one any longer: error and kind."""
+        if refusal := variant.cutover.refusal:
+            return refusal[0], refusal[1] or "Unavailable"
+        if variant.served_at == math.inf and now >= variant.made_at + self._timing.patience_s:
+            standing = variant.cutover.standing
+            state = f": {standing.error or standing.text}" if standing else ""
+            return f"it was not ready after {self._timing.patience_s:.0f} s{state}", "Unavailable"
+        return None
+
+    def _admit(self, now: float) -> str | None:
+        """The next one to make, where there is room or one can be given up for it."""
+        making = any(variant.served_at == math.inf for variant in self.kept.values())
+        most = self._parent.options.bindings
+        if making or not self._wishes or most <= 0 or now < self._rested_at:
+            return None
+        if len(self.kept) >= most:
+            old = [n for n, v in self.kept.items() if now >= v.served_at + self._timing.least_s]
+            if not old:
+                return None
+            del self.kept[min(old, key=lambda n: (self.kept[n].used_at, self.kept[n].served_at))]
+        name = next(iter(self._wishes))
+        entry = self._entry(self._wishes.pop(name).shapes)
+        self.kept[name] = Variant(Cutover(entry, None, self._planning, awaited=True), now, now)
+        return name
+
+    def wake_at(self, now: float) -> float:
+        """When something may become due only because time passes."""
+        times = [variant.cutover.wake_at(now) for variant in self.kept.values()]
+        times += [v.made_at + self._timing.patience_s for v in self.kept.values() if v.served_at == math.inf]
+        if self._wishes:
+            times.append(self._rested_at)
+            times += [v.served_at + self._timing.least_s for v in self.kept.values()]
+        return min((time for time in times if time > now), default=math.inf)
+
+
+def _refused(entry: Deployment, term: int, error: str, kind: str) -> Standing:
+    text = f"no plan for {as_text(entry.options.shapes)}"
+    return Standing(
+        term=term,
+        deployment=entry.name,
+        version=entry.version,
+        state=control.REFUSED,
+        text=text,
+        acknowledged=False,
+        epoch=NO_EPOCH,
+        devices=(),
+        error=error,
+        error_kind=kind,
+    )

@@ -1,0 +1,58 @@
+"""What members say they see, and which of them cannot reach each other. Rules, without I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from edgepart.agent.wire.control import Sighting
+
+
+def shown(sightings: Iterable[Sighting]) -> list[tuple[str, str]]:
+    """What counts of a view when asked whether it has changed."""
+    return [(sighting.node, sighting.status) for sighting in sightings]
+
+
+class Views:
+    """The newest one of each member."""
+
+    def __init__(self, me: str) -> None:
+        self._me = me
+        self._reached: dict[str, frozenset[str]] = {}
+        """By member, those that it hears."""
+        self._news = False
+        self._broken: frozenset[tuple[str, str]] | None = None
+
+    def take(self, sender: str, reached: frozenset[str]) -> None:
+        """`reached`: whom its view shows as alive."""
+        if self._reached.get(sender) != reached:
+            self._reached[sender] = reached
+            self._news, self._broken = True, None
+
+    def forget(self, node: str) -> None:
+        """What it said is void."""
+        self._reached.pop(node, None)
+        self._broken = None
+
+    def changed(self) -> bool:
+        """Whether any has changed since this was asked last."""
+        news, self._news = self._news, False
+        return news
+
+    def outdated(self) -> None:
+        """The members are others, or this device hears others."""
+        self._broken = None
+
+    def broken_links(
+        self, inside: Collection[str], alive: Iterable[str], suspects: Iterable[str]
+    ) -> frozenset[tuple[str, str]]:
+        """Pairs of members of which at least one cannot reach the other, smaller id first. The same until `take`, `forget`
+        or `outdated`."""
+        if self._broken is None:
+            everybody = frozenset(inside)
+            pairs = {(self._me, node) for node in suspects}
+            for node in alive:
+                if node in self._reached:
+                    away = everybody - self._reached[node] - {node, self._me}
+                    pairs |= {(node, other) for other in away}
+            self._broken = frozenset((min(pair), max(pair)) for pair in pairs)
+        return self._broken

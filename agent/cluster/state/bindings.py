@@ -1,0 +1,111 @@
+"""Bindings: extents for the dimensions that a model leaves free, as requests bring them. Rules: no door.
+
+A deployment has a first binding. For each other one that is asked for, the leader makes a variant: a deployment of the
+same model and options with these shapes, known to the cluster by a name that no user can give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from edgepart.agent.execution.schedule import Value
+from edgepart.agent.wire.control import Version
+from edgepart.planner.errors import RequestError
+from edgepart.planner.plan.plan import ValueInfo
+
+Shapes = dict[str, tuple[int, ...]]
+"""By input with free dimensions, its whole shape."""
+
+SEPARATOR = "@"
+"""Parts a variant's name; users' names have no such letter (gateway/names.py)."""
+MAX_EXTENT = 2**31 - 1
+"""Of a free dimension: an empty array may claim any extents, and a plan must be made for them."""
+
+
+def binding(infos: Sequence[ValueInfo], given: Mapping[str, Value]) -> Shapes:
+    """The shapes that these inputs give the model's inputs with free dimensions; {} where these are the ones that
+    `infos` are bound to already.
+
+    RequestError where a fixed dimension does not fit, or a name would stand for two extents. Inputs without free
+    dimensions, and missing ones, are not looked at."""
+    shapes: Shapes = {}
+    named: dict[str, tuple[int, str]] = {}
+    for info in infos:
+        value = given.get(info.name)
+        if not info.free or not isinstance(value, np.ndarray):
+            continue
+        _check_axes(info, value.shape, named)
+        shapes[info.name] = value.shape
+    bound = all(shapes[info.name] == info.shape for info in infos if info.name in shapes)
+    return {} if bound else dict(sorted(shapes.items()))
+
+
+def _check_axes(info: ValueInfo, shape: tuple[int, ...], named: dict[str, tuple[int, str]]) -> None:
+    """`named`: by free dimension, its extent and the input that gave it; added to."""
+    assert info.shape is not None
+    where = f"input {info.name!r} has shape {list(shape)}"
+    if len(shape) != len(info.free):
+        raise RequestError(f"{where}; expected {describe(info)}")
+    for extent, name, fixed in zip(shape, info.free, info.shape, strict=True):
+        if name is None and extent != fixed:
+            raise RequestError(f"{where}; expected {describe(info)}")
+        if extent > MAX_EXTENT:
+            raise RequestError(f"{where}; a dimension may be up to {MAX_EXTENT}")
+        if name:
+            first, by = named.setdefault(name, (extent, info.name))
+            if first != extent:
+                raise RequestError(
+                    f"dimension {name!r} is {first} in input {by!r} and {extent} in input {info.name!r}; "
+                    "it must be the same"
+                )
+
+
+def bound_to(infos: Sequence[ValueInfo], shapes: Shapes) -> tuple[ValueInfo, ...]:
+    """`infos` with these shapes."""
+    return tuple(replace(info, shape=shapes.get(info.name, info.shape)) for info in infos)
+
+
+def shapes_of(infos: Sequence[ValueInfo]) -> Shapes:
+    """The binding that `infos` have."""
+    return {info.name: info.shape for info in infos if info.free and info.shape is not None}
+
+
+def describe(info: ValueInfo) -> str:
+    """Name, type and shape, with the names of free dimensions.
+
+    >>> describe(ValueInfo("x", "float", (1, 3, 224), ("batch", None, "")))
+    'x: float [batch, 3, any]'
+    """
+    if info.shape is None:
+        return f"{info.name}: {info.dtype} of any shape"
+    names = info.free or (None,) * len(info.shape)
+    extents = [str(e) if name is None else name or "any" for e, name in zip(info.shape, names, strict=True)]
+    return f"{info.name}: {info.dtype} [{', '.join(extents)}]"
+
+
+def as_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """As `--shape` takes them.
+
+    >>> as_text({"x": (1, 3), "n": ()})
+    'x=1,3 n='
+    """
+    return " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def variant_name(deployment: str, version: Version, shapes: Shapes) -> str:
+    """The same on every member; another one for every version, since another model may take other shapes."""
+    text = f"{version.counter} {version.node} {sorted(shapes.items())}"
+    return f"{deployment}{SEPARATOR}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def parent_of(name: str) -> str:
+    """The deployment that a variant is of; any other name itself."""
+    return name.partition(SEPARATOR)[0]
+
+
+def is_variant(name: str) -> bool:
+    return SEPARATOR in name

@@ -1,0 +1,217 @@
+"""What is deployed: a versioned map with tombstones, that merges to the same whatever the order. No I/O.
+
+Every member keeps it (deployments.json) and tells the others of changes; per name the entry with the larger
+version wins. So both sides of a split may deploy, and on healing the later entry is everybody's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from edgepart.agent.wire.bounds import LARGEST, MOST_ENTRIES
+from edgepart.agent.wire.codec import json_record, read_json_record
+from edgepart.agent.wire.control import MOST_FAULT, Deployment, Version
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.planner.errors import FrameError, UsageError
+
+T = TypeVar("T")
+
+MAX_ENTRIES = MOST_ENTRIES
+MAX_COUNTER = LARGEST
+"""A version's is less. No honest one gets there; one that did could not be followed by another."""
+FORMAT = 1
+
+
+_CLASS = re.compile(r"^[A-Z][A-Za-z]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Generic[T]):
+    """What could be read of a state file."""
+
+    entries: tuple[T, ...]
+    faults: tuple[str, ...]
+    """Of each entry that could not be read, where it stands and what is wrong with it."""
+
+
+class TooNew(UsageError):
+    """A file of a later version of edgepart, which this one must not overwrite."""
+
+
+def larger(a: Deployment, b: Deployment) -> Deployment:
+    """The entry that wins. Versions differ between any two honest writes; of equals anyhow the larger text
+    wins, so that the choice never depends on the order."""
+    return max(a, b, key=lambda entry: (entry.version, entry.deleted, repr(_packed(entry))))
+
+
+class DeploymentMap:
+    """The entries by name, tombstones included."""
+
+    def __init__(self, entries: Iterable[Deployment] = ()) -> None:
+        self._entries: dict[str, Deployment] = {}
+        self.merge(entries)
+
+    def __iter__(self) -> Iterator[Deployment]:
+        """All entries, sorted by name."""
+        return iter([self._entries[name] for name in sorted(self._entries)])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeploymentMap) and self._entries == other._entries
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get(self, name: str) -> Deployment | None:
+        """The entry, or None where there is none or only a tombstone."""
+        entry = self._entries.get(name)
+        return None if entry is None or entry.deleted else entry
+
+    def living(self) -> list[Deployment]:
+        return [entry for entry in self if not entry.deleted]
+
+    def usable(self, name: str) -> Deployment | None:
+        """The entry, or None where nothing of it may be loaded: it is not deployed, or set aside."""
+        entry = self.get(name)
+        return None if entry is None or entry.fault else entry
+
+    def in_use(self) -> list[Deployment]:
+        """Those that are not set aside."""
+        return [entry for entry in self.living() if not entry.fault]
+
+    def has(self, entries: Iterable[Deployment]) -> bool:
+        """Whether these are all in it just so."""
+        return all(self._entries.get(entry.name) == entry for entry in entries)
+
+    def versions(self) -> tuple[tuple[str, Version], ...]:
+        return tuple((entry.name, entry.version) for entry in self)
+
+    def merge(self, entries: Iterable[Deployment]) -> tuple[Deployment, ...]:
+        """Take in what is newer; what was taken in."""
+        changed = []
+        for entry in entries:
+            known = self._entries.get(entry.name)
+            if not 0 < entry.version.counter < MAX_COUNTER or (known is None and self._full):
+                continue
+            if known is not None and (entry == known or entry.version < known.version):
+                continue
+            if known is None or larger(known, entry) != known:
+                self._entries[entry.name] = entry
+                changed.append(entry)
+        return tuple(changed)
+
+    @property
+    def _full(self) -> bool:
+        return len(self._entries) >= MAX_ENTRIES
+
+    def put(self, node: str, name: str, model: str, model_bytes: int, options: DeployOptions) -> Deployment:
+        """A new entry, written by `node`, that replaces any of that name. UsageError when the map is full."""
+        if self._full and name not in self._entries:
+            raise UsageError(
+                f"{MAX_ENTRIES} names were deployed so far, the most there can be; reuse an old one"
+            )
+        entry = Deployment(name, model, model_bytes, options, self._next(name, node))
+        self._entries[name] = entry
+        return entry
+
+    def delete(self, node: str, name: str) -> Deployment:
+        """The tombstone. UsageError when nothing of that name is deployed, or it can be changed no more."""
+        entry = self.get(name)
+        if entry is None:
+            names = ", ".join(e.name for e in self.living()) or "nothing"
+            raise UsageError(f"no deployment {name!r}; deployed: {names}")
+        tombstone = Deployment(name, entry.model, 0, DeployOptions(), self._next(name, node), deleted=True)
+        self._entries[name] = tombstone
+        return tombstone
+
+    def set_aside(self, node: str, name: str, model: str, fault: str) -> Deployment | None:
+        """The entry with what is wrong with its model; None where that is known already, or another model is deployed by
+        that name now."""
+        entry = self.usable(name)
+        if entry is None or entry.model != model:
+            return None
+        self._entries[name] = replace(entry, version=self._next(name, node), fault=fault[:MOST_FAULT])
+        return self._entries[name]
+
+    def _next(self, name: str, node: str) -> Version:
+        counter = self._entries[name].version.counter if name in self._entries else 0
+        if counter + 1 >= MAX_COUNTER:
+            raise UsageError(
+                f"{name!r} can be changed no more: a member has given it the largest version that there is. Nothing was "
+                "changed; use another name, and look for that member in the logs"
+            )
+        return Version(counter + 1, node)
+
+
+def to_json(entries: Iterable[Deployment]) -> dict[str, Any]:
+    """The content of deployments.json."""
+    return {"format": FORMAT, "deployments": [_packed(entry) for entry in entries]}
+
+
+def from_json(document: Any) -> tuple[Deployment, ...]:
+    """The entries. UsageError names the place and the fault."""
+    return whole(readable_from_json(document))
+
+
+def readable_from_json(document: Any) -> Read[Deployment]:
+    """The entries that can be read, and what is wrong with each of the others. UsageError where it is no such document."""
+    return entries_of(document, "deployments", FORMAT, _entry)
+
+
+def whole(found: Read[T]) -> tuple[T, ...]:
+    """All entries. UsageError where one of them could not be read."""
+    if found.faults:
+        raise UsageError(f"{found.faults[0]}; restore the file")
+    return found.entries
+
+
+def entries_of(document: Any, name: str, known: int, read: Callable[[Any], T]) -> Read[T]:
+    """Of a state file `name`.json that has a format and a list `name` of entries, as `read` reads one: those that it can
+    read, and what is wrong with each of the others. UsageError where it is no such document."""
+    where = f"{name}.json"
+    if not isinstance(document, dict):
+        raise UsageError(f"{where}: expected dict, found {type(document).__name__}")
+    checked_format(document, known, where)
+    listed = document.get(name)
+    if not isinstance(listed, list):
+        raise UsageError(f"{where}: {name}: expected list, found {type(listed).__name__}")
+    return readable(listed, f"{where}: {name}", read)
+
+
+def readable(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> Read[T]:
+    """What `read` takes, and what is wrong with each of the others: one of them costs no other."""
+    found: list[T] = []
+    faults: list[str] = []
+    for number, entry in enumerate(listed):
+        try:
+            if not isinstance(entry, dict):
+                raise FrameError(f": expected dict, found {type(entry).__name__}")
+            found.append(read(entry))
+        except FrameError as error:
+            # Deployment.name: ... is deployments[3].name: ... here
+            faults.append(f"{where}[{number}]{_CLASS.sub('', str(error), count=1)}")
+    return Read(tuple(found), tuple(faults))
+
+
+def checked_format(root: Mapping[str, Any], known: int, where: str) -> None:
+    """TooNew for a later format; UsageError for none."""
+    found = root.get("format")
+    if type(found) is int and found > known:
+        raise TooNew(f"{where}: format {found} is not {known}; update edgepart")
+    if found != known:
+        raise UsageError(f"{where}: format {found!r} is not {known}")
+
+
+def _packed(entry: Deployment) -> dict[str, Any]:
+    packed: dict[str, Any] = json_record(entry)
+    packed["options"]["shapes"] = dict(sorted(packed["options"]["shapes"].items()))
+    return packed
+
+
+def _entry(document: Any) -> Deployment:
+    """Options that earlier versions did not have are as they were then, and nothing was set aside."""
+    options = document.get("options") if isinstance(document, dict) else None
+    if isinstance(options, dict):
+        document = {"fault": ""} | document | {"options": json_record(DeployOptions()) | options}
+    return read_json_record(Deployment, document)

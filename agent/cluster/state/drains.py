@@ -1,0 +1,135 @@
+"""Which devices were drained or removed: a versioned map that merges to the same whatever the order. No I/O.
+
+Every member keeps it (drains.json) and tells the others of changes; per device the entry with the larger version wins, and
+of one version that it was removed. A device that was removed and joins again is another node.
+
+Each entry is signed with the CA's key, as charters are, so that any member can hand it on and none can make one up.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from cryptography import x509
+
+from edgepart.agent.cluster.state.deployments import MAX_COUNTER, MAX_ENTRIES, Read, entries_of, whole
+from edgepart.agent.security import charter
+from edgepart.agent.security.certificates import Key, fingerprint
+from edgepart.agent.wire.codec import json_record, read_json_record
+from edgepart.agent.wire.control import DRAIN_STATES, IN, REMOVED, REMOVING, Drain, Version
+from edgepart.planner.errors import FrameError, UsageError
+
+FORMAT = 1
+
+
+def larger(a: Drain, b: Drain) -> Drain:
+    """The entry that wins."""
+    return max(a, b, key=_rank)
+
+
+def _rank(entry: Drain) -> tuple[Version, bool, str, str, bytes]:
+    return entry.version, entry.state == REMOVED, entry.state, entry.name, entry.signature
+
+
+def sign(entry: Drain, ca: x509.Certificate, key: Key) -> Drain:
+    """As the CA's word."""
+    return replace(entry, signature=charter.sign(_statement(entry, ca), key))
+
+
+def is_signed(entry: Drain, ca: x509.Certificate) -> bool:
+    """Whether it is the CA's word."""
+    return charter.is_signed(entry.signature, _statement(entry, ca), ca)
+
+
+def _statement(entry: Drain, ca: x509.Certificate) -> bytes:
+    state = REMOVING if entry.state == REMOVED else entry.state
+    version = entry.version
+    words = [
+        "edgepart drain 1",
+        fingerprint(ca),
+        entry.node,
+        entry.name,
+        state,
+        version.counter,
+        version.node,
+    ]
+    return json.dumps(words).encode()
+
+
+class DrainMap:
+    """The entries by node, those included that serve again."""
+
+    def __init__(self, entries: Iterable[Drain] = ()) -> None:
+        self._entries: dict[str, Drain] = {}
+        self.merge(entries)
+
+    def __iter__(self) -> Iterator[Drain]:
+        """All entries, sorted by node."""
+        return iter([self._entries[node] for node in sorted(self._entries)])
+
+    def get(self, node: str) -> Drain | None:
+        return self._entries.get(node)
+
+    def state(self, node: str) -> str:
+        entry = self._entries.get(node)
+        return entry.state if entry else IN
+
+    def has(self, entries: Iterable[Drain]) -> bool:
+        """Whether these are all in it just so."""
+        return all(self._entries.get(entry.node) == entry for entry in entries)
+
+    def merge(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
+        """Take in what is newer; what was taken in."""
+        changed = []
+        for entry in entries:
+            known = self._entries.get(entry.node)
+            full = known is None and len(self._entries) >= MAX_ENTRIES
+            if full or entry.state not in DRAIN_STATES or not 0 < entry.version.counter < MAX_COUNTER:
+                continue
+            if known is None or larger(known, entry) != known:
+                self._entries[entry.node] = entry
+                changed.append(entry)
+        return tuple(changed)
+
+    def next(self, writer: str, node: str, name: str, state: str) -> Drain:
+        """The entry to follow what is known, for somebody to sign. UsageError where the device was removed, or the map is
+        full."""
+        known = self._entries.get(node)
+        if known is None and len(self._entries) >= MAX_ENTRIES:
+            raise UsageError(f"{MAX_ENTRIES} devices were drained or removed so far, the most there can be")
+        if known is not None and known.state == REMOVED:
+            raise UsageError(
+                f"{name or node} was removed from the cluster; to come back it has to join again"
+            )
+        return Drain(node, name, state, Version((known.version.counter if known else 0) + 1, writer))
+
+
+def to_json(entries: Iterable[Drain]) -> dict[str, Any]:
+    """The content of drains.json."""
+    return {"format": FORMAT, "drains": [_packed(entry) for entry in entries]}
+
+
+def from_json(document: Any) -> tuple[Drain, ...]:
+    """The entries. UsageError names the place and the fault."""
+    return whole(readable_from_json(document))
+
+
+def readable_from_json(document: Any) -> Read[Drain]:
+    """The entries that can be read, and what is wrong with each of the others. UsageError where it is no such document."""
+    return entries_of(document, "drains", FORMAT, _entry)
+
+
+def _packed(entry: Drain) -> dict[str, Any]:
+    packed: dict[str, Any] = json_record(entry)
+    return packed | {"signature": entry.signature.hex()}
+
+
+def _entry(document: Any) -> Drain:
+    try:
+        signature = bytes.fromhex(document.get("signature", ""))
+    except (AttributeError, ValueError, TypeError) as error:
+        raise FrameError(f"Drain.signature: {error}") from error
+    return read_json_record(Drain, document | {"signature": signature})

@@ -1,0 +1,94 @@
+"""Profiles: what segments took on real devices. Facts and rules, without I/O: one.py measures, state_files.py keeps.
+
+A profile holds for every device of its kind with as many threads, so that what one box measured, its twins need not. What
+this device has measured itself counts more than what others tell, and of what several tell the one in the middle counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import median_low
+from typing import TYPE_CHECKING, Any
+
+from edgepart.agent.cluster.state.deployments import Read, readable, whole
+from edgepart.agent.wire.codec import json_record, read_json_record
+from edgepart.agent.wire.control import Profile
+from edgepart.planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgepart.planner.cost.cost import Profiles
+
+MOST = 4096
+"""Profiles that are remembered; the ones not heard of for longest are forgotten."""
+OWN, KEPT = "", "kept"
+"""Sources that are no members: this device's own measurements, and what it knew when it was stopped last."""
+MOST_SOURCES = 16
+"""Of one profile, that are remembered."""
+NEWS = 0.1
+"""A profile that moved by less than this part is the same."""
+
+Key = tuple[str, str, int]
+"""Segment digest, device kind, threads."""
+
+
+class ProfileBook:
+    """All that this device knows, its own and what members told."""
+
+    def __init__(self, profiles: Iterable[Profile] = ()) -> None:
+        self._known: dict[Key, dict[str, float]] = {}
+        """What each source told of it."""
+        self.learn(profiles, KEPT)
+
+    def learn(self, profiles: Iterable[Profile], source: str = OWN) -> tuple[Profile, ...]:
+        """Take what is new; those that a planner may care about. `source`: the member that tells it."""
+        news = []
+        for one in profiles:
+            key = (one.segment, one.kind, one.threads)
+            told = dict(self._known.pop(key, {}))  # a copy: segment_times.py asks in a thread
+            before, known = _middle(told), told.get(source, 0.0)
+            if abs(known - one.seconds) > NEWS * known:
+                told.pop(source, None)
+                told[source] = one.seconds
+                if len(told) > MOST_SOURCES:
+                    del told[next(name for name in told if name != OWN)]
+            self._known[key] = told
+            if abs(before - _middle(told)) > NEWS * before:
+                news.append(one)
+        while len(self._known) > MOST:
+            del self._known[next(iter(self._known))]
+        return tuple(news)
+
+    def seconds(self, segment: str, kind: str, threads: int) -> float | None:
+        return _middle(self._known.get((segment, kind, threads), {})) or None
+
+    def profiles(self, most: int = MOST) -> tuple[Profile, ...]:
+        """Those heard of last, oldest first."""
+        return tuple(Profile(*key, _middle(told)) for key, told in list(self._known.items())[-most:])
+
+
+def _middle(told: Mapping[str, float]) -> float:
+    """What counts of all that was told; 0 where nothing was."""
+    return told.get(OWN) or median_low(told.values() or (0.0,))
+
+
+def for_planner(profiles: Iterable[Profile]) -> Profiles:
+    """As planner/cost/cost.py takes them."""
+    return {(t.segment, t.kind, t.threads): t.seconds for t in profiles}
+
+
+def to_json(profiles: Iterable[Profile]) -> list[Mapping[str, Any]]:
+    return [json_record(one) for one in profiles]
+
+
+def from_json(document: Any) -> tuple[Profile, ...]:
+    """UsageError where the document holds anything but profiles."""
+    return whole(readable_from_json(document))
+
+
+def readable_from_json(document: Any) -> Read[Profile]:
+    """Those that can be read, and what is wrong with each of the others. UsageError where it is no list."""
+    if not isinstance(document, list):
+        raise UsageError(f"no profiles of segments: expected list, found {type(document).__name__}")
+    return readable(
+        document, "no profiles of segments: profiles", lambda entry: read_json_record(Profile, entry)
+    )

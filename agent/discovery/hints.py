@@ -1,0 +1,181 @@
+"""Lookout: whatever may tell this agent where others are (mDNS, a broker, --peer, what it remembers), and the book of whom
+it has heard of. Door: the event loop; mdns.py and mqtt/ do the talking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from edgepart import __version__
+from edgepart.agent.cluster.state import events
+from edgepart.agent.discovery.mdns import Announcement, Discovery, Seen
+from edgepart.agent.host.jobs import Begin
+from edgepart.agent.net import sightings
+from edgepart.agent.net.endpoints import own_addresses, parsed
+from edgepart.agent.net.faults import Fault
+from edgepart.agent.net.interfaces import watch
+from edgepart.agent.net.sightings import Boxes
+from edgepart.agent.net.transport import Carrier
+from edgepart.agent.options import Address, AgentOptions, format_address, mqtt_node
+from edgepart.agent.security.identity import Identity
+
+if TYPE_CHECKING:
+    from edgepart.agent.mqtt.carrier import Reach
+
+log = logging.getLogger(__name__)
+
+MOST_REMEMBERED = 64
+"""Members that an agent looks for when it starts again."""
+
+Post = Callable[[events.Event], None]
+Work = tuple[str, Begin]
+"""What goes on while the agent runs, by name."""
+
+
+class Lookout:
+    """Made in the event loop's thread. `tried`, `called` and `knocked` (boxes.Witness) are for any thread."""
+
+    def __init__(self, options: AgentOptions, identity: Identity) -> None:
+        self.boxes = Boxes()
+        self._options = options
+        self._identity = identity
+        self._loop = asyncio.get_running_loop()
+        self._post: Post | None = None
+        self.revoked: Callable[[], Container[str]] = identity.revoked
+        """Node ids that are out: nobody calls them."""
+        self._reach = self._meet_at_broker()
+
+    def _meet_at_broker(self) -> Reach | None:
+        if (broker := self._options.mqtt) is None:
+            return None
+        # It takes memory, which only agents with a broker are to pay.
+        from edgepart.agent.mqtt.carrier import Reach
+
+        def seen(hint: Seen) -> None:
+            self._soon(lambda: self._seen(sightings.BROKER, hint))
+
+        return Reach(broker, self._identity.fingerprint, self._identity.node_id, seen)
+
+    @property
+    def carrier(self) -> Carrier | None:
+        """What replaces TCP."""
+        return self._reach.tunnels if self._reach is not None and self._options.transport == "mqtt" else None
+
+    @property
+    def at_broker(self) -> bool | None:
+        """Whether there is a connection to the broker; None where none is used."""
+        return None if self._reach is None else self._reach.is_up
+
+    def stop(self) -> None:
+        """What `start` began at the broker. Blocks."""
+        if self._reach is not None:
+            self._reach.stop()
+
+    def start(
+        self,
+        name: str,
+        listen: Address,
+        saved: Mapping[str, tuple[str, ...]],
+        http: Callable[[], str],
+        post: Post,
+    ) -> list[Work]:
+        """From now on `post` is told of hints. `listen`: the address in use; `saved`: members of an earlier life, by node
+        id; `http`: where this agent is to be asked, now. What is given back is the caller's to run."""
+        self._post = post
+        for address in self._options.peers:
+            self._hint(sightings.PEER, "", (format_address(address),), lasting=True)
+        for address in self._identity.first_members:
+            self._hint(sightings.SAVED, "", (format_address(address),))
+        for node, addresses in saved.items():
+            self._hint(sightings.SAVED, node, addresses)
+        me = self._identity.node_id
+        if self._reach is not None:
+            self._reach.start(me, name, __version__, lambda: parsed(own_addresses(listen)))
+        if self._options.transport != "tcp":
+            return []
+        work: list[Work] = [("watching addresses", lambda: self._watch(listen, http))]
+        if self._options.mdns:
+            told = Announcement(me, self._identity.fingerprint, name, __version__, listen)
+            work.append(
+                ("mDNS", lambda: Discovery(told, lambda seen: self._seen(sightings.MDNS, seen)).run())
+            )
+        return work
+
+    async def _watch(self, listen: Address, http: Callable[[], str]) -> None:
+        """Members are told where this device is reached from now on."""
+
+        def changed() -> None:
+            if self._post is not None:
+                self._post(events.AddressesChanged(own_addresses(listen), http()))
+
+        await watch(lambda: own_addresses(listen), changed)
+
+    # What comes in
+
+    def _seen(self, way: str, hint: Seen) -> None:
+        """Whoever claims our cluster is worth a call, and has to prove it; others are only noted."""
+        if hint.node_id == self._identity.node_id:
+            if way == sightings.MDNS:
+                self.boxes.heard_self_at = time.time()
+            return
+        texts = tuple(map(format_address, hint.addresses))
+        self.boxes.heard(
+            way,
+            hint.node_id or "",
+            texts,
+            time.time(),
+            name=hint.name,
+            fingerprint=hint.fingerprint,
+            version=hint.version,
+        )
+        through_broker = self._options.transport == "mqtt"
+        usable = [each for each in hint.addresses if (mqtt_node(each) is not None) is through_broker]
+        if hint.node_id in self.revoked():
+            return
+        if usable and hint.ours and hint.node_id and self._post is not None:
+            self._post(events.Seen(hint.node_id, tuple(map(format_address, usable))))
+
+    def _hint(self, way: str, node: str, addresses: tuple[str, ...], *, lasting: bool = False) -> None:
+        self.boxes.heard(way, node, addresses, time.time())
+        if self._post is not None:
+            self._post(events.Seen(node, addresses, lasting))
+
+    def members(self, members: Iterable[events.Member]) -> None:
+        """Who is in, this device included."""
+        for member in members:
+            if member.node != self._identity.node_id:
+                self.boxes.member(member.node, member.name, member.version, member.listen, time.time())
+
+    def remembered(self, left: Callable[[str], bool]) -> dict[str, tuple[str, ...]]:
+        """Where to look for members after a restart, by node id: those that are in, and those that were and did not leave,
+        because a power cut takes one box after the other."""
+        out = self.revoked()
+        known = [
+            (max(box.member_at or 0.0, dict(box.heard).get(sightings.SAVED, 0.0)), box)
+            for box in self.boxes.all()
+            if box.node and box.addresses and box.node not in out and not left(box.node)
+        ]
+        newest = sorted((one for one in known if one[0]), key=lambda one: one[0], reverse=True)
+        return {box.node: box.addresses for _, box in newest[:MOST_REMEMBERED]}
+
+    def linked(self, node: str, up: bool, why: str) -> None:
+        """News of a link; any thread."""
+        if not up:
+            self._soon(lambda: self.boxes.ended(node, why, time.time()))
+
+    def tried(self, node: str, address: str, fault: Fault | None, text: str) -> None:
+        self._soon(lambda: self.boxes.tried(node, address, fault, text, time.time()))
+
+    def called(self, node: str, address: str) -> None:
+        self._soon(lambda: self.boxes.called(node, address, time.time()))
+
+    def knocked(self, address: str, why: str) -> None:
+        self._soon(lambda: self.boxes.knocked(address, why, time.time()))
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(work)

@@ -1,0 +1,191 @@
+"""Checkup: what about this box itself may keep it out of a cluster, or slow. Door: it reads the system; `judge_*` are
+rules.
+
+It changes nothing, asks nobody, and works with no agent running.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgepart.agent.host import system
+from edgepart.agent.net.addresses import Interface
+from edgepart.agent.net.interfaces import interfaces
+from edgepart.agent.security.ciphers import lacks_aes
+from edgepart.planner.figures import figure
+
+GOOD, NOTE, BAD = "good", "note", "bad"
+LEVELS = (GOOD, NOTE, BAD)
+
+FULL_BYTES, TIGHT_BYTES = 64 << 20, 1 << 30
+"""Of disk: under the first agents cannot keep what they must; under the second models may not find room."""
+LITTLE_BYTES = 256 << 20
+"""Of memory; an agent without a plan takes about 105 MB."""
+SWAPPED = 0.25
+"""Of swap in use from which a box is likely to be slow."""
+EPOCH_S = 1_700_000_000
+"""A clock before this (November 2023) was never set."""
+_TIME_ERROR = 5
+"""What adjtimex(2) answers where nothing keeps the clock right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    level: str
+    """One of LEVELS."""
+    text: str
+    do: str = ""
+
+
+def checkup(
+    state: Path, port: int, threads: int | None = None, limit_bytes: int | None = None
+) -> list[Check]:
+    """All of them. `state`: the agent's folder, or where it would be; `port`: where others connect; the rest: what the
+    agent that runs was started with, where one does."""
+    available, total = system.memory()
+    disk = system.known("how full its disk is", lambda: shutil.disk_usage(_existing(state)))
+    cpuinfo = system.text_of(Path("/proc/cpuinfo"))
+    found = [
+        judge_network(interfaces()),
+        judge_disk(disk.free, state)
+        if disk
+        else Check("disk", NOTE, "the system does not tell how full it is"),
+        judge_clock(time.time(), _clock_kept()),
+        judge_memory(available, total, limit_bytes),
+        judge_swap(*system.swap()),
+        judge_threads(system.cores(), threads),
+    ]
+    if cpuinfo:
+        found.append(judge_aes(lacks_aes(cpuinfo)))
+    return [*found, firewall(port)]
+
+
+def judge_network(known: Sequence[Interface]) -> Check:
+    real = [one for one in known if one.up and not one.ip.is_loopback and not one.virtual]
+    if not real:
+        text = "no network is up, but loopback and what leads to containers"
+        return Check("network", BAD, text, "plug in a cable, or join the Wi-Fi")
+    named = dict.fromkeys(one.name for one in real)
+    texts = [f"{name} {', '.join(one.address for one in real if one.name == name)}" for name in named]
+    return Check("network", GOOD, "; ".join(texts))
+
+
+def judge_disk(free_bytes: int, state: Path) -> Check:
+    text = f"{figure(free_bytes / 1e9)} GB free for {state}"
+    if free_bytes < FULL_BYTES:
+        return Check("disk", BAD, text, "make room: what an agent has to remember is not kept")
+    if free_bytes < TIGHT_BYTES:
+        return Check("disk", NOTE, text, "make room where models are larger than that; lower --compiled")
+    return Check("disk", GOOD, text)
+
+
+def judge_clock(now: float, kept: bool | None) -> Check:
+    """`kept`: whether something keeps it right; None where that cannot be known."""
+    text = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    if now < EPOCH_S:
+        return Check("clock", BAD, f"{text}: it was never set", "set it: `timedatectl set-ntp true`")
+    if kept is False:
+        return Check(
+            "clock", NOTE, f"{text}; nothing keeps it right, says the kernel", "`timedatectl set-ntp true`"
+        )
+    return Check("clock", GOOD, text)
+
+
+def judge_memory(available: int, total: int, limit_bytes: int | None) -> Check:
+    limit = "no --memory-limit" if limit_bytes is None else f"--memory-limit {limit_bytes / 1e6:.0f} MB"
+    if not total:
+        return Check("memory", NOTE, f"the system does not tell how much there is; {limit}")
+    text = f"{figure(available / 1e9)} of {figure(total / 1e9)} GB are free; {limit}"
+    if limit_bytes is not None and limit_bytes < LITTLE_BYTES:
+        return Check(
+            "memory",
+            NOTE,
+            text,
+            "an agent takes 85 MB, and 40 MB for a deployment; what is left is for plans",
+        )
+    if available < LITTLE_BYTES:
+        return Check(
+            "memory",
+            NOTE,
+            text,
+            "free some: an agent takes 85 MB, and 40 MB for each deployment",
+        )
+    return Check("memory", GOOD, text)
+
+
+def judge_swap(used: int, total: int) -> Check:
+    if not total:
+        return Check("swap", GOOD, "none")
+    text = f"{figure(used / 1e9)} of {figure(total / 1e9)} GB in use"
+    if used > SWAPPED * total:
+        do = "if answers are slow at times, give this box less to do, or a --memory-limit"
+        return Check("swap", NOTE, text, do)
+    return Check("swap", GOOD, text)
+
+
+def judge_threads(cores: int, threads: int | None) -> Check:
+    """`threads`: what the agent was told."""
+    if threads is not None and threads > cores:
+        text = f"{threads} threads on {cores} cores"
+        return Check("threads", NOTE, text, "threads that wait for each other are slower: lower --threads")
+    return Check("threads", GOOD, f"{threads or cores} of {cores} cores")
+
+
+def judge_aes(lacking: bool) -> Check:
+    if lacking:
+        return Check("AES", GOOD, "no instructions for it: links to this box use ChaCha20")
+    return Check("AES", GOOD, "instructions for it are there")
+
+
+def judge_ruleset(text: str, port: int) -> Check:
+    """Of `nft list ruleset` or `iptables -S`: whether something drops what comes in, and does not name the port."""
+    drops = any(
+        ("hook input" in line and "policy drop" in line) or line.startswith("-P INPUT DROP")
+        for line in text.splitlines()
+    )
+    if drops and str(port) not in text:
+        do = f"let TCP {port} in, and UDP 5353 for mDNS"
+        return Check("firewall", NOTE, f"drops what comes in, and no rule names port {port}", do)
+    if drops:
+        return Check("firewall", GOOD, f"drops what comes in; a rule names port {port}")
+    return Check("firewall", GOOD, "lets everything in, as far as can be seen")
+
+
+def firewall(port: int) -> Check:
+    """What can be seen of one, which depends on who asks."""
+    for command in (("nft", "list", "ruleset"), ("iptables", "-S")) if os.geteuid() == 0 else ():
+        if (program := shutil.which(command[0], path="/usr/sbin:/sbin:/usr/bin:/bin")) is None:
+            continue
+        try:
+            done = subprocess.run([program, *command[1:]], capture_output=True, text=True, timeout=5)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return Check("firewall", NOTE, f"not looked at: {error}")
+        if done.returncode == 0:
+            return judge_ruleset(done.stdout, port)
+    settings = Path("/etc/ufw/ufw.conf")
+    if settings.exists() and "ENABLED=yes" in settings.read_text(errors="replace"):
+        do = f"`ufw allow {port}/tcp` and `ufw allow 5353/udp`, unless that is done"
+        return Check("firewall", NOTE, "ufw is on", do)
+    return Check("firewall", GOOD, "not looked at: that takes root, and `nft` or `iptables`")
+
+
+def _clock_kept() -> bool | None:
+    try:
+        code = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(1024))
+    except (OSError, AttributeError):
+        return None  # not this kind of system
+    return None if code < 0 else code != _TIME_ERROR
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in (folder, *folder.absolute().parents) if place.exists())

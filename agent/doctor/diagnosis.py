@@ -1,0 +1,280 @@
+"""Diagnosis: whether a box is a member, why it is not, and what a person can do about it. Rules over what sightings.py
+keeps and what membership and plans say; no door, time is an argument (seconds since 1970).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgepart.agent.doctor.remedies import NO_CONNECTION, ORDER, REASONS
+from edgepart.agent.measure.starvation import in_words
+from edgepart.agent.net.faults import Fault
+from edgepart.agent.net.sightings import BROKER, MDNS, SAVED, Box, Try
+from edgepart.agent.wire import control
+from edgepart.agent.wire.control import DEAD, LEAVING, LEFT, SUSPECT, Starved
+from edgepart.planner.figures import nbytes
+
+RECENT_S = 60.0
+"""Tries and announcements are news for so long."""
+GRACE_S = 3.0
+"""A box that was heard of no longer ago is just being called."""
+SMALL_BYTES = 16 << 20
+"""A device with less room than this is left out of most plans."""
+
+MEMBER, OTHER_CLUSTER, OUT, GONE, NEW = "member", "other cluster", "out", "gone", "new"
+"""What a box is, besides membership's own words: OUT is seen but not in, GONE was not heard of lately."""
+
+
+LESS_LOAD = "see what else runs there: `top`. Plans are made for the load only once it has lasted for minutes"
+"""What to do about a device that is starved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Me:
+    """The agent that is asked."""
+
+    node: str
+    name: str
+    fingerprint: str
+    version: str
+    port: int
+    """Where others connect to."""
+    running: bool = True
+    """Whether there is an agent, or only somebody who looks around."""
+    through_broker: bool = False
+    """Whether members reach each other through a broker alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A box as membership has it."""
+
+    status: str
+    """One of control.STATUSES, LEAVING, or another word that membership has for it."""
+    for_s: float
+    name: str = ""
+    measured: bool = False
+    memory_bytes: float | None = None
+    """What plans may take there, where it was measured."""
+    starved: Starved = field(default_factory=Starved)
+    """Whether it gets the CPU when it needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What there is to say of one box."""
+
+    state: str
+    why: str = ""
+    do: str = ""
+    """For a person; empty where all is well, or nothing can be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A deployment, and where its plan runs."""
+
+    name: str
+    devices: tuple[str, ...]
+    """Names of those that the plan uses; empty where there is no plan yet."""
+    allowed: tuple[str, ...]
+    """Names of those that the user restricted it to; empty is all."""
+    why: str
+    """Why the plan is what it is; without a plan, why there is none."""
+
+
+def diagnose(box: Box, seat: Seat | None, me: Me, now: float) -> Verdict:
+    """One box."""
+    if seat is not None and seat.status not in ("", DEAD, LEFT):
+        return _seated(seat)
+    if box.fingerprint and box.fingerprint != me.fingerprint[:16]:
+        return _foreign(box.fingerprint, me)
+    if seat is not None and seat.status == LEFT and not _heard(box, now, 0.0, since=now - seat.for_s):
+        return Verdict(LEFT, f"it left on purpose {ago(seat.for_s)}", "start its agent when it is to be back")
+    return _outside(box, me, now)
+
+
+def _seated(seat: Seat) -> Verdict:
+    match seat.status:
+        case control.ALIVE if not seat.measured:
+            return Verdict(MEMBER, "it is being measured, and gets no work before that is done")
+        case control.ALIVE if seat.memory_bytes is not None and seat.memory_bytes < SMALL_BYTES:
+            room = f"plans may take only {nbytes(seat.memory_bytes)} there"
+            return Verdict(MEMBER, room, "raise its --memory-limit, or free memory on it")
+        case control.ALIVE if seat.starved.share:
+            return Verdict(MEMBER, in_words(seat.starved), LESS_LOAD)
+        case control.ALIVE:
+            return Verdict(MEMBER)
+        case control.LEAVING:
+            return Verdict(LEAVING, "it was told to stop, and serves until others have taken over")
+        case control.SUSPECT:
+            silent = (
+                f"its link broke or fell silent {ago(seat.for_s)}; others are asked whether they reach it"
+            )
+            why = "; ".join(filter(None, (silent, in_words(seat.starved))))
+            return Verdict(SUSPECT, why)
+    return Verdict(seat.status, f"{seat.status} since {ago(seat.for_s)}")
+
+
+_ANSWERS = Verdict(
+    OUT, "it answers, as a member of this cluster", "start this device's agent: `edgepart agent`"
+)
+
+
+def _foreign(fingerprint: str, me: Me) -> Verdict:
+    if not me.fingerprint:
+        why = f"it is a member of cluster {fingerprint}, and this device of none: it has no certificate"
+        do = "`edgepart token create` on that cluster's first device, and here `edgepart join TOKEN`"
+        return Verdict(OTHER_CLUSTER, why, do)
+    return Verdict(
+        OTHER_CLUSTER,
+        f"it is a member of cluster {fingerprint}, and this one is {me.fingerprint[:16]}",
+        "nothing, if that is meant; to have it here: stop its agent, delete its state folder's identity/, "
+        "and `edgepart join` with a token of this cluster",
+    )
+
+
+def _outside(box: Box, me: Me, now: float) -> Verdict:
+    announced = _heard(box, now, RECENT_S)
+    tries = _recent(box.tries)
+    if not tries:
+        return _untried(box, me, now, announced)
+    # Of those that fared alike the one that was tried first: the likeliest.
+    worst = min(reversed(tries), key=lambda one: ORDER.index(one.fault))
+    if worst.fault is None:
+        return _came_and_went(box, now) if me.running else _ANSWERS
+    why, do = REASONS[worst.fault]
+    fill = {
+        "address": worst.address,
+        "text": worst.text,
+        "port": me.port,
+        "its_port": _port(worst.address),
+        "here": me.version.partition("+")[0],
+        "there": box.version.partition("+")[0] or "another version",
+    }
+    if worst.fault in NO_CONNECTION:
+        return _unconnected(box, worst.fault, announced, fill, now)
+    return Verdict(OUT, why.format(**fill), do.format(**fill))
+
+
+def _untried(box: Box, me: Me, now: float, announced: float | None) -> Verdict:
+    by_broker = [address.startswith("mqtt:") for address in box.addresses]
+    if by_broker and not any(one is me.through_broker for one in by_broker):
+        here, there = ("mqtt", "tcp") if me.through_broker else ("tcp", "mqtt")
+        why = f"members reach it by --transport {there}, and this agent by {here}"
+        return Verdict(OUT, why, "give all members the same --transport")
+    if announced is None:
+        return Verdict(GONE, _last_heard(box, now), "start its agent, if it is to be in")
+    return Verdict(NEW, "it was heard of just now, and is being called")
+
+
+def _came_and_went(box: Box, now: float) -> Verdict:
+    if box.ended is None or now - box.ended[1] < GRACE_S:
+        return Verdict(NEW, "a link to it is being made")
+    why, at = box.ended
+    return Verdict(
+        OUT,
+        f"links to it come up and end, last {ago(now - at)}: {why}",
+        "look at its log; if its version differs, upgrade the older one",
+    )
+
+
+def _unconnected(
+    box: Box, fault: Fault, announced: float | None, fill: Mapping[str, object], now: float
+) -> Verdict:
+    why, do = (text.format(**fill) for text in REASONS[fault])
+    called_at = box.called[1] if box.called is not None else 0.0
+    if now - called_at < RECENT_S and (box.ended is None or box.ended[1] < called_at):
+        one_way = f"it reaches this device, but not the other way: {why}"
+        return Verdict(OUT, one_way, do)
+    if announced is None:
+        start = "start it, or its agent; where it is on, look for a firewall or another network between"
+        return Verdict(GONE, f"{_last_heard(box, now)}; {why}", start)
+    seen = f"it is announced ({_ways(box, now)}), but cannot be connected to: {why}"
+    return Verdict(OUT, seen, do)
+
+
+def left_out(name: str, seat: Seat, served: Iterable[Served]) -> list[tuple[str, str]]:
+    """Deployments whose plan does not use the member of that name, and why."""
+    found = []
+    for one in served:
+        if name in one.devices:
+            continue
+        if one.allowed and name not in one.allowed:
+            why = f"it was deployed for {', '.join(one.allowed)} only (--devices)"
+        elif not seat.measured:
+            why = "it is not measured yet"
+        elif not one.devices:
+            why = f"there is no plan: {one.why}"
+        else:
+            why = f"it would not be faster with it: {one.why}"
+        found.append((one.name, why))
+    return found
+
+
+def shared_names(named: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """(node, name) pairs to the nodes of each name that several have.
+
+    >>> shared_names([("1", "pi"), ("2", "nas"), ("3", "pi")])
+    {'pi': ('1', '3')}
+    """
+    pairs = sorted(set(named))
+    several = {name for name, count in Counter(name for _, name in pairs).items() if name and count > 1}
+    return {name: tuple(node for node, other in pairs if other == name) for name in sorted(several)}
+
+
+def clashes(named: Iterable[tuple[str, str]]) -> list[str]:
+    """What people are told of names that several boxes have, from (node, name) pairs."""
+    return [
+        f"{len(nodes)} boxes are called {name!r}: they are told apart by their ids ({', '.join(nodes)}); "
+        "`edgepart agent --name` gives one another name"
+        for name, nodes in shared_names(named).items()
+    ]
+
+
+def ago(seconds: float) -> str:
+    """
+    >>> ago(0.2), ago(75), ago(7200), ago(200000)
+    ('just now', '75 s ago', '2 h ago', '2 days ago')
+    """
+    if seconds < 2:
+        return "just now"
+    for unit, size, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 48), ("days", 86400, 1e9)):
+        if seconds / size < most:
+            return f"{seconds / size:.0f} {unit} ago"
+    return "long ago"
+
+
+def _heard(box: Box, now: float, within_s: float, since: float | None = None) -> float | None:
+    """When it announced itself last, if that was lately."""
+    times = [at for way, at in box.heard if way in (MDNS, BROKER)]
+    start = now - within_s if since is None else since
+    return max((at for at in times if at > start), default=None)
+
+
+def _last_heard(box: Box, now: float) -> str:
+    if box.member_at is not None:
+        return f"it was a member until {ago(now - box.member_at)}"
+    times = [at for way, at in box.heard if way in (MDNS, BROKER)]
+    if times:
+        return f"it was announced last {ago(now - max(times))}"
+    if any(way == SAVED for way, _ in box.heard):
+        return "it was a member before this agent was started"
+    return "it was never heard of by itself"
+
+
+def _ways(box: Box, now: float) -> str:
+    newest = sorted(((at, way) for way, at in box.heard if way in (MDNS, BROKER)), reverse=True)
+    return ", ".join(f"{way} {ago(now - at)}" for at, way in newest)
+
+
+def _recent(tries: Sequence[Try]) -> list[Try]:
+    """Those of the time of the newest: an address that it had yesterday says nothing of today."""
+    newest = max((one.at for one in tries), default=0.0)
+    return [one for one in tries if newest - one.at < RECENT_S]
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2]

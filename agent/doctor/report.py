@@ -1,0 +1,215 @@
+"""Doctor: what the agent knows of each box that it has heard of, and of itself, as one document. Door: the event loop's
+thread reads the core's state there; judgements are diagnosis.py's and checkup.py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from edgepart import __version__
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.leader.status import said_aside
+from edgepart.agent.cluster.membership.membership import Membership, unique_names
+from edgepart.agent.cluster.state.cards import read
+from edgepart.agent.discovery.hints import Lookout
+from edgepart.agent.doctor.checkup import BAD, GOOD, NOTE, Check, checkup
+from edgepart.agent.doctor.diagnosis import (
+    LESS_LOAD,
+    RECENT_S,
+    Me,
+    Seat,
+    Served,
+    Verdict,
+    ago,
+    clashes,
+    diagnose,
+    left_out,
+)
+from edgepart.agent.measure.starvation import in_words
+from edgepart.agent.net.faults import Fault
+from edgepart.agent.net.sightings import Box
+from edgepart.agent.options import Address, AgentOptions
+from edgepart.agent.serving.loaded_plans import Plans
+
+HEARD_S = 20.0
+"""An agent that has not heard its own announcement for so long has no multicast."""
+
+
+class Doctor:
+    """Of one agent."""
+
+    def __init__(
+        self,
+        name: str,
+        fingerprint: str,
+        options: AgentOptions,
+        listen: Address,
+        core: Core,
+        plans: Plans,
+        lookout: Lookout,
+        warnings: Callable[[], list[str]],
+    ) -> None:
+        """`warnings`: what somebody should see to about certificates and keys, a sentence each."""
+        through_broker = options.transport == "mqtt"
+        self._me = Me(core.node, name, fingerprint, __version__, listen[1], through_broker)
+        self._options = options
+        self._core = core
+        self._plans = plans
+        self._lookout = lookout
+        self._warnings = warnings
+        self._loop = asyncio.get_running_loop()
+        self._began = time.time()
+
+    async def document(self) -> dict[str, Any]:
+        """{"agent", "boxes", "knocks", "checks", "notes"}: see docs/operations.md."""
+        options, port = self._options, self._me.port
+        checks = await asyncio.to_thread(
+            checkup, options.state, port, options.threads, options.memory_limit_bytes
+        )
+        now = time.time()
+        boxes = self._lookout.boxes.all()
+        names = self._names(boxes)
+        shown = unique_names(names.items())
+        return {
+            "agent": {
+                "name": shown[self._me.node],
+                "node": self._me.node,
+                "version": self._me.version,
+                "cluster": self._me.fingerprint[:16],
+                "port": port,
+                "running": True,
+            },
+            "boxes": [self._box(box, shown.get(box.node, ""), now) for box in boxes],
+            "knocks": [
+                {"address": one.address, "why": one.why, "seconds_ago": now - one.at, "times": one.times}
+                for one in self._lookout.boxes.knocks()
+            ],
+            "checks": [asdict(check) for check in (*self._own(boxes, now), *checks)],
+            "notes": clashes(names.items()),
+        }
+
+    def _names(self, boxes: Iterable[Box]) -> dict[str, str]:
+        """What each box calls itself."""
+        peers = self._core.membership.peers
+        said = {box.node: box.name for box in boxes if box.node}
+        said |= {node: peer.hello.name for node, peer in peers.items() if peer.hello.name}
+        return {self._me.node: self._me.name} | said
+
+    def _box(self, box: Box, name: str, now: float) -> dict[str, Any]:
+        seat = self._seat(box.node)
+        verdict = diagnose(box, seat, self._me, now)
+        member = next((m.name for m in self._core.membership.members() if m.node == box.node), "")
+        without = left_out(member, seat, self._served()) if seat is not None and member else []
+        return box_document(box, verdict, now) | {
+            "name": member or name,
+            "deployments": [{"deployment": one, "why": why} for one, why in without],
+        }
+
+    def _seat(self, node: str) -> Seat | None:
+        peer = self._core.membership.peers.get(node)
+        if peer is None:
+            return None
+        card = self._core.cards.get(node)
+        room = None if card is None else read(card.document).device.memory_bytes
+        for_s = self._loop.time() - peer.since
+        starved = peer.starved_at(self._loop.time())
+        return Seat(peer.standing, for_s, peer.hello.name, card is not None, room, starved)
+
+    def _served(self) -> Iterator[Served]:
+        for entry in self._core.deployments.living():
+            active = self._plans.active(entry.name)
+            standing = self._core.standings.get(entry.name)
+            if active is not None:
+                plan = active[1].plan
+                yield Served(entry.name, tuple(plan.programs), entry.options.devices, plan.why)
+            else:
+                why = (standing.error or standing.text) if standing else "waiting for the leader"
+                why = said_aside(entry.name, entry.fault) if entry.fault else why
+                yield Served(entry.name, (), entry.options.devices, why)
+
+    # Of the agent itself
+
+    def _own(self, boxes: tuple[Box, ...], now: float) -> Iterator[Check]:
+        yield Check("agent", GOOD, f"runs as {self._me.name} ({self._me.node}), {self._me.version}")
+        if text := in_words(self._core.membership.starved(self._me.node, self._loop.time())):
+            yield Check("load", NOTE, text, LESS_LOAD)
+        yield from (Check("certificates", NOTE, text) for text in self._warnings())
+        if not self._me.through_broker:
+            yield self._reached(boxes, now)
+            yield self._multicast(now)
+        if (up := self._lookout.at_broker) is not None:
+            where = str(self._options.mqtt)
+            do = "" if up else "is it running, and are user and password right? The agent's log says more"
+            text = f"connected to {where}" if up else f"not connected to {where}"
+            yield Check("broker", GOOD if up else BAD, text, do)
+
+    def _reached(self, boxes: tuple[Box, ...], now: float) -> Check:
+        port = self._me.port
+        members = [box for box in boxes if box.called is not None]
+        blocked = [
+            one.at
+            for box in boxes
+            for one in box.tries
+            if one.fault is Fault.NO_WAY_BACK and now - one.at < RECENT_S
+        ]
+        if blocked:
+            do = f"let TCP {port} in here; in a container, publish the port"
+            return Check("port", BAD, f"{len(blocked)} boxes cannot connect to port {port} here", do)
+        if members:
+            last = max(box.called[1] for box in members if box.called is not None)
+            text = f"{len(members)} boxes have connected to port {port}, last {ago(now - last)}"
+            return Check("port", GOOD, text)
+        return Check("port", GOOD, f"nobody has connected to port {port} yet")
+
+    def _multicast(self, now: float) -> Check:
+        if not self._options.mdns:
+            return Check(
+                "multicast", NOTE, "not used (--no-mdns): others find this box by --peer or a broker"
+            )
+        heard_at = self._lookout.boxes.heard_self_at
+        if heard_at is not None and now - heard_at < HEARD_S:
+            return Check("multicast", GOOD, f"this box hears its own announcement, {ago(now - heard_at)}")
+        if now - self._began < HEARD_S:
+            return Check("multicast", GOOD, "this box has just begun to announce itself")
+        return Check(
+            "multicast",
+            BAD,
+            "this box does not hear its own announcement",
+            "let UDP 5353 through its firewall; where the network has no multicast, use --peer or --mqtt",
+        )
+
+
+def box_document(box: Box, verdict: Verdict, now: float) -> dict[str, Any]:
+    """One entry of "boxes"."""
+    return {
+        "node": box.node or None,
+        "name": box.name,
+        "version": box.version.partition("+")[0],
+        "cluster": box.fingerprint,
+        "addresses": list(box.addresses),
+        "state": verdict.state,
+        "why": verdict.why,
+        "do": verdict.do,
+        "heard": [{"way": way, "seconds_ago": now - at} for way, at in box.heard],
+        "tries": [
+            {
+                "address": one.address,
+                "fault": one.fault,
+                "text": one.text,
+                "seconds_ago": now - one.at,
+            }
+            for one in box.tries
+        ],
+        "deployments": [],
+    }
+
+
+def own_names(membership: Membership) -> list[tuple[str, str]]:
+    """Members' ids, and what each calls itself, which others may do as well."""
+    inside = [member.node for member in membership.members()]
+    said = {node: peer.hello.name for node, peer in membership.peers.items()}
+    return [(node, said.get(node, membership.facts.name)) for node in inside]

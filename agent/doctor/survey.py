@@ -1,0 +1,163 @@
+"""Survey: looking around where no agent runs: who announces itself, and who answers where members were. Door: sockets.
+
+Nothing is announced and nothing is changed. Without an identity nobody can be asked to prove anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from edgepart import __version__
+from edgepart.agent.cluster.membership.membership import unique_names
+from edgepart.agent.discovery.mdns import Announcement, Discovery, Seen
+from edgepart.agent.doctor.checkup import BAD, GOOD, Check, checkup
+from edgepart.agent.doctor.diagnosis import Me, clashes, diagnose
+from edgepart.agent.doctor.report import box_document
+from edgepart.agent.net import sightings
+from edgepart.agent.net.dialer import Reaching, Tries
+from edgepart.agent.net.interfaces import interfaces
+from edgepart.agent.net.sightings import Box, Boxes
+from edgepart.agent.options import LISTEN_PORT, format_address, mqtt_node, parse_address
+from edgepart.agent.security.identity import Identity, load
+from edgepart.agent.state_files import StateFiles
+from edgepart.planner.errors import EdgepartError, UsageError
+
+log = logging.getLogger(__name__)
+
+LISTEN_S = 4.0
+"""For announcements; they come within 1.3 s where multicast works."""
+REACH_S = 3.0
+"""For each step of each address."""
+
+
+async def survey(state: Path, listen_s: float = LISTEN_S) -> dict[str, Any]:
+    """The same document as an agent's doctor gives, with "agent": {"running": False}."""
+    identity, trouble = _identity(state)
+    book = Boxes()
+    if identity is not None:
+        _remember(book, identity, state)
+    heard = await _listen(book, identity, listen_s)
+    if identity is not None:
+        await asyncio.gather(*(asyncio.to_thread(_reach, identity, book, box) for box in book.all()))
+    checks = await asyncio.to_thread(checkup, state, LISTEN_PORT)
+    me = Me(
+        node=identity.node_id if identity else "",
+        name="",
+        fingerprint=identity.fingerprint if identity else "",
+        version=__version__,
+        port=LISTEN_PORT,
+        running=False,
+    )
+    now = time.time()
+    found = book.all()
+    said = [(box.node, box.name) for box in found if box.node]
+    names = unique_names(said)
+    return {
+        "agent": {
+            "name": None,
+            "node": me.node or None,
+            "version": me.version,
+            "cluster": me.fingerprint[:16] or None,
+            "running": False,
+        },
+        "boxes": [
+            box_document(box, diagnose(box, None, me, now), now) | {"name": names.get(box.node, box.name)}
+            for box in found
+        ],
+        "knocks": [],
+        "checks": [asdict(check) for check in (*_own(trouble, heard), *checks)],
+        "notes": clashes(said),
+    }
+
+
+def _identity(state: Path) -> tuple[Identity | None, str]:
+    try:
+        return load(state), ""
+    except UsageError as error:
+        return None, str(error)
+
+
+def _own(trouble: str, heard: str | None) -> Iterable[Check]:
+    yield Check(
+        "agent", BAD, "none runs with this state", "`edgepart agent`, or `systemctl start edgepart-agent`"
+    )
+    if trouble:
+        yield Check("identity", BAD, trouble)
+    if heard is None:
+        yield Check("multicast", GOOD, "announcements were listened for")
+    else:
+        yield Check("multicast", BAD, f"announcements cannot be listened for: {heard}", "is a network up?")
+
+
+def _remember(book: Boxes, identity: Identity, state: Path) -> None:
+    now = time.time()
+    for address in identity.first_members:
+        book.heard(sightings.SAVED, "", (format_address(address),), now)
+    for node, addresses in StateFiles(state).members().items():
+        book.heard(sightings.SAVED, node, addresses, now)
+
+
+async def _listen(book: Boxes, identity: Identity | None, listen_s: float) -> str | None:
+    """Why it could not, or None."""
+
+    def on_seen(seen: Seen) -> None:
+        if identity is None or seen.node_id != identity.node_id:
+            addresses = tuple(map(format_address, seen.addresses))
+            book.heard(
+                sightings.MDNS,
+                seen.node_id or "",
+                addresses,
+                time.time(),
+                name=seen.name,
+                fingerprint=seen.fingerprint,
+                version=seen.version,
+            )
+
+    fingerprint = identity.fingerprint if identity is not None else ""
+    listener = Discovery(Announcement("", fingerprint, "", "", ("", 0)), on_seen)
+    try:
+        async with asyncio.timeout(listen_s):
+            await listener.listen_until(asyncio.Event())
+    except TimeoutError:
+        return None
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    return None
+
+
+def _reach(identity: Identity, book: Boxes, box: Box) -> None:
+    """Tries every address of a box of this cluster; whoever answers is left alone again."""
+    if box.fingerprint and box.fingerprint != identity.fingerprint[:16]:
+        return
+    addresses = [parse_address(text) for text in box.addresses]
+    tries = Tries(box.node or None, _Notes(book))
+    reaching = Reaching(identity, interfaces, REACH_S, REACH_S)
+    usable = [address for address in addresses if mqtt_node(address) is None]
+    for address, found in reaching.each(box.node or None, usable):
+        if isinstance(found, EdgepartError):
+            tries.refused(address, found)
+        else:
+            found[1].close()
+            tries.led(address, found[0])
+
+
+class _Notes:
+    """Keeps what a survey's tries come to. Each box is one thread's, so nothing is written twice at once."""
+
+    def __init__(self, book: Boxes) -> None:
+        self._book = book
+
+    def tried(self, node: str, address: str, fault: Any, text: str) -> None:
+        self._book.tried(node, address, fault, text, time.time())
+
+    def called(self, node: str, address: str) -> None:
+        """Nobody calls where nobody listens."""
+
+    def knocked(self, address: str, why: str) -> None:
+        """Nor knocks."""

@@ -1,0 +1,330 @@
+"""Shell: drives the cluster logic (core.py) and obeys it. Door: the event loop, its clock, and the doors it is given.
+
+Events are handled one after the other in the event loop's thread; effects are obeyed in order. What persists is written
+beside all that, however slow the disk is; the core is told when it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.state import events
+from edgepart.agent.cluster.state.bindings import is_variant
+from edgepart.agent.net.dispatch import Post
+from edgepart.agent.options import Address, parse_address
+from edgepart.agent.planwork.plan_process import Planwork
+from edgepart.agent.replication.blobs import Fetching
+from edgepart.agent.serving.loaded_plans import Plans
+from edgepart.agent.state_files import StateFiles
+from edgepart.agent.storage.store import Store
+from edgepart.agent.storage.write_queue import DiskQueue
+from edgepart.agent.wire.control import Deployment, Standing, Version
+from edgepart.planner.errors import EdgepartError, InternalError, Unavailable, UsageError
+
+log = logging.getLogger(__name__)
+
+DIALLERS = 8
+"""Addresses that are tried at once."""
+NAMED_LINES, NAMED_S, NAMED_LETTERS = 8, 60.0, 500
+"""So many lines of the log are about one member that is not believed, at most, in so long; and how long each may be."""
+GRACE_S = 2.0
+"""How long a plan that nobody waits for may hold up one for a new shape: about what a new planning process takes to
+start."""
+
+
+class Links(Protocol):
+    """What the shell needs of agent/net/transport.py."""
+
+    def connect(self, node_id: str | None, addresses: list[Address]) -> str: ...
+    def close(self, node_id: str, why: str = ...) -> None: ...
+    def linked(self) -> frozenset[str]: ...
+
+
+async def untried(order: events.TryPlan) -> events.PlanTried:
+    """For agents that try no plans."""
+    return events.PlanTried(order.deployment, order.epoch, events.UNTRIED, "this agent tries no plans")
+
+
+@dataclass(frozen=True)
+class Doors:
+    """What the shell obeys with."""
+
+    links: Links
+    post: Post
+    plans: Plans
+    planwork: Planwork
+    fetching: Fetching
+    store: Store
+    files: StateFiles
+    disk: DiskQueue
+    """Who alone writes to `files`."""
+    members: Callable[[tuple[events.Member, ...]], None]
+    """Told of every change of the members."""
+    standing: Callable[[Standing], None]
+    """Told of news of a deployment."""
+    discharged: Callable[[str], None] = lambda why: None
+    """Told that this device was removed from the cluster, and why."""
+    tries: Callable[[events.TryPlan], Awaitable[events.PlanTried]] = untried
+    """Runs a plan on made-up inputs; never raises."""
+
+
+class Shell:
+    """Runs one Core. All methods are for the event loop's thread."""
+
+    def __init__(self, core: Core, doors: Doors) -> None:
+        self.core = core
+        self._doors = doors
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._dialling = ThreadPoolExecutor(DIALLERS, thread_name_prefix="dial")
+        self._planning = ThreadPoolExecutor(1, thread_name_prefix="plan")
+        self._orders: dict[tuple[str, bool], events.ComputePlan] = {}
+        self._planner: asyncio.Task[None] | None = None
+        self._computing: events.ComputePlan | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._members: tuple[events.Member, ...] = ()
+        self._named: dict[str, tuple[float, int]] = {}
+        """Of members that are not believed, since when how many lines of the log would have been about them."""
+        self._stopped = False
+        self._unkept: tuple[tuple[str, Version], ...] | None = None
+        """Versions of deployments that the disk did not take; they are tried again."""
+        self.ticked_at = self._loop.time()
+        """When the core last ran: for the watchdog."""
+
+    def start(self) -> None:
+        self._run([])
+
+    def stop(self) -> None:
+        """Obey nothing any more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in (*self._tasks, *filter(None, [self._planner])):
+            task.cancel()
+        self._dialling.shutdown(wait=False, cancel_futures=True)
+        self._planning.shutdown(wait=False, cancel_futures=True)
+        self._doors.planwork.stop()
+
+    def post(self, event: events.Event) -> None:
+        """Something happened. An error while obeying is ours; it is logged and the agent goes on."""
+        if not self._stopped:
+            self._run(self.core.handle(event, self._loop.time()))
+
+    def caught_up(self) -> None:
+        """What could not be written is on disk now."""
+        if self._unkept is not None and not self._doors.files.behind:
+            self.post(events.DeploymentsKept(self._unkept))
+            self._unkept = None
+
+    def _wake(self) -> None:
+        self._run(self.core.wake(self._loop.time()))
+
+    def _run(self, effects: list[events.Effect]) -> None:
+        self.ticked_at = self._loop.time()
+        for effect in effects:
+            try:
+                self._obey(effect)
+            except Unavailable as error:
+                log.debug("%s: %s", type(effect).__name__, error)
+            except (EdgepartError, OSError) as error:  # OSError: a full disk; what is in memory still serves
+                log.error("%s: %s", type(effect).__name__, error)
+        if self._stopped:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        wake_at = self.core.wake_at()
+        self._timer = self._loop.call_at(max(wake_at, self._loop.time()), self._wake)
+
+    def _obey(self, effect: events.Effect) -> None:
+        doors = self._doors
+        match effect:
+            case events.Send(node, message):
+                doors.post.control(node, message)
+            case events.Connect():
+                self._spawn(self._connect(effect))
+            case events.Disconnect(node, why):
+                self._spawn(self._in_dialler(doors.links.close, node, why))
+            case events.MembersChanged(members):
+                for line in news_of(self._members, members):
+                    log.info("%s", line)
+                self._members = members
+                doors.members(members)
+            case events.PersistTerm(term):
+                self._persist_term(term)
+            case events.PersistIncarnation(incarnation):
+                doors.disk.put("incarnation", lambda: doors.files.keep(incarnation=incarnation))
+            case events.PersistDeployments(entries):
+                self._persist_deployments(entries)
+                for entry in entries:
+                    if entry.deleted:
+                        doors.plans.undeployed(entry.name)
+                    elif entry.fault:
+                        doors.plans.set_aside(entry.name, entry.fault)
+            case events.PersistDrains(drains):
+                doors.disk.put("drains", lambda: doors.files.keep_drains(drains))
+            case events.Discharged(why):
+                self._spawn(self._discharge(why))
+            case events.Distrusted(node, why):
+                self._name(node, why)
+            case events.PersistProfiles(timings):
+                doors.disk.put("profiles", lambda: doors.files.keep_profiles(timings))
+            case events.LoadPlan():
+                doors.plans.load(effect)
+            case events.SwitchTo(name, epoch):
+                doors.plans.switch(effect)
+                log.info("%s is served on epoch %s from now on", name, epoch)
+            case events.SwitchOff(variant):
+                doors.plans.switch_off(variant)
+            case events.DropPlan():
+                doors.plans.drop(effect)
+            case events.StoreModel():
+                self._spawn(self._store_model(effect))
+            case events.ComputePlan():
+                self._order(effect)
+            case events.TryPlan():
+                self._spawn(self._try(effect))
+            case events.StandingChanged(standing):
+                doors.standing(standing)
+            case events.LeaderChanged(leader, term):
+                log.info("leader is %s, term %d", leader or "nobody", term)
+            case _:
+                raise InternalError(f"an effect that the shell does not know: {effect!r}")
+
+    def _name(self, node: str, why: str) -> None:
+        """Says who is not believed; of each member only now and then, as it may say so as often as it likes."""
+        now = self._loop.time()
+        since, lines = self._named.get(node, (now, 0))
+        if now >= since + NAMED_S:
+            since, lines = now, 0
+        self._named[node] = since, lines + 1
+        if lines < NAMED_LINES:
+            log.warning("%s is not believed: %s", node, why[:NAMED_LETTERS])
+
+    # The disk
+
+    def _persist_term(self, term: int) -> None:
+        """Before all else: who is to lead waits for it. Where the disk takes nothing, it leads all the same."""
+        files = self._doors.files
+        told = lambda _: self.post(events.TermKept(term))  # noqa: E731
+        self._doors.disk.put("term", lambda: files.keep(term=term), told, first=True)
+
+    def _persist_deployments(self, entries: tuple[Deployment, ...]) -> None:
+        versions = tuple((entry.name, entry.version) for entry in entries)
+
+        def told(on_disk: bool) -> None:
+            self._unkept = None if on_disk else versions
+            if on_disk:
+                self.post(events.DeploymentsKept(versions))
+
+        self._doors.disk.put("deployments", lambda: self._doors.files.keep_deployments(entries), told)
+
+    async def _discharge(self, why: str) -> None:
+        """Once that is on disk: the next start has to know it."""
+        await self._doors.disk.caught_up()
+        self._doors.discharged(why)
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the shell failed", exc_info=error)
+
+    # Links
+
+    async def _in_dialler(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await self._loop.run_in_executor(self._dialling, function, *arguments)
+
+    async def _connect(self, order: events.Connect) -> None:
+        links = self._doors.links
+        before = links.linked()
+        try:
+            addresses = [parse_address(text) for text in order.addresses]
+            node = await self._in_dialler(links.connect, order.node or None, addresses)
+        except (Unavailable, UsageError) as error:
+            self.post(events.ConnectFailed(order.node, order.addresses, str(error)))
+        except EdgepartError as error:
+            log.info("no link to %s at %s: %s", order.node or "a peer", order.addresses, error)
+            self.post(events.ConnectFailed(order.node, order.addresses, str(error)))
+        else:
+            if node in before:
+                self.post(events.LinkUp(node, order.addresses[0] if not order.node else ""))
+
+    # Models
+
+    async def _store_model(self, order: events.StoreModel) -> None:
+        try:
+            await self._doors.fetching.model(order.model, order.sources)
+        except (EdgepartError, OSError) as error:  # OSError: a full disk
+            log.warning("model %s is not stored here yet: %s", order.model[:12], error)
+        self.post(events.ModelsStored(self._doors.store.models()))
+
+    async def _try(self, order: events.TryPlan) -> None:
+        found = await self._doors.tries(order)
+        if found.verdict in (events.WRONG, events.SUSPECT):
+            log.error("a plan for %s is not served: %s", order.deployment, found.text)
+        elif found.verdict == events.UNTRIED:
+            log.warning("a plan for %s could not be tried: %s", order.deployment, found.text)
+        self.post(found)
+
+    # Plans: one at a time, urgent ones first, deployments before their variants; a newer order replaces an older one
+
+    def _order(self, order: events.ComputePlan) -> None:
+        self._orders[order.key.deployment, order.urgent] = order
+        if order.urgent and self._computing is not None and not self._computing.urgent:
+            grace_s = GRACE_S if is_variant(order.key.deployment) else 0.0
+            self._spawn(self._abort(self._computing, grace_s))
+        if self._planner is None or self._planner.done():
+            self._planner = self._loop.create_task(self._plan_all(), name="plan")
+            self._planner.add_done_callback(self._ended)
+
+    async def _abort(self, order: events.ComputePlan, grace_s: float) -> None:
+        """For something more urgent, where it is still under way then."""
+        await asyncio.sleep(grace_s)
+        if self._computing is order:
+            await asyncio.to_thread(self._doors.planwork.abort, order)
+
+    async def _plan_all(self) -> None:
+        while self._orders:
+            key = min(self._orders, key=lambda k: (not k[1], is_variant(k[0]), k[0]))
+            order = self._computing = self._orders.pop(key)
+            try:
+                answer = await self._loop.run_in_executor(self._planning, self._doors.planwork.compute, order)
+            except Unavailable as error:
+                if any(urgent for _, urgent in self._orders):
+                    self._orders.setdefault(key, order)  # set aside for something more urgent
+                    continue
+                answer = events.PlanFailed(order.key, str(error), "Unavailable", final=False)
+            finally:
+                self._computing = None
+            _tell(order, answer)
+            self.post(answer)
+
+
+def news_of(before: tuple[events.Member, ...], now: tuple[events.Member, ...]) -> Iterator[str]:
+    """What has become of whom, a sentence each."""
+    known = {(member.node, member.boot): member for member in before}
+    there = {(member.node, member.boot): member for member in now}
+    yield from (f"{known[key].name} is gone" for key in known if key not in there)
+    for key, member in there.items():
+        if key not in known or known[key].status != member.status:
+            yield f"{member.name} is {member.status}"
+
+
+def _tell(order: events.ComputePlan, answer: events.PlanComputed | events.PlanFailed) -> None:
+    name = order.key.deployment
+    on = ", ".join(device for _, device, _ in order.key.devices)
+    if isinstance(answer, events.PlanFailed):
+        log.warning("no plan for %s on %s: %s", name, on, answer.error)
+        return
+    now = f"now {answer.current_latency_s:.4f} s" if order.current else "not served now"
+    log.info("a plan for %s on %s: %.4f s (%s)", name, on, answer.latency_s, now)

@@ -1,0 +1,255 @@
+"""Compiling: optimises segments once, with the ports that a program keeps blocked, and loads what was optimised. Door:
+ONNX Runtime, /proc, the files of cache.py.
+
+Running sessions is sessions.py's; the ones made here are those that optimise, and those that load what came of it. Whatever
+cannot be compiled is refused with the reason; sessions.py then makes an ordinary session of the segment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import platform
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
+
+from edgepart.agent.execution.compile import nchwc
+from edgepart.agent.execution.compile.cache import MAKING, Compiled, Entry, entry_key
+from edgepart.agent.execution.compile.nchwc_crops import crop_in_blocks, shapes_of
+from edgepart.agent.execution.nchwc_array import PLAIN, Kept, to_blocked, to_plain
+from edgepart.agent.execution.nchwc_choice import has_pictures, in_blocks, keep
+from edgepart.agent.execution.prepared import describe
+from edgepart.agent.execution.sessions import (
+    ORT_ERRORS,
+    LoadedSegment,
+    Uncompiled,
+    Weight,
+    external,
+    loaded_segment,
+    made_session,
+    session_options,
+)
+from edgepart.planner.plan.plan import Program, Segment, Transfer
+
+log = logging.getLogger(__name__)
+
+Weights = Callable[[Segment], Mapping[str, Weight]]
+
+_BLOCKS = (4, 8, 16, 32, 64)
+"""Channels of a block that processors may want."""
+_APART_BYTES = 1024
+"""Initializers from this size are files of their own; smaller ones stay in the model."""
+FAULTS: tuple[type[Exception], ...] = (*ORT_ERRORS, OSError, LookupError)
+"""What compiling may meet: what ONNX Runtime refuses, a disk that is full, and models as nobody has thought of."""
+THROWAWAY_BYTES = 8 << 30
+"""What such a folder may hold between two uses."""
+_WAYS = "3"
+"""Of compiling: another number where entries that were made before are not to be used."""
+
+
+class Compiler:
+    """Compiles the segments of programs into one folder. One thread at a time."""
+
+    def __init__(self, compiled: Compiled, threads: int) -> None:
+        self._compiled = compiled
+        self._threads = threads
+
+    def keep(self, program: Program, transfers: Sequence[Transfer], weights: Weights) -> Kept:
+        """What the program keeps blocked. Its segments are compiled so where that was not done before; `weights` gives what
+        a segment computes with, and is only asked then."""
+        if not has_pictures(program):
+            return PLAIN
+        return keep(program, transfers, block(), partial(self._native, weights))
+
+    def load(self, segment: Segment, ports: frozenset[str], weights: Weights) -> LoadedSegment:
+        """A session whose `ports` are blocked. Uncompiled says why there is none."""
+        model = self._model(segment, ports, weights)
+        options = session_options(self._threads, {}, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+        root = str(self._compiled.root.resolve())
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", root)
+        try:
+            session = ort.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except ORT_ERRORS as error:
+            raise Uncompiled(
+                f"ONNX Runtime cannot load what it optimised of {describe(segment)}: {error}"
+            ) from error
+        form = f"compiled, {len(ports)} ports in blocks of {block()}" if ports else "compiled"
+        return loaded_segment(segment, session, (), form)
+
+    def _model(self, segment: Segment, ports: frozenset[str], weights: Weights) -> ModelProto:
+        """What is loaded. Ports that stay plain are computed with in blocks, too, where others are blocked or the runtime
+        then has fewer operators to run: a sum becomes a part of the convolution before it, and what comes in plain is
+        reordered for it."""
+        whole = self._wrappable(segment)
+        found = []
+        for wrapped in (whole,) if ports else dict.fromkeys((ports, whole)):
+            entry = self._entry(segment, wrapped, weights)
+            if not ports <= entry.native:
+                raise Uncompiled(f"{describe(segment)} does not compute {sorted(ports)} in blocks")
+            try:
+                optimised = onnx.load_model_from_string(entry.model)
+                found.append(nchwc.opened(optimised, wrapped, ports))
+            except FAULTS as error:
+                raise Uncompiled(f"{describe(segment)} cannot be compiled: {error}") from error
+        return min(found, key=_operators)
+
+    def make_room(self) -> None:
+        """After a program is loaded: what is over the limit is deleted."""
+        if gone := self._compiled.make_room():
+            log.info("%d compiled segments made room for others", gone)
+
+    def _native(self, weights: Weights, segment: Segment) -> frozenset[str]:
+        try:
+            return self._entry(segment, self._wrappable(segment), weights).native
+        except Uncompiled as error:
+            log.warning("%s: its values are not kept in blocks", error)
+            return frozenset()
+
+    def _wrappable(self, segment: Segment) -> frozenset[str]:
+        model = onnx.load_model_from_string(segment.model)
+        found = nchwc.can_wrap(model)
+        return found & in_blocks(segment, block()) if found else found
+
+    def _entry(self, segment: Segment, ports: frozenset[str], weights: Weights) -> Entry:
+        """As it is on disk, or made now."""
+        where = environment()
+        key = entry_key(segment.digest, ports, where)
+        try:
+            entry = self._compiled.get(key, where)
+            if entry is None:
+                entry = self._made(segment, ports, weights(segment))
+                self._compiled.put(key, entry)
+            return entry
+        except FAULTS as error:
+            raise Uncompiled(f"{describe(segment)} cannot be compiled: {error}") from error
+
+    def _made(self, segment: Segment, ports: frozenset[str], weights: Mapping[str, Weight]) -> Entry:
+        self._compiled.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryDirectory(dir=self._compiled.root, prefix=MAKING) as making:
+            model = nchwc.wrapped(onnx.load_model_from_string(segment.model), ports)
+            # Shape inference takes the process megabytes for good: only where there is something to find.
+            crops = bool(ports) and any(node.op_type == "Slice" for node in model.graph.node)
+            shapes = shapes_of(model) if crops else {}
+            optimised = _optimised(model, weights, self._threads, Path(making))
+            if crops:
+                crop_in_blocks(optimised, block(), shapes)
+            held = self._take_weights(optimised, Path(making), weights)
+        native = nchwc.native(optimised, ports)
+        return Entry(environment(), native, optimised.SerializeToString(), held)
+
+    def _take_weights(
+        self, model: ModelProto, making: Path, weights: Mapping[str, Weight]
+    ) -> Mapping[str, int]:
+        """Puts the external initializers where they stay, and has the model say so; bytes by digest."""
+        held: dict[str, int] = {}
+        for tensor in _initializers(model.graph):
+            if tensor.data_location != TensorProto.EXTERNAL:
+                continue
+            at = {entry.key: entry.value for entry in tensor.external_data}
+            nbytes = int(at["length"])
+            data = np.memmap(making / at["location"], np.uint8, "r", int(at.get("offset", 0)), (nbytes,))
+            like = weights.get(tensor.name)
+            digest = self._compiled.put_weight(data.data, like if isinstance(like, Path) else None)
+            held[digest] = nbytes
+            del tensor.external_data[:]
+            tensor.external_data.add(key="location", value=f"weights/{digest}")
+            tensor.external_data.add(key="length", value=str(nbytes))
+        return held
+
+
+@contextmanager
+def throwaway(threads: int = 1) -> Iterator[Compiler]:
+    """A compiler whose folder is deleted afterwards: to try plans as agents run them."""
+    with tempfile.TemporaryDirectory(prefix="edgepart-", ignore_cleanup_errors=True) as root:
+        yield Compiler(Compiled(Path(root), THROWAWAY_BYTES), threads)
+
+
+def _operators(model: ModelProto) -> int:
+    """That do something with values."""
+    return sum(node.op_type != "Reshape" for node in model.graph.node)
+
+
+def _initializers(graph: GraphProto) -> Iterator[TensorProto]:
+    """Of a graph and those inside it."""
+    yield from graph.initializer
+    for attribute in (a for node in graph.node for a in node.attribute):
+        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from _initializers(inner)
+
+
+def _optimised(model: ModelProto, weights: Mapping[str, Weight], threads: int, making: Path) -> ModelProto:
+    """As ONNX Runtime would run it on this processor; big initializers are in a file in `making`."""
+    values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
+    files = {name: value for name, value in weights.items() if isinstance(value, Path)}
+    options = session_options(threads, values, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
+    data = external(model, files, options) if files else model.SerializeToString()
+    options.optimized_model_filepath = str(making / "model.onnx")
+    for name, value in (
+        ("session.optimized_model_external_initializers_file_name", "initializers"),
+        ("session.optimized_model_external_initializers_min_size_in_bytes", str(_APART_BYTES)),
+        ("session.disable_prepacking", "1"),  # which only the session that runs is to do
+    ):
+        options.add_session_config_entry(name, value)
+    made_session(data, options)
+    return onnx.load(making / "model.onnx", load_external_data=False)
+
+
+@cache
+def block() -> int:
+    """Channels of a block on this processor, found by trying; 0 where ONNX Runtime uses none, or others than we know."""
+    shape = (1, 2 * max(_BLOCKS), 3, 5)
+    chance = np.random.default_rng(0)
+    x = chance.standard_normal(shape).astype(np.float32)
+    weight = chance.standard_normal((shape[1], shape[1], 1, 1)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"])],
+        "block",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    ports = frozenset({"x", "y"})
+    with tempfile.TemporaryDirectory(prefix="edgepart-") as making:
+        optimised = _optimised(nchwc.wrapped(model, ports), {}, 1, Path(making))
+        if nchwc.native(optimised, ports) != ports:
+            return 0
+        onnx.load_external_data_for_model(optimised, making)
+    opened = nchwc.opened(optimised, ports, ports)
+    options = session_options(1, {}, ort.GraphOptimizationLevel.ORT_DISABLE_ALL)
+    session = ort.InferenceSession(opened.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    expected = np.einsum("oc,nchw->nohw", weight[:, :, 0, 0], x)
+    for size in _BLOCKS:
+        (found,) = session.run(None, {"x": to_blocked(x, size)})
+        if np.allclose(to_plain(found, size), expected, rtol=1e-3, atol=1e-3):
+            return size
+    log.warning("convolutions compute in blocks that are not known here: nothing is kept in blocks")
+    return 0
+
+
+@cache
+def environment() -> str:
+    """What a compiled segment depends on besides itself."""
+    return f"{_WAYS} onnxruntime {ort.__version__} {platform.machine()} {_features()}"
+
+
+def _features(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """SHA-256 (hex) of what this processor says of itself that does not change while it runs."""
+    try:
+        text = cpuinfo.read_text(errors="replace")
+    except OSError:
+        text = platform.processor()
+    names = "vendor_id|model name|flags|Features|CPU (?:implementer|architecture|variant|part)"
+    found = sorted(set(re.findall(rf"^(?:{names})\s*:.*$", text, re.MULTILINE))) or [text]
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()

@@ -1,0 +1,195 @@
+"""Recipes: how one piece is had from the pieces that are held. Rules: arrays only.
+
+A piece is held plain or blocked (nchwc_array.py), and wanted plain or blocked; what is held otherwise than it is wanted is
+converted by the copy that is made of it.
+
+Pieces of one tensor may overlap; where they do, they hold the same numbers, so any of them will do. (Where what travels is
+rounded, what came holds them rounded; that is what the user asked for.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from edgepart.agent.execution.nchwc_array import by_block
+from edgepart.planner.plan.plan import Piece
+from edgepart.planner.region import Array, Region
+
+Value = Any
+"""A numpy array, or for what is no tensor a list, a dict or None."""
+
+Index = tuple[slice | int, ...]
+
+_ALL = slice(None)
+_LINE_BYTES = 64
+"""Where an array begins: at a line of the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A box of a held piece and where it goes in the piece that is put together."""
+
+    slot: int
+    source: Index
+    """Of the array; of its view by block where it is blocked."""
+    target: Index
+    source_block: int = 0
+    target_block: int = 0
+    size: int = 0
+    """Elements."""
+
+    def into(self, whole: Array, held: Array) -> None:
+        source = (by_block(held, self.source_block) if self.source_block else held)[self.source]
+        target = (by_block(whole, self.target_block) if self.target_block else whole)[self.target]
+        # Whole blocks: the plain one's channels are parted into them, which is a view.
+        if source.ndim < target.ndim:
+            source = source.reshape(target.shape)
+        elif target.ndim < source.ndim:
+            target = target.reshape(source.shape)
+        target[...] = source
+
+
+class Scratch:
+    """Memory for arrays that are gone with the step that they are made for, used again by the next one. Not
+    thread-safe."""
+
+    def __init__(self, lines: Callable[[int], Array] | None = None) -> None:
+        """`lines` gives so many bytes of memory that begin at a line of the processor's cache."""
+        self._lines = lines or _lines
+        self._memory = self._lines(0)
+        self._used = 0
+
+    def clear(self) -> None:
+        """What was made in it is no longer needed; from now on there is room for as much at once."""
+        if self._used > self._memory.nbytes:
+            self._memory = self._lines(self._used)
+        self._used = 0
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """As np.empty."""
+        if dtype.hasobject:
+            return np.empty(shape, dtype)
+        start, nbytes = self._used, prod(shape) * dtype.itemsize
+        self._used += nbytes + -nbytes % _LINE_BYTES
+        if self._used > self._memory.nbytes:
+            return np.empty(shape, dtype)
+        return self._memory[start : start + nbytes].view(dtype).reshape(shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self._memory.nbytes
+
+
+def _lines(nbytes: int) -> Array:
+    """Memory that begins at a line."""
+    memory: Array = np.empty(nbytes + _LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % _LINE_BYTES
+    return memory[start : start + nbytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one piece is had from the pieces held: as it is, cropped from one, or put together from several."""
+
+    piece: Piece
+    slots: tuple[int, ...]
+    """The pieces read."""
+    crop: Region | None = None
+    """With one slot: the part of its packed array; None is all of it."""
+    copies: tuple[Copy, ...] = ()
+    """With several slots, or where something is blocked: what is copied into a new array."""
+
+    @property
+    def converted(self) -> int:
+        """Elements that are copied from blocks into the plain order, or back."""
+        return sum(copy.size for copy in self.copies if copy.source_block != copy.target_block)
+
+    def make(self, held: Mapping[int, Value], scratch: Scratch | None = None) -> Value:
+        """The piece: as it is held where it is held just so, else contiguous and mostly new. Given `scratch`, it may lie
+        there."""
+        if self.copies:
+            dtype, shape = held[self.slots[0]].dtype, self.piece.region.shape
+            whole: Array = np.empty(shape, dtype) if scratch is None else scratch.empty(shape, dtype)
+            for copy in self.copies:
+                copy.into(whole, held[copy.slot])
+            return whole
+        value = held[self.slots[0]]
+        return value if self.crop is None else np.ascontiguousarray(self.crop.crop(value))
+
+
+def recipe(
+    want: Piece, slots: Mapping[int, Piece], blocks: Mapping[int, int] | None = None, block: int = 0
+) -> Recipe | None:
+    """How to have `want`, in blocks of `block`, from pieces held by slot, in blocks of `blocks[slot]` (0: plain); None if
+    some of it is missing.
+
+    The same piece is taken as it is; else the smallest that contains it is cropped; else several are copied,
+    those first that give most."""
+    held = blocks or {}
+    same = {slot: piece.region for slot, piece in slots.items() if piece.tensor == want.tensor}
+    for slot, region in same.items():
+        if region == want.region and held.get(slot, 0) == block:
+            return Recipe(want, (slot,))
+    same = {slot: region for slot, region in same.items() if region.rank == want.region.rank}
+    around = [
+        (region.size, held.get(slot, 0) != block, slot)
+        for slot, region in same.items()
+        if region.contains(want.region)
+    ]
+    if around:
+        slot = min(around)[2]
+        if not block and not held.get(slot, 0):
+            return Recipe(want, (slot,), want.region.within(same[slot]))
+        same = {slot: same[slot]}
+    by_share = sorted(same, key=lambda slot: (-same[slot].intersect(want.region).size, slot))
+    missing: tuple[Region, ...] = (want.region,)
+    copies: list[Copy] = []
+    for slot in by_share:
+        taken = [part for hole in missing if not (part := hole.intersect(same[slot])).is_empty]
+        for box in (box for part in taken for box in part.boxes()):
+            ends = box.within(same[slot]).slices(), box.within(want.region).slices()
+            copies += _copies(slot, *ends, held.get(slot, 0), block)
+        missing = tuple(left for hole in missing for left in hole.subtract(same[slot]))
+    if missing:
+        return None
+    return Recipe(want, tuple(dict.fromkeys(c.slot for c in copies)), copies=tuple(copies))
+
+
+def _copies(
+    slot: int, source: tuple[slice, ...], target: tuple[slice, ...], source_block: int, target_block: int
+) -> Iterator[Copy]:
+    """Of one box: one copy where nothing is blocked or blocks are whole, else one for each run of channels that lies in
+    one block at both ends."""
+    block = source_block or target_block
+    if not block:
+        yield Copy(slot, source, target)
+        return
+    places = prod(one.stop - one.start for n, one in enumerate(source) if n != 1)
+    at, to, count = source[1].start, target[1].start, source[1].stop - source[1].start
+    whole = count % block == 0 and not (source_block and at % block) and not (target_block and to % block)
+    done = 0
+    while done < count:
+        room = [
+            block - (start + done) % block for start, one in ((at, source_block), (to, target_block)) if one
+        ]
+        run = count if whole else min(count - done, *room)
+        ends = (
+            _index(source, at + done, run, source_block, whole),
+            _index(target, to + done, run, target_block, whole),
+        )
+        yield Copy(slot, *ends, source_block, target_block, run * places)
+        done += run
+
+
+def _index(box: tuple[slice, ...], start: int, count: int, block: int, whole: bool) -> Index:
+    """Of `count` channels of a box from `start`, which in a blocked array are whole blocks or lie in one."""
+    if not block:
+        return box[0], slice(start, start + count), *box[2:]
+    if whole:
+        return box[0], slice(start // block, (start + count) // block), _ALL, *box[2:]
+    return box[0], start // block, slice(start % block, start % block + count), *box[2:]

@@ -1,0 +1,291 @@
+"""Schedule: how one device goes through its program for one request. Rules: no thread, no socket, no ONNX
+Runtime.
+
+A `Schedule` is computed once per program: which piece each step reads, from where, and after which step each
+piece is let go. A `Progress` is one request's way through it: pieces arrive in any order, steps are done in
+the program's order. What arrives and what is sent is plain; what stays here may be blocked (nchwc_array.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgepart.agent.execution.copies import Recipe, Scratch, Value, recipe
+from edgepart.agent.execution.nchwc_array import PLAIN, Kept
+from edgepart.agent.wire.reduced_precision import Rounded, restored
+from edgepart.planner.errors import FrameError, InternalError
+from edgepart.planner.plan.plan import Piece, Program, Receive, Run, Send, Transfer
+
+__all__ = [
+    "Progress",
+    "Recipe",
+    "Schedule",
+    "Value",
+    "Work",
+    "check_pieces",
+    "make_schedule",
+    "recipe",
+    "value_bytes",
+]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A program, worked out: the same for every request."""
+
+    program: Program
+    incoming: Mapping[int, Transfer]
+    """By number, the transfers that this device receives."""
+    outgoing: Mapping[int, Transfer]
+    slots: tuple[Piece, ...]
+    """Every piece that is received or computed here, numbered."""
+    received: Mapping[int, tuple[int, ...]]
+    """By incoming transfer, the slots of its pieces."""
+    computed: Mapping[int, tuple[int, ...]]
+    """By step, the slots of a Run's outputs."""
+    recipes: tuple[tuple[Recipe, ...], ...]
+    """By step, the pieces that a Run's inputs or a Send's pieces are made of; () for a Receive."""
+    frees: tuple[tuple[int, ...], ...]
+    """By step, the slots that nobody reads after it."""
+    dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+    """By tensor, what an arriving piece must be; tensors that are not named are not checked."""
+
+
+def make_schedule(
+    program: Program,
+    transfers: Iterable[Transfer],
+    dtypes: Mapping[str, np.dtype[Any]] | None = None,
+    kept: Kept = PLAIN,
+) -> Schedule:
+    """Work out `program`, whose segments keep `kept` blocked; `transfers` are all of the plan's. InternalError if a step
+    names what is not there, reads a piece that nothing before it gives, or a transfer never happens."""
+    by_number = {t.number: t for t in transfers if program.device in (t.source, t.target)}
+    slots: list[Piece] = []
+    blocks: dict[int, int] = {}
+    received: dict[int, tuple[int, ...]] = {}
+    computed: dict[int, tuple[int, ...]] = {}
+    recipes: list[tuple[Recipe, ...]] = []
+    sent: dict[int, Transfer] = {}
+    for index, step in enumerate(program.steps):
+        wanted: tuple[Piece, ...] = ()
+        inside = kept if isinstance(step, Run) else PLAIN
+        where = f"step {index} of {program.device}'s program"
+        if isinstance(step, Run):
+            if not 0 <= step.segment < len(program.segments):
+                raise InternalError(f"{where} runs segment {step.segment} of {len(program.segments)}")
+            wanted = tuple(port.piece for port in program.segments[step.segment].inputs)
+        elif step.transfer not in by_number:
+            raise InternalError(f"{where} names transfer {step.transfer}, which is none of that device's")
+        elif isinstance(step, Send):
+            sent[step.transfer] = by_number[step.transfer]
+            wanted = by_number[step.transfer].pieces
+        held = dict(enumerate(slots))
+        recipes.append(
+            tuple(_must_have(one, held, blocks, inside.block_of(one.tensor), where) for one in wanted)
+        )
+        given: tuple[Piece, ...] = ()
+        if isinstance(step, Run):
+            given = tuple(port.piece for port in program.segments[step.segment].outputs)
+            computed[index] = tuple(range(len(slots), len(slots) + len(given)))
+            blocks.update(
+                (slot, kept.block_of(one.tensor)) for slot, one in zip(computed[index], given, strict=True)
+            )
+        elif isinstance(step, Receive):
+            given = by_number[step.transfer].pieces
+            received[step.transfer] = tuple(range(len(slots), len(slots) + len(given)))
+        slots += given
+    incoming = {number: by_number[number] for number in received}
+    if idle := set(by_number) - set(incoming) - set(sent):
+        raise InternalError(f"{program.device}'s program never does transfers {sorted(idle)}")
+    frees = _frees(program, recipes, received, computed)
+    return Schedule(
+        program, incoming, sent, tuple(slots), received, computed, tuple(recipes), frees, dict(dtypes or {})
+    )
+
+
+def _must_have(
+    want: Piece, slots: Mapping[int, Piece], blocks: Mapping[int, int], block: int, where: str
+) -> Recipe:
+    found = recipe(want, slots, blocks, block)
+    if found is None:
+        raise InternalError(
+            f"{where} needs {want.tensor}[{want.region}]; nothing before it gives all of that"
+        )
+    return found
+
+
+def _frees(
+    program: Program,
+    recipes: Sequence[tuple[Recipe, ...]],
+    received: Mapping[int, tuple[int, ...]],
+    computed: Mapping[int, tuple[int, ...]],
+) -> tuple[tuple[int, ...], ...]:
+    """By step, the slots whose last use it is; a piece that nobody reads goes with the step that gave it."""
+    last: dict[int, int] = {}
+    for index, step in enumerate(program.steps):
+        made = received[step.transfer] if isinstance(step, Receive) else computed.get(index, ())
+        last.update(dict.fromkeys(made, index))
+        last.update((slot, index) for one in recipes[index] for slot in one.slots)
+    frees: list[list[int]] = [[] for _ in program.steps]
+    for slot, index in last.items():
+        frees[index].append(slot)
+    return tuple(map(tuple, frees))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A step that can be done now. `values()` only reads what it holds itself: no lock is needed for it."""
+
+    step: Run | Send
+    recipes: tuple[Recipe, ...]
+    held: Mapping[int, Value]
+    """The slots that the recipes read."""
+    passing: bool = False
+    """Whether the values are gone with the step: a Run's inputs, where its outputs are arrays of their own."""
+
+    def values(self, scratch: Scratch | None = None) -> list[Value]:
+        """A Run's inputs, or a Send's pieces, in order. Given `scratch`, a Run's may lie there until the next step."""
+        if scratch is None or not self.passing:
+            return [one.make(self.held) for one in self.recipes]
+        scratch.clear()
+        return [one.make(self.held, scratch) for one in self.recipes]
+
+
+class Progress:
+    """One request on one device. Feed `arrived`, do what `next_work` gives, report `done`, until
+    `finished`."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.held_bytes = 0
+        """Of the pieces held now; strings and non-tensors count 0."""
+        self._held: dict[int, Value] = {}
+        self._arrived: set[int] = set()
+        self._next = 0
+        self._working = False
+
+    @property
+    def finished(self) -> bool:
+        return self._next >= len(self.schedule.program.steps)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `next_work` would give something, or find that all is done: nothing has to come before."""
+        if self._working:
+            return False
+        steps, at = self.schedule.program.steps, self._next
+        while at < len(steps):
+            step = steps[at]
+            if not isinstance(step, Receive):
+                return True
+            if step.transfer not in self._arrived:
+                return False
+            at += 1
+        return True
+
+    @property
+    def awaited(self) -> Transfer | None:
+        """What has to come before the next step; None where it is something else that is to be done next."""
+        step = None if self.finished else self.schedule.program.steps[self._next]
+        if not isinstance(step, Receive) or step.transfer in self._arrived:
+            return None
+        return self.schedule.incoming[step.transfer]
+
+    def arrived(self, transfer: int, values: Sequence[Value]) -> bool:
+        """Keep a transfer's pieces; False for one that came before (it is ignored).
+
+        FrameError: this device receives no such transfer, or a piece is not what the plan says."""
+        pieces = check_pieces(self.schedule.incoming.get(transfer), transfer, values, self.schedule.dtypes)
+        if transfer in self._arrived:
+            return False
+        self._arrived.add(transfer)
+        for slot, _, value in zip(self.schedule.received[transfer], pieces, values, strict=True):
+            self._keep(slot, restored(value))
+        return True
+
+    def next_work(self) -> Work | None:
+        """The next step if it can be done now; None while one is being done, a receive is awaited, or all is
+        done."""
+        steps = self.schedule.program.steps
+        while not self._working and not self.finished:
+            step = steps[self._next]
+            if not isinstance(step, Receive):
+                self._working = True
+                recipes = self.schedule.recipes[self._next]
+                held = {s: self._held[s] for one in recipes for s in one.slots}
+                return Work(step, recipes, held, self._passing(step))
+            if step.transfer not in self._arrived:
+                return None
+            self._advance()
+        return None
+
+    def done(self, outputs: Sequence[Value] = ()) -> None:
+        """The work given last is done; `outputs` are a Run's, in its ports' order. InternalError if their
+        shapes are not the plan's."""
+        step = self.schedule.program.steps[self._next]
+        if isinstance(step, Run):
+            ports = self.schedule.program.segments[step.segment].outputs
+            for slot, port, value in zip(self.schedule.computed[self._next], ports, outputs, strict=True):
+                if fault := _misfit(port.piece, value, {}):
+                    raise InternalError(
+                        f"segment {step.segment} of {self.schedule.program.device} gave {fault}"
+                    )
+                self._keep(slot, value)
+        self._working = False
+        self._advance()
+
+    def _passing(self, step: Run | Send) -> bool:
+        """What is no array (a sequence, an optional) may hold on to what it was made from."""
+        if not isinstance(step, Run):
+            return False
+        ports = self.schedule.program.segments[step.segment].outputs
+        return all(port.piece.region.rank > 0 for port in ports)
+
+    def _keep(self, slot: int, value: Value) -> None:
+        self._held[slot] = value
+        self.held_bytes += value_bytes(value)
+
+    def _advance(self) -> None:
+        for slot in self.schedule.frees[self._next]:
+            self.held_bytes -= value_bytes(self._held.pop(slot))
+        self._next += 1
+
+
+def value_bytes(value: Value) -> int:
+    """Bytes of an array, or of one that is rounded; 0 for strings and what is no tensor."""
+    if isinstance(value, Rounded):
+        return value.nbytes
+    return value.nbytes if isinstance(value, np.ndarray) and value.dtype != object else 0
+
+
+def check_pieces(
+    transfer: Transfer | None, number: int, values: Sequence[Value], dtypes: Mapping[str, np.dtype[Any]]
+) -> tuple[Piece, ...]:
+    """The transfer's pieces, if `values` are just those; FrameError otherwise."""
+    if transfer is None:
+        raise FrameError(f"transfer {number} does not come to this device in this plan")
+    if len(values) != len(transfer.pieces):
+        raise FrameError(f"transfer {number} has {len(transfer.pieces)} pieces, {len(values)} came")
+    for n, (piece, value) in enumerate(zip(transfer.pieces, values, strict=True)):
+        if isinstance(value, Rounded) and transfer.dtypes[n : n + 1] != (value.kind,):
+            raise FrameError(f"transfer {number} brought {piece.tensor} as {value.kind}, not as planned")
+        if fault := _misfit(piece, restored(value), dtypes):
+            raise FrameError(f"transfer {number} brought {fault}")
+    return transfer.pieces
+
+
+def _misfit(piece: Piece, value: Value, dtypes: Mapping[str, np.dtype[Any]]) -> str | None:
+    """What is wrong with `value` as `piece`. `Region(())` is of any shape: it is not known before the run."""
+    known = piece.region.rank > 0
+    if not isinstance(value, np.ndarray):
+        return f"{type(value).__name__} for {piece.tensor}[{piece.region}], a tensor" if known else None
+    if known and value.shape != piece.region.shape:
+        return f"{piece.tensor}[{piece.region}] in shape {value.shape}, not {piece.region.shape}"
+    dtype = dtypes.get(piece.tensor)
+    if dtype is not None and dtype != value.dtype:
+        return f"{piece.tensor} as {value.dtype}, not {dtype}"
+    return None

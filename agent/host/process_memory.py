@@ -1,0 +1,128 @@
+"""Memory: what this process takes of the machine's, and how it gives back what it does not need. Door: /proc and the C
+library.
+
+Where the C library is not glibc, it has its own ways, and these calls do nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from edgepart.agent.host.system import resident_bytes, text_of
+from edgepart.planner.devices.cluster import Device
+from edgepart.planner.errors import UsageError
+
+SERVING_BYTES = 6 << 20
+"""What an agent comes to take while it serves, besides its plans: frames, connections, what it knows of others."""
+
+WORKER_BYTES = 40 << 20
+"""Of its own that a worker takes before it has a program: one is taken off a limit, as without one nothing is computed."""
+CHECK_S = 1.0
+"""How often an agent with a limit looks whether it keeps to it."""
+MOST_CHECK_S = 60.0
+"""Where giving back does not help, the wait doubles up to this."""
+
+PROGRAMS = Path("/")
+"""Where programs and their libraries lie: anywhere."""
+
+_LIBC = ctypes.CDLL(None)
+_ARENA_MAX = -8
+"""M_ARENA_MAX of malloc.h."""
+_DONTNEED = 4
+"""MADV_DONTNEED of mman.h."""
+
+log = logging.getLogger(__name__)
+
+
+def give_back() -> None:
+    """What was freed, and is kept for the next time, becomes the machine's again. Some milliseconds: for the moments
+    after something large, not for every request."""
+    if hasattr(_LIBC, "malloc_trim"):
+        _LIBC.malloc_trim(0)
+
+
+def share_heaps(count: int = 2) -> None:
+    """Threads share so many heaps, where each has its own otherwise: dozens that live for a frame now and then would
+    keep a little in each. Before they are started."""
+    if hasattr(_LIBC, "mallopt"):
+        _LIBC.mallopt(_ARENA_MAX, count)
+
+
+def within(device: Device, limit_bytes: int | None, resident: int) -> Device:
+    """The device with what a limit on the whole agent, which takes `resident` now, leaves for plans. UsageError where
+    that is nothing."""
+    if limit_bytes is None:
+        return device
+    needed = resident + SERVING_BYTES + WORKER_BYTES
+    left = limit_bytes - needed
+    if left <= 0:
+        raise UsageError(
+            f"--memory-limit {limit_bytes}: an agent without any plan takes {needed:,} bytes here; "
+            "give more than that"
+        )
+    return replace(device, memory_bytes=float(left))
+
+
+def give_back_files(folder: Path, smaps: Path = Path("/proc/self/smaps")) -> None:
+    """What was read of files below `folder` that are mapped: it is read again when it is needed, mostly from the system's
+    memory. Where something was written, which goes to no file, all stays. The root stands for programs too: much of
+    them is only needed to start. Nothing where the system does not tell what is mapped."""
+    for start, stop in _clean_mappings(text_of(smaps), str(folder.resolve()).rstrip("/")):
+        _LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), _DONTNEED)
+
+
+def _clean_mappings(smaps: str, folder: str) -> Iterator[tuple[int, int]]:
+    """
+    >>> lines = "7f00-7f10 r--p 0 fe:01 9 /s/table", "Anonymous:  0 kB", "7f20-7f30 rw-p 0 fe:01 9 /s/x"
+    >>> list(_clean_mappings("\\n".join([*lines, "Anonymous: 4 kB"]), "/s"))
+    [(32512, 32528)]
+    """
+    here: tuple[int, int] | None = None
+    for line in smaps.splitlines():
+        if head := re.match(r"([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ \S+\s*(.*)", line):
+            below = head[3].startswith(f"{folder}/") and not head[3].startswith("/dev/")
+            here = (int(head[1], 16), int(head[2], 16)) if below else None
+        elif here and line.startswith("Anonymous:") and line.split()[1] == "0":
+            yield here
+
+
+class Others(Protocol):
+    """Processes that count with this one: supervisor.py."""
+
+    def own_bytes(self) -> int: ...
+
+    def give_back(self) -> None: ...
+
+
+async def keep_within(limit_bytes: int, files: Path, others: Others) -> None:
+    """Gives back what can be, whenever more than the limit is resident, in this process and others; until cancelled. What
+    starting left of programs at once, so that there is room for what making sessions takes for a moment."""
+    await asyncio.to_thread(give_back_files, PROGRAMS)
+    wait_s = CHECK_S
+    while True:
+        await asyncio.sleep(wait_s)
+        if (before := resident_bytes() + others.own_bytes()) <= limit_bytes:
+            wait_s = CHECK_S
+            continue
+        await asyncio.to_thread(give_back)
+        await asyncio.to_thread(others.give_back)
+        for folder in (files, PROGRAMS):
+            if resident_bytes() + others.own_bytes() > limit_bytes:
+                await asyncio.to_thread(give_back_files, folder)
+        after = resident_bytes() + others.own_bytes()
+        log.info(
+            "%.1f MB over the memory limit; gave back %.1f MB",
+            *_megabytes(before - limit_bytes, before - after),
+        )
+        wait_s = CHECK_S if after <= limit_bytes else min(2 * wait_s, MOST_CHECK_S)
+
+
+def _megabytes(*sizes: int) -> Iterator[float]:
+    return (size / 1e6 for size in sizes)

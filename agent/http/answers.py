@@ -1,0 +1,108 @@
+"""HTTP answers: how an error, a document or tensors become a response. Rules over aiohttp's records; no
+socket."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from edgepart.agent.http.buffers import padded
+from edgepart.agent.http.deliveries import Deliveries
+from edgepart.planner.errors import (
+    EdgepartError,
+    Infeasible,
+    NotAuthorised,
+    PeerError,
+    Unavailable,
+    UnknownDeployment,
+    UserError,
+)
+
+COMPRESS_FROM_BYTES = 1024
+"""Less is not worth the time, even when a client asks for it."""
+
+
+def status_of(error: Exception) -> int:
+    """The HTTP status that says who can act: 4xx the client, 503 time, 507 more devices or memory."""
+    match error:
+        case web.HTTPException():
+            return error.status
+        case UnknownDeployment():
+            return 404
+        case UserError():
+            return 400
+        case NotAuthorised():
+            return 401
+        case Infeasible():
+            return 507
+        case Unavailable():
+            return 503
+        case PeerError():
+            return 502
+    return 500
+
+
+def error_document(error: Exception) -> dict[str, Any]:
+    """{"error", "kind"}, and what else the error carries; an unexpected one's text stays in the log."""
+    match error:
+        case web.HTTPException():
+            return {"error": error.text or error.reason, "kind": "HTTP"}
+        case Infeasible():
+            return {"error": str(error), "kind": "Infeasible", "short_bytes": error.short_bytes}
+        case Unavailable():
+            return {"error": str(error), "kind": "Unavailable", "retry_after_s": error.retry_after_s}
+        case EdgepartError():
+            return {"error": str(error), "kind": type(error).__name__}
+    text = f"the agent failed inside ({type(error).__name__}); its log says where"
+    return {"error": text, "kind": "InternalError"}
+
+
+def error_response(error: Exception) -> web.Response:
+    headers: dict[str, str] = {}
+    if isinstance(error, Unavailable):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    if isinstance(error, NotAuthorised):
+        headers["WWW-Authenticate"] = 'Bearer realm="edgepart"'
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        headers["Allow"] = error.headers["Allow"]
+    return web.json_response(error_document(error), status=status_of(error), headers=headers)
+
+
+def document_response(document: Any, status: int = 200) -> web.Response:
+    return web.json_response(document, status=status, headers={"Cache-Control": "no-store"})
+
+
+def tensor_response(
+    head: bytes, buffers: Sequence[bytes | memoryview], accepted: str, deliveries: Deliveries
+) -> web.Response:
+    """Protocol v2's answer: its JSON, and the binary data after it, which is not copied. `accepted` is the request's
+    Accept-Encoding."""
+    kind = "application/octet-stream" if buffers else "application/json"
+    headers = {"Content-Type": kind}
+    if buffers:
+        head = padded(head)
+        headers["Inference-Header-Content-Length"] = str(len(head))
+    coding = wanted_coding(accepted)
+    if not coding or len(head) + sum(map(len, buffers)) < COMPRESS_FROM_BYTES:
+        return web.Response(body=deliveries.answer((head, *buffers), kind), headers=headers)
+    body = b"".join((head, *buffers))
+    headers["Content-Encoding"] = coding
+    body = gzip.compress(body, 1) if coding == "gzip" else zlib.compress(body, 1)
+    return web.Response(body=deliveries.answer((body,), kind), headers=headers)
+
+
+def wanted_coding(accepted: str) -> str:
+    """How the answer is to be compressed, of an Accept-Encoding; "" for not at all. Tensors rarely shrink, so only a
+    client that names one coding and no other (as tritonclient does when told to) gets it."""
+    coding = accepted.strip().lower()
+    return coding if coding in ("gzip", "deflate") else ""
+
+
+def json_line(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document).encode() + b"\n"

@@ -1,0 +1,110 @@
+"""Deliveries: answers on their way to clients, and what memory they take there. A client that reads too slowly is given up:
+its answer keeps memory that others need. Door: aiohttp's writers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from aiohttp.abc import AbstractStreamWriter
+
+from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.buffers import Buffer, Buffers
+
+log = logging.getLogger(__name__)
+
+PIECE_BYTES = 1 << 20
+"""Of an answer, handed to the connection at once: so much of it may be copied there. More: fewer turns; less: less
+memory for each client that reads slowly."""
+SMALL_BYTES = 64 << 10
+
+
+@dataclass(eq=False)
+class Delivery:
+    """One answer."""
+
+    nbytes: int
+    timer: asyncio.Timeout
+    """When it is given up."""
+    sent: int = 0
+
+
+class Deliveries:
+    """The account of all answers that are being written."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.held_bytes = 0
+        self._under_way: dict[Delivery, None] = {}
+        """The oldest first."""
+
+    def answer(self, buffers: Sequence[Buffer], kind: str) -> Buffers:
+        """A body that is accounted for while it is written, unless it is so small that the connection takes it at once."""
+        small = sum(map(len, buffers)) < SMALL_BYTES
+        return Buffers(buffers, kind) if small else _Answer(buffers, kind, self)
+
+    async def write(self, buffers: Sequence[Buffer], writer: AbstractStreamWriter) -> None:
+        """ConnectionError where the client is given up: it stood still, was too slow for long, or was the slowest when
+        memory ran out."""
+        now = asyncio.get_running_loop().time
+        began = now()
+        try:
+            async with asyncio.timeout(None) as timer:
+                with self._account(Delivery(sum(map(len, buffers)), timer)) as delivery:
+                    for piece in pieces(buffers):
+                        if delivery in self._under_way:  # else it was given up just now
+                            timer.reschedule(self._limits.until(began, now(), delivery.sent))
+                        await writer.write(piece)
+                        delivery.sent += len(piece)
+        except TimeoutError:
+            log.info(
+                "a client that reads too slowly is given up: an answer of %d bytes", sum(map(len, buffers))
+            )
+            if (transport := getattr(writer, "transport", None)) is not None:
+                transport.abort()  # closing it would wait for the client
+            raise ConnectionAbortedError("the client reads too slowly") from None
+
+    @contextmanager
+    def _account(self, delivery: Delivery) -> Iterator[Delivery]:
+        self._make_room(delivery.nbytes)
+        self._under_way[delivery] = None
+        self.held_bytes += delivery.nbytes
+        try:
+            yield delivery
+        finally:
+            self.held_bytes -= delivery.nbytes
+            self._under_way.pop(delivery, None)
+
+    def _make_room(self, nbytes: int) -> None:
+        """Gives up those that have been written for longest, until so many bytes more keep to the limit."""
+        leaving = 0
+        for delivery in list(self._under_way):
+            if self.held_bytes - leaving + nbytes <= self._limits.all_answers_bytes:
+                return
+            leaving += delivery.nbytes
+            del self._under_way[delivery]
+            if not delivery.timer.expired():
+                delivery.timer.reschedule(asyncio.get_running_loop().time())
+
+
+class _Answer(Buffers):
+    def __init__(self, buffers: Sequence[Buffer], kind: str, deliveries: Deliveries) -> None:
+        super().__init__(buffers, kind)
+        self._deliveries = deliveries
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        await self._deliveries.write(self._buffers, writer)
+
+
+def pieces(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
+    """What is longer than `PIECE_BYTES`, in parts."""
+    for buffer in buffers:
+        if len(buffer) <= PIECE_BYTES:
+            yield buffer
+            continue
+        view = memoryview(buffer)
+        yield from (view[at : at + PIECE_BYTES] for at in range(0, len(view), PIECE_BYTES))

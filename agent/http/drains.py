@@ -1,0 +1,91 @@
+"""Draining and removing devices over HTTP. Door: aiohttp handlers around a Node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from aiohttp import ClientConnectionResetError, hdrs, web
+
+from edgepart.agent.api.progress import ProgressLines
+from edgepart.agent.api.protocol import Node
+from edgepart.agent.http.answers import document_response, error_document, json_line, status_of
+from edgepart.agent.http.rate_limit import Gate
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 5.0
+
+
+class Residency:
+    """What users may do with members; always with the credential."""
+
+    def __init__(self, node: Node, gate: Gate) -> None:
+        self._node = node
+        self._gate = gate
+        self._running: set[asyncio.Task[None]] = set()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/api/members/{name}/drain", self.drain),
+            web.delete("/api/members/{name}/drain", self.undrain),
+            web.delete("/api/members/{name}", self.remove),
+        ]
+
+    async def drain(self, request: web.Request) -> web.StreamResponse:
+        """Streams how far it is as JSON lines; the last one is {"result": ...} or {"error": ..., "kind": ..., "status":
+        ...}. With `?wait=0` the first line is the last. Who goes away stops nothing."""
+        return await self._stream(request, remove=False)
+
+    async def remove(self, request: web.Request) -> web.StreamResponse:
+        """As `drain`, and then the device leaves for good."""
+        return await self._stream(request, remove=True)
+
+    async def undrain(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        return document_response({"result": await self._node.undrain(request.match_info["name"])})
+
+    async def stop(self) -> None:
+        """Nobody waits here any more; what was asked for goes on."""
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _stream(self, request: web.Request, *, remove: bool) -> web.StreamResponse:
+        self._allow(request)
+        lines = ProgressLines(HEARTBEAT_S)
+        task = asyncio.create_task(self._work(request.match_info["name"], lines, remove))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        response = web.StreamResponse(
+            headers={hdrs.CONTENT_TYPE: "application/jsonl", hdrs.CACHE_CONTROL: "no-store"}
+        )
+        await response.prepare(request)
+        wait = request.query.get("wait", "1") not in ("0", "false", "no")
+        try:
+            async for document in lines:
+                await response.write(json_line(document))
+                if not wait:
+                    break
+            await response.write_eof()
+        except ClientConnectionResetError:
+            log.info("who waited for a device to be drained went away; that goes on")
+        finally:
+            task.cancel()  # It only looks.
+        return response
+
+    async def _work(self, name: str, lines: ProgressLines, remove: bool) -> None:
+        last: dict[str, Any]
+        try:
+            last = {"result": await self._node.drain(name, lines.report, remove=remove)}
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            last = error_document(error) | {"status": status_of(error)}
+            if status_of(error) == 500:
+                log.warning("draining %r failed", name, exc_info=True)
+        lines.end(last)
+
+    def _allow(self, request: web.Request) -> None:
+        self._gate.allow(request, write=True)

@@ -1,0 +1,222 @@
+"""The management API, metrics and the dashboard's page. Door: aiohttp handlers around a Node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientConnectionResetError, hdrs, web
+
+from edgepart.agent.api.names import check_name
+from edgepart.agent.api.progress import ProgressLines
+from edgepart.agent.api.protocol import ModelCard, Node
+from edgepart.agent.http.answers import (
+    document_response,
+    error_document,
+    error_response,
+    json_line,
+    status_of,
+)
+from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.metrics import Metrics
+from edgepart.agent.http.rate_limit import Gate, Throttled
+from edgepart.agent.http.uploads import receive
+from edgepart.agent.http.v2 import find_card
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.planner.errors import ClusterError, EdgepartError, NotAuthorised, RequestError, Unavailable
+
+HEARTBEAT_S = 5.0
+TRACE_S = 60.0
+"""A trace takes at most, where nothing is said."""
+REPLACED = "deployed again"
+"""Why a task that deploys is cancelled."""
+PAGE = Path(__file__).with_name("dashboard.html")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+
+log = logging.getLogger(__name__)
+
+
+class Management:
+    """Status, devices, deployments, metrics and the page."""
+
+    def __init__(self, node: Node, gate: Gate, metrics: Metrics, limits: Limits, spool: Path | None) -> None:
+        self.node = node
+        self._gate = gate
+        self._metrics = metrics
+        self._limits = limits
+        self._spool = spool
+        self._running: dict[str, asyncio.Task[dict[str, Any]]] = {}
+        self._failures: dict[str, str] = {}
+        """By deployment, why the last try through this agent failed."""
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/", self.page),
+            web.get("/metrics", self.metrics),
+            web.get("/api/status", self.status),
+            web.get("/api/devices", self.devices),
+            web.get("/api/doctor", self.doctor),
+            web.get("/api/models", self.models),
+            web.get("/api/models/{name}/plan", self.plan),
+            web.post("/api/models/{name}/trace", self.trace),
+            web.delete("/api/models/{name}/trace", self.traced),
+            web.post("/api/deployments/{name}", self.deploy, expect_handler=self._expected),
+            web.delete("/api/deployments/{name}", self.undeploy),
+        ]
+
+    async def page(self, request: web.Request) -> web.Response:
+        """The same for everybody: what it shows it asks of /api/status, as its reader may."""
+        self._gate.knock(request)
+        headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+        return web.Response(text=PAGE.read_text(), content_type="text/html", headers=headers)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        return web.Response(
+            body=self._metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    async def status(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        cards = [card_document(card) for card in self.node.models()]
+        return document_response(
+            {"deployments": cards} | self.node.status() | {"failed_deployments": self._failures}
+        )
+
+    async def devices(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        return document_response(self.node.devices())
+
+    async def doctor(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        return document_response(await self.node.doctor())
+
+    async def models(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        return document_response({"models": [card_document(card) for card in self.node.models()]})
+
+    async def plan(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        return document_response(self.node.plan(find_card(self.node, request.match_info["name"]).name))
+
+    async def trace(self, request: web.Request) -> web.Response:
+        """Begins one. `?seconds=` says when it ends by itself; there is no body."""
+        self._allow(request, write=True)
+        name = find_card(self.node, request.match_info["name"]).name
+        text = request.query.get("seconds", str(TRACE_S))
+        try:
+            seconds = float(text)
+        except ValueError:
+            raise RequestError(f"seconds={text[:40]!r} is no number") from None
+        return document_response(await self.node.trace(name, seconds))
+
+    async def traced(self, request: web.Request) -> web.Response:
+        """Ends it, and answers with it."""
+        self._allow(request, write=True)
+        document = await self.node.traced(find_card(self.node, request.match_info["name"]).name)
+        body = await asyncio.to_thread(json_line, document)  # it may be large
+        headers = {"Cache-Control": "no-store"}
+        return web.Response(body=body, content_type="application/json", headers=headers)
+
+    async def undeploy(self, request: web.Request) -> web.Response:
+        self._allow(request, write=True)
+        name = request.match_info["name"]
+        noticed = self._failures.pop(name, None) is not None
+        if noticed and self.node.model(name) is None:
+            return document_response({"dismissed": name})  # nothing but what is said of the try that failed
+        await self.node.undeploy(find_card(self.node, name).name)
+        return document_response({"undeployed": name})
+
+    async def deploy(self, request: web.Request) -> web.StreamResponse:
+        """Receives the files, then streams what the deployment has reached as JSON lines; the last one is
+        {"result": ...} or {"error": ..., "kind": ..., "status": ...}. With `?wait=0` the answer comes when
+        the files are in, and the deployment goes on by itself."""
+        self._allow(request, write=True)
+        name = check_name(request.match_info["name"])
+        folder = Path(tempfile.mkdtemp(prefix="upload-", dir=self._spool))
+        try:
+            options = await receive(request, folder, self._limits, lambda _: None, self.node.admit)
+            await self._give_up(name)
+        except BaseException:
+            await asyncio.to_thread(shutil.rmtree, folder)
+            raise
+        lines = ProgressLines(HEARTBEAT_S)
+        self._running[name] = asyncio.create_task(self._deploy(name, folder, options, lines))
+        if request.query.get("wait", "1") in ("0", "false", "no"):
+            return document_response({"result": {"name": name, "state": "accepted"}}, 202)
+        return await self._stream(request, lines)
+
+    async def _give_up(self, name: str) -> None:
+        """Ends what waits here for an earlier deployment of that name: a new one takes its place."""
+        while (task := self._running.get(name)) is not None:
+            task.cancel(REPLACED)
+            await asyncio.wait([task])
+
+    async def stop(self) -> None:
+        """Gives up deployments that are under way here; what the node has acknowledged stands."""
+        for task in list(self._running.values()):
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def _deploy(
+        self, name: str, folder: Path, options: DeployOptions, lines: ProgressLines
+    ) -> dict[str, Any]:
+        """In a task of its own: a client that goes away does not undo it."""
+        try:
+            last = {"result": await self.node.deploy(name, folder, options, lines.report)}
+            self._failures.pop(name, None)
+        except asyncio.CancelledError as cancelled:
+            why: EdgepartError = Unavailable(f"this agent stops; another member says what became of {name!r}")
+            if REPLACED in cancelled.args:
+                why = ClusterError(f"{name!r} was deployed again meanwhile; that deployment goes on instead")
+            lines.end(error_document(why) | {"status": status_of(why)})
+            raise
+        except Exception as error:
+            last = error_document(error) | {"status": status_of(error)}
+            self._failures[name] = str(last["error"])
+            log.warning("deploying %r failed: %s", name, error, exc_info=status_of(error) == 500)
+        finally:
+            del self._running[name]
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        lines.end(last)
+        return last
+
+    async def _stream(self, request: web.Request, lines: ProgressLines) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={hdrs.CONTENT_TYPE: "application/jsonl", hdrs.CACHE_CONTROL: "no-store"}
+        )
+        await response.prepare(request)
+        try:
+            async for document in lines:
+                await response.write(json_line(document))
+            await response.write_eof()
+        except ClientConnectionResetError:
+            log.info("the client of a deployment went away; the deployment goes on")
+        return response
+
+    async def _expected(self, request: web.Request) -> web.StreamResponse | None:
+        """A client that asks before it sends a large body learns first whether it may."""
+        try:
+            if request.headers.get(hdrs.EXPECT, "").lower() != "100-continue":
+                raise web.HTTPExpectationFailed(text="Expect: only 100-continue is known")
+            self._allow(request, write=True)
+        except (NotAuthorised, Throttled, web.HTTPException) as error:
+            response = error_response(error)  # middlewares do not see this handler
+            if isinstance(error, Throttled):
+                response.set_status(429)
+            return response
+        if request.transport is not None:
+            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return None
+
+    def _allow(self, request: web.Request, *, write: bool = False) -> None:
+        self._gate.allow(request, write=write)
+
+
+def card_document(card: ModelCard) -> dict[str, Any]:
+    return asdict(card)

@@ -1,0 +1,174 @@
+"""What Prometheus reads at /metrics: edgepart's own figures, and Triton's names for those that Triton's
+users watch.
+
+Counters live here; what the node knows (members, deployments) is asked when somebody reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from edgepart.agent.api.protocol import InferResult, Node
+from edgepart.agent.http.bodies import Bodies
+from edgepart.agent.http.oip import VERSION
+
+_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+@dataclass
+class _Tally:
+    """Triton's counts of one deployment."""
+
+    success: int = 0
+    failure: int = 0
+    request_us: float = 0.0
+    queue_us: float = 0.0
+    compute_us: float = 0.0
+
+
+@dataclass(eq=False)
+class _Triton(Collector):
+    """Triton's metric names carry no `_total`, which the client library's own Counter would add."""
+
+    tallies: dict[str, _Tally] = field(default_factory=dict)
+
+    def collect(self) -> Iterator[Metric]:
+        rows = (
+            ("nv_inference_request_success", "Inference requests answered", "success"),
+            ("nv_inference_request_failure", "Inference requests that failed", "failure"),
+            ("nv_inference_count", "Inferences made; batches are not counted apart", "success"),
+            ("nv_inference_exec_count", "Runs of the plan", "success"),
+            ("nv_inference_request_duration_us", "From arrival to answer, summed", "request_us"),
+            ("nv_inference_queue_duration_us", "Waiting before the run, summed", "queue_us"),
+            ("nv_inference_compute_infer_duration_us", "Running the plan, summed", "compute_us"),
+        )
+        for name, text, attribute in rows:
+            metric = Metric(name, text, "unknown")
+            for model, tally in sorted(self.tallies.items()):
+                labels = {"model": model, "version": VERSION}
+                metric.add_sample(name, labels, float(getattr(tally, attribute)))
+            yield metric
+
+
+@dataclass(eq=False)
+class _Present(Collector):
+    """What is so right now."""
+
+    node: Node
+    bodies: Bodies
+
+    def collect(self) -> Iterator[Metric]:
+        status = self.node.status()
+        members = GaugeMetricFamily("edgepart_members", "Members that this agent knows of", labels=["state"])
+        states = [str(member.get("state")) for member in status.get("members", ())]
+        for state in sorted(set(states)):
+            members.add_metric([state], states.count(state))
+        yield members
+        leads = status.get("leader") == self.node.name
+        for name, text, value in (
+            ("is_leader", "Whether this agent leads", leads),
+            ("term", "Of the present leadership", status.get("term") or 0),
+            ("requests_computed", "That this device has done its part of", status.get("computed") or 0),
+            ("requests_in_flight", "Being served here", self.bodies.in_flight),
+            ("request_bytes_held", "By the bodies of requests in flight", self.bodies.held_bytes),
+        ):
+            yield GaugeMetricFamily(f"edgepart_{name}", text, value=float(value))
+        own = [m for m in status.get("members", ()) if m.get("name") == self.node.name]
+        share = next((m["starved"]["share"] for m in own if m.get("starved")), 0.0)
+        text = "What this agent's threads wait for a CPU, of the time that they could run; 0 while that is little"
+        yield GaugeMetricFamily("edgepart_cpu_wait_share", text, value=float(share))
+        disk = status.get("disk") or {}
+        if disk:
+            text = "Free on the disk of the state directory"
+            yield GaugeMetricFamily("edgepart_disk_free_bytes", text, value=float(disk["free_bytes"]))
+            text = "1 while that disk is full, or state files cannot be written"
+            yield GaugeMetricFamily("edgepart_disk_trouble", text, value=float(bool(disk["trouble"])))
+            text = "Files that were found damaged since the start"
+            yield GaugeMetricFamily("edgepart_files_damaged", text, value=float(len(disk["damaged"])))
+        deaths = CounterMetricFamily(
+            "edgepart_workers_ended", "Processes that compute here and ended unasked", labels=["model"]
+        )
+        for model, count in sorted((status.get("workers_ended") or {}).items()):
+            deaths.add_metric([model], float(count))
+        yield deaths
+        refused = GaugeMetricFamily(
+            "edgepart_plans_refused",
+            "Plans that were tried and are not served, as they do not give the model's answers; told by the leader",
+            labels=["model"],
+        )
+        for model, count in sorted((status.get("plans_refused") or {}).items()):
+            refused.add_metric([model], float(count))
+        yield refused
+        aside = GaugeMetricFamily(
+            "edgepart_deployment_set_aside",
+            "1 where the model ends the processes that compute it",
+            labels=["model"],
+        )
+        for card in self.node.models():
+            aside.add_metric([card.name], float(card.set_aside))
+        yield aside
+        serving = GaugeMetricFamily(
+            "edgepart_deployment_serving", "1 while a plan is active", labels=["model"]
+        )
+        epochs = GaugeMetricFamily("edgepart_epoch_number", "Of the active plan", labels=["model", "term"])
+        predicted = GaugeMetricFamily("edgepart_predicted_latency_seconds", "By the plan", labels=["model"])
+        bindings = GaugeMetricFamily(
+            "edgepart_bindings", "Shapes that plans serve here, the first included", labels=["model"]
+        )
+        for card in self.node.models():
+            if card.bindings:
+                serve = sum(bound.epoch is not None for bound in card.bindings)
+                bindings.add_metric([card.name], float(serve))
+            serving.add_metric([card.name], float(card.state == "serving"))
+            if card.epoch is not None:
+                epochs.add_metric([card.name, str(card.epoch.term)], card.epoch.number)
+            if card.predicted_latency_s is not None:
+                predicted.add_metric([card.name], card.predicted_latency_s)
+        yield from (serving, epochs, predicted, bindings)
+
+
+class Metrics:
+    """One agent's figures, in a registry of their own."""
+
+    def __init__(self, node: Node, bodies: Bodies) -> None:
+        self.registry = CollectorRegistry()
+        self._triton = _Triton()
+        self.registry.register(self._triton)
+        self.registry.register(_Present(node, bodies))
+        self._requests = Counter(
+            "edgepart_requests", "Inference requests by outcome", ["model", "outcome"], registry=self.registry
+        )
+        self._replays = Counter(
+            "edgepart_replays", "Requests run again after a loss", ["model"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "edgepart_request_seconds",
+            "From arrival to answer",
+            ["model"],
+            buckets=_BUCKETS_S,
+            registry=self.registry,
+        )
+
+    def answered(self, model: str, result: InferResult) -> None:
+        self._requests.labels(model, "answered").inc()
+        self._replays.labels(model).inc(result.replays)
+        self._seconds.labels(model).observe(result.seconds)
+        tally = self._triton.tallies.setdefault(model, _Tally())
+        tally.success += 1
+        tally.request_us += result.seconds * 1e6
+        tally.queue_us += result.queue_s * 1e6
+        tally.compute_us += (result.seconds - result.queue_s) * 1e6
+
+    def failed(self, model: str, kind: str) -> None:
+        """`kind` is the error's class. Only for deployments that there are: names that clients make up must
+        not become labels."""
+        self._requests.labels(model, kind).inc()
+        self._triton.tallies.setdefault(model, _Tally()).failure += 1
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)

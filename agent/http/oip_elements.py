@@ -1,0 +1,158 @@
+"""The elements of one tensor in the protocol's two forms, JSON and binary, to and from arrays. Rules: no
+door.
+
+Each function raises RequestError that begins with `where`, the tensor in question.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import chain
+from math import prod
+from typing import Any, NoReturn
+
+import numpy as np
+
+from edgepart.agent.http.oip_datatypes import BINARY_ONLY, NUMPY
+from edgepart.planner.errors import RequestError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def array_from_json(data: Any, datatype: str, shape: tuple[int, ...], where: str) -> Array:
+    """`data` is flat, or nested as `shape` says; never ragged."""
+    flat = _flatten(data, shape, where)
+    size = prod(shape)
+    if len(flat) != size:
+        _refuse(where, f"shape {list(shape)} has {size} elements, `data` has {len(flat)}")
+    if datatype == "BYTES":
+        texts = _checked(flat, {str}, datatype, where, np.object_).reshape(shape)
+        if not all(text.isascii() or _is_unicode(text) for text in flat):
+            _refuse(where, "`data` holds half a surrogate pair, which is no text")
+        return texts
+    if datatype == "BOOL":
+        return _checked(flat, {bool}, datatype, where, np.bool_).reshape(shape)
+    dtype = NUMPY[datatype]
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if flat and set(map(type, flat)) == {int} and not limits.min <= min(flat) <= max(flat) <= limits.max:
+            _refuse(where, f"a number is outside {datatype}'s {limits.min} to {limits.max}")
+        return _checked(flat, {int}, datatype, where, dtype).reshape(shape)
+    try:
+        wide = _checked(flat, {int, float}, datatype, where, np.float64)
+    except OverflowError:
+        _refuse(where, f"a number is too large for {datatype}")
+    with np.errstate(over="ignore"):
+        array = wide.astype(dtype)
+    if not np.isfinite(array).all():
+        _refuse(where, f"a number is too large for {datatype}")
+    return array.reshape(shape)
+
+
+def _checked(flat: list[Any], types: set[type], datatype: str, where: str, dtype: Any) -> Array:
+    """An array of `flat`, every element of one of `types` exactly (JSON's true is no number)."""
+    if strange := set(map(type, flat)) - types:
+        found = ", ".join(sorted(kind.__name__ for kind in strange))
+        _refuse(where, f"`data` holds {found}, which is no {datatype}")
+    array = np.empty(len(flat), dtype=dtype)
+    array[:] = flat
+    return array
+
+
+def _flatten(data: Any, shape: tuple[int, ...], where: str) -> list[Any]:
+    if not isinstance(data, list):
+        _refuse(where, f"`data` must be a list, found {type(data).__name__}")
+    level: list[Any] = data
+    extents = [len(level)]
+    while level and isinstance(level[0], list):
+        if len(extents) > len(shape):
+            _refuse(where, f"`data` is nested deeper than shape {list(shape)}")
+        first = len(level[0])
+        if any(not isinstance(row, list) or len(row) != first for row in level):
+            _refuse(where, "`data` is ragged: lists on one level differ in length")
+        extents.append(first)
+        level = list(chain.from_iterable(level))
+    if len(extents) > 1 and tuple(extents) != shape[: len(extents)]:
+        _refuse(where, f"`data` is nested as {extents}, but `shape` is {list(shape)}")
+    return level
+
+
+def array_from_binary(data: memoryview, datatype: str, shape: tuple[int, ...], where: str) -> Array:
+    """Little-endian, row by row; a view on `data` where it is aligned."""
+    if datatype == "BYTES":
+        return _strings(data, prod(shape), where).reshape(shape)
+    dtype = NUMPY[datatype]
+    expected = prod(shape) * dtype.itemsize
+    if len(data) != expected:
+        _refuse(
+            where,
+            f"{datatype} of shape {list(shape)} takes {expected} bytes; binary_data_size is {len(data)}",
+        )
+    if datatype == "BOOL" and len(data) and np.frombuffer(data, np.uint8).max() > 1:
+        _refuse(where, "a BOOL's byte is neither 0 nor 1")
+    array = np.frombuffer(data, dtype).reshape(shape)
+    return array if array.flags.aligned else array.copy()
+
+
+def _strings(data: memoryview, count: int, where: str) -> Array:
+    """`count` texts, each after its length (4 bytes)."""
+    if count * 4 > len(data):
+        _refuse(
+            where, f"{count} BYTES elements take at least {count * 4} bytes; binary_data_size is {len(data)}"
+        )
+    found: list[str] = []
+    offset = 0
+    for index in range(count):
+        if offset + 4 > len(data):
+            _refuse(where, f"BYTES element {index} begins after the end of the data")
+        (length,) = struct.unpack_from("<I", data, offset)
+        offset += 4
+        if length > len(data) - offset:
+            _refuse(where, f"BYTES element {index} claims {length} bytes; {len(data) - offset} are left")
+        try:
+            found.append(str(data[offset : offset + length], "utf-8"))
+        except UnicodeDecodeError:
+            _refuse(where, f"BYTES element {index} is no UTF-8, which ONNX strings are")
+        offset += length
+    if offset != len(data):
+        _refuse(where, f"{len(data) - offset} bytes follow the last BYTES element")
+    return _checked(found, {str}, "BYTES", where, np.object_)
+
+
+def binary_of(array: Array, datatype: str) -> bytes | memoryview:
+    """The elements' bytes; a view where the array is contiguous."""
+    if datatype == "BYTES":
+        texts = [_as_bytes(item) for item in array.ravel().tolist()]
+        return b"".join(part for text in texts for part in (struct.pack("<I", len(text)), text))
+    packed = np.ascontiguousarray(array, dtype=NUMPY[datatype])
+    return packed.reshape(-1).view(np.uint8).data if packed.size else b""
+
+
+def json_of(array: Array, datatype: str, where: str) -> list[Any]:
+    """The elements as a flat list."""
+    if datatype in BINARY_ONLY:
+        _refuse(where, f"the protocol has {datatype} in binary only; ask for it with binary_data")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        _refuse(where, "it holds NaN or an infinity, which JSON cannot; ask for it with binary_data")
+    if datatype != "BYTES":
+        return array.ravel().tolist()
+    try:
+        return [_as_bytes(item).decode() for item in array.ravel().tolist()]
+    except UnicodeDecodeError:
+        _refuse(where, "it holds bytes that are no UTF-8; ask for it with binary_data")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _as_bytes(item: Any) -> bytes:
+    return item if isinstance(item, bytes) else str(item).encode("utf-8", "surrogatepass")
+
+
+def _refuse(where: str, message: str) -> NoReturn:
+    raise RequestError(f"{where}: {message}")

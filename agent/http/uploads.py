@@ -1,0 +1,139 @@
+"""Receiving a model's files: multipart bodies into a fresh folder, bounded and kept inside it. Door: files.
+
+The form: an optional part `options` (JSON, see `read_options`), then one part `file` for each file, whose
+file name is its path relative to the model's folder, percent-encoded where need be. curl writes such forms:
+`curl -F options='{"strategy": "auto"}' -F file=@model.onnx ...`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote
+
+from aiohttp import BodyPartReader, MultipartReader, web
+from aiohttp.http import HttpProcessingError
+
+from edgepart.agent.http.bodies import Limits, TooLarge
+from edgepart.agent.wire.codec import json_record, read_json_record
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.planner.errors import FrameError, RequestError, UsageError
+from edgepart.planner.vocabulary import STRATEGIES, one_of
+
+CHUNK_BYTES = 1 << 20
+OPTIONS_BYTES = 1 << 20
+SPARE_BYTES = 64 << 20
+"""Left free on the disk, whatever a client sends."""
+
+Received = Callable[[int], None]
+"""Told how many bytes of files have come so far."""
+Admit = Callable[[DeployOptions], None]
+"""Looks at the options as soon as they are read. UsageError or Unavailable where nothing can come of them."""
+
+
+async def receive(
+    request: web.Request, folder: Path, limits: Limits, received: Received, admit: Admit
+) -> DeployOptions:
+    """Files into `folder`, and the options. RequestError, UsageError, Unavailable or TooLarge; the caller deletes the
+    folder."""
+    if request.content_type != "multipart/form-data":
+        raise RequestError("send the model as multipart/form-data: parts `options` (JSON) and `file`")
+    options = DeployOptions()
+    files = 0
+    total = 0
+    try:
+        reader = await request.multipart()
+        while (part := await _timed(reader.next(), limits)) is not None:
+            if isinstance(part, MultipartReader):
+                raise RequestError("the form holds a multipart part; send files and options only")
+            if part.name == "options":
+                options = read_options(await _text(part, limits))
+                admit(options)
+            elif part.name == "file":
+                files += 1
+                if files > limits.upload_files:
+                    raise TooLarge(f"the form holds over {limits.upload_files} files")
+                total = await _store(part, _place(folder, part.filename), total, limits, received)
+            else:
+                raise RequestError(f"the form holds a part {part.name!r}; parts are `options` and `file`")
+    except (ValueError, HttpProcessingError) as error:  # the latter: a part's head
+        raise RequestError(f"the form is damaged: {' '.join(str(error).split())}") from error
+    if not files:
+        raise RequestError("the form holds no `file`; send the model's .onnx file")
+    return options
+
+
+def read_options(text: str) -> DeployOptions:
+    """From JSON with DeployOptions' fields, each of them optional. UsageError names the field."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"options: no JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise UsageError("options: expected a JSON object")
+    if unknown := sorted(set(document) - set(DeployOptions.__dataclass_fields__)):
+        raise UsageError(
+            f"options: there is no {unknown}; there are {list(DeployOptions.__dataclass_fields__)}"
+        )
+    try:
+        options = read_json_record(DeployOptions, document, DeployOptions())
+    except FrameError as error:
+        raise UsageError(f"options: {str(error).removeprefix('DeployOptions.')}") from error
+    one_of(options.strategy, STRATEGIES, "options: strategy")
+    return options
+
+
+def options_document(options: DeployOptions) -> dict[str, Any]:
+    """The JSON that `read_options` reads."""
+    document: dict[str, Any] = json_record(options)
+    return document
+
+
+def _place(folder: Path, name: str | None) -> Path:
+    """Where a file goes; RequestError for a name that would leave `folder`, or is taken."""
+    path = PurePosixPath(unquote(name or ""))
+    parts = path.parts
+    if not parts or path.is_absolute() or any(p in ("..", ".") or "\\" in p or "\0" in p for p in parts):
+        raise RequestError(f"file name {name!r}: give a path inside the model's folder")
+    if len(str(path)) > 1024 or any(len(part.encode()) > 255 for part in parts):
+        raise RequestError(f"file name {str(path)[:80]!r}...: it is too long")
+    return folder.joinpath(*parts)
+
+
+async def _store(part: BodyPartReader, place: Path, total: int, limits: Limits, received: Received) -> int:
+    """Writes one file; gives `total` grown by its size."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = place.open("xb")
+    except OSError as error:
+        raise RequestError(f"file {place.name!r}: {error.strerror}; send each file once") from error
+    with file:
+        while chunk := await _timed(part.read_chunk(CHUNK_BYTES), limits):
+            total += len(chunk)
+            if total > limits.upload_bytes:
+                raise TooLarge(f"the files are over the limit of {limits.upload_bytes} bytes")
+            if shutil.disk_usage(place.parent).free < len(chunk) + SPARE_BYTES:
+                raise TooLarge(f"this device's disk is full: {total} bytes of the model have come")
+            await asyncio.to_thread(file.write, chunk)
+            received(total)
+    return total
+
+
+async def _text(part: BodyPartReader, limits: Limits) -> str:
+    found = bytearray()
+    while chunk := await _timed(part.read_chunk(), limits):
+        found += chunk
+        if len(found) > OPTIONS_BYTES:
+            raise TooLarge(f"`options` is over {OPTIONS_BYTES} bytes")
+    return found.decode()
+
+
+async def _timed(reading: Any, limits: Limits) -> Any:
+    try:
+        return await asyncio.wait_for(reading, limits.stall_s)
+    except TimeoutError:
+        raise RequestError(f"the upload stood still for {limits.stall_s:g} s; nothing was deployed") from None

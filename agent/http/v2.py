@@ -1,0 +1,241 @@
+"""The routes of the Open Inference Protocol v2. Door: aiohttp handlers around oip.py's rules and a Node."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+
+from edgepart.agent.api.protocol import InferResult, ModelCard, Node
+from edgepart.agent.http import oip
+from edgepart.agent.http.answers import document_response, tensor_response, wanted_coding
+from edgepart.agent.http.bodies import Bodies, client_of
+from edgepart.agent.http.deliveries import Deliveries
+from edgepart.agent.http.metrics import Metrics
+from edgepart.agent.http.oip_datatypes import datatype_of_element
+from edgepart.agent.http.rate_limit import Gate
+from edgepart.agent.http.turns import Turns
+from edgepart.agent.trace.recorder import Recorder
+from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, HTTP, Subject
+from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment
+from edgepart.planner.plan.plan import ValueInfo
+
+ASIDE_FROM_BYTES = 64 << 10
+"""More JSON, or texts, are read by a thread of the pool: the event loop has heartbeats to keep. Changing threads takes
+longer than it takes to read numbers in binary, and so does writing them: both are done at once."""
+
+
+class V2:
+    """The protocol, served from one node."""
+
+    def __init__(
+        self, node: Node, gate: Gate, bodies: Bodies, metrics: Metrics, recorder: Recorder | None = None
+    ) -> None:
+        self.node = node
+        self._gate = gate
+        self._bodies = bodies
+        self._metrics = metrics
+        self._recorder = recorder or Recorder()
+        self._turns = Turns()
+        self._deliveries = Deliveries(bodies.limits)
+
+    def routes(self) -> list[web.RouteDef]:
+        one = "/v2/models/{model}"
+        found = [
+            web.get("/v2", self.server),
+            web.get("/v2/", self.server),
+            web.get("/v2/health/live", self.live),
+            web.get("/v2/health/ready", self.ready),
+            web.get("/v2/models", self.index),
+            web.post("/v2/repository/index", self.index),
+        ]
+        for path in (one, one + "/versions/{version}"):
+            found += [
+                web.get(path, self.metadata),
+                web.get(path + "/ready", self.model_ready),
+                web.get(path + "/config", self.config),
+                web.post(path + "/infer", self.infer),
+            ]
+        return found
+
+    async def server(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        extensions = ["binary_tensor_data", "model_configuration"]
+        return document_response({"name": "edgepart", "version": self.node.version, "extensions": extensions})
+
+    async def live(self, request: web.Request) -> web.Response:
+        """Open to all, as load balancers ask."""
+        self._gate.knock(request)
+        good = self.node.live()
+        return document_response({"live": good}, 200 if good else 503)
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """Open to all, as load balancers ask; why not is for those who may read."""
+        self._gate.knock(request)
+        return document_response({"ready": (good := self.node.ready(None)[0])}, 200 if good else 503)
+
+    async def index(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        cards = self.node.models()
+        entries = []
+        for card in cards:
+            good, why = self.node.ready(card.name)
+            state = "READY" if good else "UNAVAILABLE"
+            entries.append({"name": card.name, "version": oip.VERSION, "state": state, "reason": why})
+        return document_response(entries)
+
+    async def metadata(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        return document_response(oip.metadata(self._card(request)))
+
+    async def config(self, request: web.Request) -> web.Response:
+        """Triton's model configuration, as far as it means something here."""
+        self._allow(request)
+        card = self._card(request)
+        return document_response(
+            {
+                "name": card.name,
+                "platform": "onnxruntime_onnx",
+                "backend": "onnxruntime",
+                "max_batch_size": 0,
+                "input": [_configured(value) for value in card.inputs],
+                "output": [_configured(value) for value in card.outputs],
+            }
+        )
+
+    async def model_ready(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        card = self._card(request)
+        good, why = self.node.ready(card.name)
+        if not good:
+            raise Unavailable(f"{card.name!r} is not ready: {why}")
+        return document_response({"name": card.name, "ready": True})
+
+    async def infer(self, request: web.Request) -> web.Response:
+        self._allow(request)
+        card = self._card(request)
+        began_s = self._recorder.now()
+        try:
+            length = _header_length(request)
+            async with self._bodies.read(request, length) as body:
+                response, result = await self._run(request, card, body, length, began_s)
+        except EdgepartError as error:
+            self._metrics.failed(card.name, type(error).__name__)
+            raise
+        except Exception:
+            self._metrics.failed(card.name, "InternalError")
+            raise
+        self._metrics.answered(card.name, result)
+        return response
+
+    async def _run(
+        self,
+        request: web.Request,
+        card: ModelCard,
+        body: bytearray | memoryview,
+        length: int | None,
+        began_s: float,
+    ) -> tuple[web.Response, InferResult]:
+        now = self._recorder.now
+        read_s = now()
+        asked = await _read(body, length)
+        if card.epoch is not None:
+            oip.check_fit(card, asked)
+        limits = self._bodies.limits
+        decoded_s = now()
+        deadline_s = min(asked.timeout_s or limits.deadline_s, limits.longest_deadline_s)
+        wanted = None if asked.outputs is None else list(asked.outputs)
+        result = await self._in_turn(request, card.name, asked, wanted, deadline_s)
+        answered_s = now()
+        accepted = request.headers.get("Accept-Encoding", "")
+        if oip.is_quick_answer(asked, result.outputs) and not wanted_coding(accepted):
+            response = self._answer(card.name, asked, result, accepted)
+        else:
+            response = await asyncio.to_thread(self._answer, card.name, asked, result, accepted)
+        if self._recorder.on:
+            about, add = Subject(card.name, request=result.request), self._recorder.add
+            add(HTTP, BODY, began_s, about, nbytes=len(body), ended_s=read_s)
+            add(HTTP, DECODE, read_s, about, nbytes=len(body), ended_s=decoded_s)
+            add(HTTP, ENCODE, answered_s, about)
+        return response, result
+
+    async def _in_turn(
+        self,
+        request: web.Request,
+        model: str,
+        asked: oip.InferRequest,
+        wanted: list[str] | None,
+        deadline_s: float,
+    ) -> InferResult:
+        """The node's answer, once it is this request's turn. Unavailable where its time is up before."""
+        now = asyncio.get_running_loop().time
+        until = now() + deadline_s
+        lane = (model, tuple(array.shape for array in asked.inputs.values()))
+        try:
+            async with asyncio.timeout_at(until) as timer, self._turns.turn(lane, client_of(request)):
+                timer.reschedule(None)  # from here on the node keeps it
+                waited_s = now() - until + deadline_s
+                result = await self.node.infer(model, asked.inputs, wanted, deadline_s - waited_s)
+        except TimeoutError:
+            why = self.node.ready(model)[1]
+            text = f"{deadline_s:g} s have passed while it waited for its turn" + (f": {why}" if why else "")
+            raise Unavailable(text) from None
+        return replace(result, seconds=result.seconds + waited_s, queue_s=result.queue_s + waited_s)
+
+    def _answer(
+        self, model: str, asked: oip.InferRequest, result: InferResult, accepted: str
+    ) -> web.Response:
+        if missing := [name for name in asked.outputs or () if name not in result.outputs]:
+            raise RequestError(f"{model!r} has no outputs {missing}; it has {sorted(result.outputs)}")
+        parameters: dict[str, Any] = {
+            "epoch": f"{result.epoch.term}.{result.epoch.number}",
+            "seconds": round(result.seconds, 6),
+            "replays": result.replays,
+        }
+        head, buffers = oip.build_answer(model, asked, result.outputs, parameters)
+        return tensor_response(head, buffers, accepted, self._deliveries)
+
+    def _allow(self, request: web.Request) -> None:
+        self._gate.allow(request, infer=True)
+
+    def _card(self, request: web.Request) -> ModelCard:
+        name = request.match_info["model"]
+        version = request.match_info.get("version", oip.VERSION)
+        card = find_card(self.node, name)
+        if version != oip.VERSION:
+            raise UnknownDeployment(f"{name!r} has version {oip.VERSION!r} only, not {version[:80]!r}")
+        return card
+
+
+def find_card(node: Node, name: str) -> ModelCard:
+    """UnknownDeployment names those that there are."""
+    if (card := node.model(name)) is not None:
+        return card
+    there = ", ".join(repr(card.name) for card in node.models()[:20]) or "nothing yet"
+    raise UnknownDeployment(f"no deployment {name[:200]!r}; deployed: {there}")
+
+
+async def _read(body: bytearray | memoryview, length: int | None) -> oip.InferRequest:
+    if (len(body) if length is None else length) >= ASIDE_FROM_BYTES:
+        return await asyncio.to_thread(oip.read_request, body, length)
+    envelope = oip.read_envelope(body, length)
+    if envelope.is_quick or len(body) < ASIDE_FROM_BYTES:
+        return oip.read_tensors(envelope)
+    return await asyncio.to_thread(oip.read_tensors, envelope)
+
+
+def _header_length(request: web.Request) -> int | None:
+    text = request.headers.get("Inference-Header-Content-Length")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 12:
+        raise RequestError(f"Inference-Header-Content-Length {text[:40]!r} is no number of bytes")
+    return int(text)
+
+
+def _configured(value: ValueInfo) -> dict[str, Any]:
+    datatype = datatype_of_element(value.dtype)
+    name = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+    return {"name": value.name, "data_type": name, "dims": [-1] if value.shape is None else list(value.shape)}

@@ -1,0 +1,250 @@
+"""Measuring: keeps this device's card true. Door: the clock; probe.py measures the device, echoes.py asks others.
+
+The device is probed at the start; a link is measured by whoever comes new, one link at a time so that two measurements
+do not share a wire. What devices can send when all of them do at once is measured by the one with the largest node id,
+whenever the members have changed: where they share a wireless channel, a hub or a processor, that is less than the links
+promise one by one.
+
+A link that is measured while one of its ends is starved of the CPU (starvation.py) is slower than it is. That is told, as
+nobody can plan without it, and measured anew when both ends have the CPU again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, Protocol
+
+from edgepart.agent.cluster.state.cards import Measured, Together, differs, write
+from edgepart.agent.cluster.state.events import CardReady
+from edgepart.agent.host.process_memory import give_back
+from edgepart.agent.measure.probe import BORDER_BYTES, BURST, ECHO_BYTES, LinkProbe, echo_sizes
+from edgepart.agent.wire.queries import EchoedTogether, EchoTogether
+from edgepart.planner.devices.cluster import Device, Link
+from edgepart.planner.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+FIRST_S = 2.0
+"""How long a device that sees nobody waits before it tells its card."""
+NEWCOMER_S = 30.0
+"""For so long after its start a device measures all its links itself; afterwards newcomers do it for it."""
+LATER_S = 10.0
+"""A link that neither end has measured is tried again after this, by the end with the larger node id."""
+QUIET_S = 1.0
+"""For so long nobody came or left before all members echo together: by then links are measured."""
+ECHO_S = 18.0
+"""How long an echo may take: three of 1 MiB there and back at 2 Mbit/s, sent together."""
+PAUSE_S = 0.003
+"""Before an echo that goes alone. Devices compute between two exchanges: what wakes up and what caches hold is as then."""
+BURSTS = 5
+TOGETHER = 3
+"""Large echoes under way at once: devices that exchange borders load both directions, and both ends' processors."""
+CROWD = 3
+"""At least so many devices echo together: of two, their link tells it all."""
+CROWD_S = 0.2
+"""How long echoing together may take, about, were the links alone."""
+MOST_TOGETHER = 32
+"""Echoes of one device then."""
+NEIGHBOURS, SMALL_TIMES = 2, 16
+"""Echoes without payload that a device then has under way, as one that shares a layer has two neighbours, and how often."""
+ROUNDS = 3
+"""Of echoing together; the median counts."""
+
+
+class RoundTrips(Protocol):
+    """agent/measure/echoes.py."""
+
+    def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float: ...
+
+
+class Questions(Protocol):
+    """agent/net/rpc_client.py."""
+
+    def ask(
+        self, node: str, question: EchoTogether, *, timeout_s: float
+    ) -> Awaitable[tuple[Any, memoryview]]: ...
+
+
+class Measuring:
+    """This device's card and the links on it."""
+
+    def __init__(
+        self,
+        node: str,
+        device: Device,
+        echoes: RoundTrips,
+        asks: Questions,
+        ready: Callable[[CardReady], None],
+        theirs: Callable[[str], Measured | None],
+        starved: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """`theirs` gives what another member measured, as far as it has told; `starved` the members, this device among
+        them, on which nothing that is measured counts now."""
+        self._node = node
+        self._measured = Measured(device)
+        self._echoes = echoes
+        self._asks = asks
+        self._ready = ready
+        self._theirs = theirs
+        self._starved = starved
+        self._hasty: set[str] = set()
+        """Members whose links were measured while that did not count."""
+        self._told: Measured | None = None
+        self._present: set[str] = set()
+        self._changed = asyncio.Event()
+
+    def members(self, nodes: Iterable[str]) -> None:
+        """Who is in now, besides this device."""
+        self._present = set(nodes)
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Until cancelled. The first card waits for the links that a newcomer measures, so that nobody plans with
+        guessed ones."""
+        newcomer_until = time.monotonic() + NEWCOMER_S
+        await self._change(FIRST_S)
+        while True:
+            self._changed.clear()
+            await self._measure_all(time.monotonic() < newcomer_until)
+            give_back()  # what the large echoes took
+            self._tell()
+            if self._is_to_crowd() and not await self._change(QUIET_S):
+                await self._measure_together()
+                give_back()
+                self._tell()
+            wait = LATER_S if self._missing() or self._hasty or self._is_to_crowd() else None
+            await self._change(wait)
+
+    async def _change(self, timeout_s: float | None) -> bool:
+        """Until the members change, or the time is up; whether they did."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._changed.wait()
+        except TimeoutError:
+            return False
+
+    def _missing(self) -> set[str]:
+        """Members to whom neither end has measured the link."""
+        unknown = self._present - self._measured.links.keys()
+        known = {node for node in unknown if self._node in getattr(self._theirs(node), "links", ())}
+        return unknown - known
+
+    def _disturbed(self, node: str) -> bool:
+        """Whether what is measured between that member and this device does not count now."""
+        return not {node, self._node}.isdisjoint(self._starved())
+
+    def _is_to_crowd(self) -> bool:
+        """Whether this device is to see what all can send at once, and has not with everybody who is there."""
+        everybody = self._present | {self._node}
+        known = self._measured.together
+        return (
+            len(everybody) >= CROWD
+            and self._node == max(everybody)
+            and (known is None or not everybody <= known.nodes)
+        )
+
+    async def _measure_all(self, newcomer: bool) -> None:
+        links = {node: link for node, link in self._measured.links.items() if node in self._present}
+        self._measured = replace(self._measured, links=links)
+        self._hasty &= links.keys()
+        again = {node for node in self._hasty if not self._disturbed(node)}
+        for node in sorted(self._missing() | again):
+            if not newcomer and node > self._node and node not in again:
+                continue
+            try:
+                link = await self.measure(node)
+            except Unavailable as error:
+                log.info("link to %s not measured: %s", node, error)
+                continue
+            log.info("link to %s: %s", node, link)
+            self._hasty.discard(node)
+            if self._disturbed(node):
+                self._hasty.add(node)
+            self._measured = replace(self._measured, links={**self._measured.links, node: link})
+
+    def _tell(self) -> None:
+        if self._told is None or differs(self._told, self._measured):
+            self._told = self._measured
+            self._ready(CardReady(write(self._measured)))
+
+    async def measure(self, node: str) -> Link:
+        """Echoes without payload one at a time and in bursts, middle ones one at a time, large ones `TOGETHER`.
+        Unavailable where the other end does not answer."""
+        probe = LinkProbe()
+        await self._trip_s(node, 0)  # the first one meets cold caches
+        for _ in range(BURSTS):
+            probe.add_burst(BURST, await self._trip_s(node, 0, BURST))
+        for size in echo_sizes():
+            await asyncio.sleep(PAUSE_S)
+            if size == ECHO_BYTES:
+                # The first is there before its echo begins: the last one's way back makes one more than they are.
+                probe.add(size * (TOGETHER + 1) // 2, await self._trip_s(node, size, TOGETHER))
+            else:
+                probe.add(size, await self._trip_s(node, size))
+        return probe.link()
+
+    async def _trip_s(self, node: str, nbytes: int, count: int = 1) -> float:
+        """In a thread, as the compute thread of a device waits for what it needs."""
+        return await asyncio.to_thread(self._echoes.trip_s, node, nbytes, count, ECHO_S)
+
+    # All at once
+
+    async def _measure_together(self) -> None:
+        """Every member echoes to the next one, all at the same time."""
+        ring = sorted(self._present | {self._node})
+        rates = [link.bytes_per_s for link in self._measured.links.values()]
+        rates += [one.bytes_per_s for node in self._present for one in self._links_of(node)]
+        count = int(CROWD_S * min(rates, default=0.0) / (4 * BORDER_BYTES))
+        count = max(2, min(MOST_TOGETHER, count))
+        try:
+            large = [await self._round_s(ring, BORDER_BYTES, count, 1) for _ in range(ROUNDS)]
+            small = [await self._round_s(ring, 0, NEIGHBOURS, SMALL_TIMES) for _ in range(ROUNDS)]
+        except Unavailable as error:
+            log.info("what all can send at once is not measured: %s", error)
+            return
+        nbytes = 2 * BORDER_BYTES * count * len(ring)
+        together = Together(frozenset(ring), nbytes / median(large), median(small) / (2 * SMALL_TIMES))
+        log.info("%d devices at once: %s", len(ring), together)
+        self._measured = replace(self._measured, together=together)
+
+    def _links_of(self, node: str) -> Sequence[Link]:
+        theirs = self._theirs(node)
+        return () if theirs is None else tuple(theirs.links.values())
+
+    async def _round_s(self, ring: Sequence[str], nbytes: int, count: int, times: int) -> float:
+        """Of the slowest. Unavailable where one does not answer."""
+        after = {node: ring[(place + 1) % len(ring)] for place, node in enumerate(ring)}
+
+        async def one(node: str) -> EchoedTogether:
+            question = EchoTogether(0, after[node], nbytes, count, times)
+            if node == self._node:
+                return await self.asked(question)
+            answer, _ = await self._asks.ask(node, question, timeout_s=ECHO_S + 2)
+            if not isinstance(answer, EchoedTogether):
+                raise Unavailable(f"{node} answers something else than it was asked")
+            return answer
+
+        answers = await asyncio.gather(*map(one, ring))
+        for node, answer in zip(ring, answers, strict=True):
+            if answer.error or not answer.seconds > 0:
+                raise Unavailable(f"{node}: {answer.error or 'took no time'}")
+        return max(answer.seconds for answer in answers)
+
+    async def asked(self, question: EchoTogether) -> EchoedTogether:
+        """Another member, or this one, wants to know."""
+        nbytes, count, times = question.nbytes, question.count, question.times
+        if not 0 <= nbytes <= ECHO_BYTES or min(count, times) < 1 or count * times > MOST_TOGETHER:
+            why = f"{times} times {count} echoes of {nbytes} bytes are not what an agent sends to measure"
+            return EchoedTogether(question.ticket, 0.0, why)
+        seconds = 0.0
+        try:
+            for _ in range(times):
+                seconds += await self._trip_s(question.node, nbytes, count)
+        except Unavailable as error:
+            return EchoedTogether(question.ticket, 0.0, str(error))
+        return EchoedTogether(question.ticket, seconds)

@@ -1,0 +1,318 @@
+"""What this box can do, and what its links can: measured where that is possible, read where it is not.
+
+A door: runs small ONNX models (probe_models.py) in ordinary ONNX Runtime sessions, reads /proc, /sys and the clock. The
+arithmetic from round trips to a Link is in `LinkProbe`, which does no I/O.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from threading import Event
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from edgepart.agent.execution.executor import Executor
+from edgepart.agent.host.system import memory, text_of
+from edgepart.agent.wire.inference import NO_EPOCH, Tensors
+from edgepart.agent.workers.orders import WorkerSettings
+from edgepart.agent.workers.supervisor import Workers
+from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device, Link, to_json
+from edgepart.planner.errors import Unavailable, UsageError
+from edgepart.planner.plan.plan import (
+    GATEWAY,
+    Piece,
+    Port,
+    Program,
+    Receive,
+    Run,
+    Segment,
+    Send,
+    Step,
+    Transfer,
+)
+from edgepart.planner.region import Region
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+    from edgepart.agent.measure.probe_models import Trial
+
+ECHO_BYTES = 1 << 20
+"""Payload of the big echo."""
+BORDER_BYTES = 1 << 18
+"""Payload of the middle one: what devices that share a layer send each other."""
+BURST = 16
+"""Small echoes that go together, for what one more message costs."""
+
+ROOM_BYTES = 700 << 20
+"""What has to be free for the largest trials: they take 475 MB beside the interpreter, and the system needs some."""
+UNKNOWN_MEMORY_BYTES = 1 << 30
+"""What is taken to be free where the system does not tell: what the smallest boxes have."""
+_SHARE_OF_MEMORY = 0.8
+"""Of what is free: the rest is for the system, and for what the plan does not count."""
+
+_LEAST_RUNS = 3
+_MOST_RUNS = 400
+"""Timed runs of each trial; the best counts: what disturbs a run only ever makes it longer."""
+
+_ANEW = 8
+"""After so many trials those that are taken off others are measured again."""
+
+_WORKER_BYTES = 1 << 20
+"""Shared with a worker that is measured."""
+_BUDGET_S = 0.03
+"""For the runs of one trial, beyond the least that it gets."""
+
+
+def probe_device(
+    name: str,
+    threads: int,
+    memory_limit: float | None = None,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Device:
+    """Measures this box with `threads` threads; about two seconds on a small one.
+
+    `memory_limit` in bytes replaces what is free. Where little is, what takes hundreds of megabytes is not measured.
+    UsageError for one below 1, or no threads."""
+    if threads < 1 or (memory_limit is not None and memory_limit < 1):
+        raise UsageError(
+            f"cannot measure with {threads} threads and {memory_limit} bytes; both must be positive"
+        )
+    from edgepart.agent.measure import probe_models  # Their weights are tens of megabytes.
+
+    free = memory_limit or available_memory_bytes()
+    tried = probe_models.MOVES if free < ROOM_BYTES else {**probe_models.MOVES, **probe_models.large_moves()}
+    one, chained = probe_models.chain(1), probe_models.chain(probe_models.CHAINED)
+    common = (one, probe_models.ONE_CONV, probe_models.TWO_CONVS)
+    taken_s: dict[int, float] = {}
+    for number, trial in enumerate((chained, *tried.values(), *probe_models.FAMILIES.values())):
+        # What is taken off others: had it been disturbed, the short ones of these would seem to take no time.
+        again = common if number % _ANEW == 0 else ()
+        for run in (*again, trial):
+            taken_s[id(run)] = min(taken_s.get(id(run), float("inf")), _best_s(run, threads, clock))
+    one_s = taken_s[id(one)]
+    kernel_s = max(0.0, taken_s[id(chained)] - one_s) / (probe_models.CHAINED - 1)
+
+    def own_s(trial: Trial, besides_s: float = 0.0) -> float:
+        """Without the fixed costs, and what is done besides."""
+        took_s = taken_s[id(trial)]
+        return max(took_s - one_s - besides_s, took_s / 10)
+
+    moves = {name: trial.nbytes / own_s(trial) for name, trial in tried.items()}
+    moves["border"] = border = _border(own_s, max(moves.values()))
+    families = {
+        name: trial.flops / own_s(trial, trial.border / border)
+        for name, trial in probe_models.FAMILIES.items()
+    }
+    return Device(
+        name=name,
+        kind=device_kind(),
+        flops_per_s=families["conv"],
+        memory_bytes_per_s=moves.get("elementwise/67108864", moves["elementwise/2097152"]),
+        memory_bytes=float(memory_limit or free * _SHARE_OF_MEMORY),
+        threads=threads,
+        segment_s=_segment_s(threads),
+        families=families,
+        moves=moves,
+        kernel_s=kernel_s,
+    )
+
+
+def _segment_s(threads: int) -> float:
+    """What a segment costs besides its operators: a run in a worker, and the executor's work before and after it."""
+    from edgepart.agent.measure.probe_models import CHAINED, chain
+
+    program, transfers = _program(chain(1).model.SerializeToString(), CHAINED)
+    done = Event()
+    executor = Executor(lambda *_: done.set())
+    executor.start()
+    with tempfile.TemporaryDirectory(prefix="edgepart-") as folder:
+        workers = Workers(WorkerSettings(Path(folder), Path(folder), 0, threads), _WORKER_BYTES)
+        try:
+            prepared = workers.prepare("probe", "", program, transfers)
+            executor.install("probe", NO_EPOCH, prepared, transfers, {_HERE: _HERE})
+            best, end, request = float("inf"), time.perf_counter() + _BUDGET_S, 0
+            while request < _LEAST_RUNS or time.perf_counter() < end:
+                request += 1
+                done.clear()
+                start = time.perf_counter()
+                executor.deliver(
+                    Tensors("probe", NO_EPOCH, f"{_HERE}/{request}", 0, ()), [np.ones(1, np.float32)]
+                )
+                done.wait()
+                best = min(best, time.perf_counter() - start)
+            return best / CHAINED
+        finally:
+            executor.stop()
+            workers.stop()
+
+
+_HERE = "here"
+
+
+def _program(model: bytes, runs: int) -> tuple[Program, tuple[Transfer, ...]]:
+    """One segment, run so many times for one request."""
+    x, y = Piece("x", Region.full((1,))), Piece("y", Region.full((1,)))
+    segment = Segment(
+        digest="",
+        model=model,
+        inputs=(Port("x", x),),
+        outputs=(Port("y", y),),
+        weights=(),
+        operators=(),
+        compute_s=0.0,
+        flops=0.0,
+        workspace_bytes=0,
+    )
+    steps: tuple[Step, ...] = (Receive(0), *[Run(0)] * runs, Send(1))
+    transfers = Transfer(0, GATEWAY, _HERE, (x,), 4), Transfer(1, _HERE, GATEWAY, (y,), 4)
+    return Program(_HERE, steps, (segment,), 0, 0), transfers
+
+
+def _border(own_s: Callable[[Trial], float], most: float) -> float:
+    """Bytes/s, read and written, of bringing values into the order that convolutions want, and back: `most` where that
+    takes no time that could be seen."""
+    from edgepart.agent.measure.probe_models import ONE_CONV, TWO_CONVS
+
+    taken_s = 2 * own_s(ONE_CONV) - own_s(TWO_CONVS)
+    return ONE_CONV.border / max(taken_s, ONE_CONV.border / most)
+
+
+def _best_s(trial: Trial, threads: int, clock: Callable[[], float]) -> float:
+    """Shortest time of one run, in seconds."""
+    session = _session(trial, threads)
+    feeds = {"x": trial.input}
+    session.run(None, feeds)
+    best, end = float("inf"), clock() + _BUDGET_S
+    for run in range(_MOST_RUNS):
+        start = clock()
+        session.run(None, feeds)
+        best = min(best, clock() - start)
+        if run + 1 >= _LEAST_RUNS and clock() > end:
+            break
+    return best
+
+
+def _session(trial: Trial, threads: int) -> InferenceSession:
+    import onnxruntime as ort  # The agent's own process has none; this is done in one of its own (probing.py).
+
+    from edgepart.agent.execution.sessions import multiply_exactly
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    multiply_exactly(options)
+    return ort.InferenceSession(trial.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def device_kind(device_tree: Path = Path("/proc/device-tree"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Equal for boxes of equal hardware: the board's chip, else the processor and its architecture."""
+    board = text_of(device_tree / "compatible").strip("\0")  # "raspberrypi,4-model-b\0brcm,bcm2711\0"
+    if board:
+        return board.split("\0")[-1].split(",")[-1]  # the last is the chip
+    text = text_of(cpuinfo)
+    found = re.search(r"^(?:model name|Hardware|Model)\s*:\s*(.+)$", text, re.MULTILINE)
+    words = re.findall(r"[a-z0-9.]+", (found[1] if found else platform.processor() or "unknown").lower())
+    return "-".join([*words, platform.machine().lower()])
+
+
+def available_memory_bytes(
+    cgroup: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int:
+    """Bytes that can still be had: free in the machine, and below every limit that this process is under."""
+    free = memory()[0] or UNKNOWN_MEMORY_BYTES
+    for line in text_of(own).splitlines():
+        number, controllers, inside = [*line.split(":", 2), "", ""][:3]
+        if number == "0" and not controllers:
+            free = min([free, *_left_in_groups(cgroup, inside, "memory.max", "memory.current")])
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            free = min([free, *_left_in_groups(cgroup / "memory", inside, *names)])
+    return max(free, 1)
+
+
+def _left_in_groups(root: Path, inside: str, limit: str, usage: str) -> list[int]:
+    """Bytes left in a control group and in those around it, where they have limits."""
+    left = []
+    folder = root / inside.lstrip("/")
+    for group in [folder, *folder.parents]:
+        allowed, used = text_of(group / limit).strip(), text_of(group / usage).strip()
+        if allowed.isdigit() and used.isdigit():  # "max", or nothing, is no limit at this height
+            left.append(int(allowed) - int(used))
+        if group == root:
+            break
+    return left
+
+
+@dataclass
+class LinkProbe:
+    """From round trips of echoes to a Link. Feed it, then ask.
+
+    A small round trip is twice the way of one message; what each of many that go together adds is the fixed cost
+    of a message at the slower end, and the rest of the way is latency. What a big one takes longer is its payload, both
+    ways. Of several of a size the median counts, as that is what the next one will take; of sizes, the slower."""
+
+    small_s: list[float] = field(default_factory=list)
+    """Round trips of echoes without payload."""
+    big: list[tuple[int, float]] = field(default_factory=list)
+    """Payload bytes (sent and sent back) and round trips; several echoes that went together count as one."""
+    bursts: list[tuple[int, float]] = field(default_factory=list)
+    """Echoes without payload that went together, and when all were back."""
+
+    def add(self, payload_bytes: int, round_trip_s: float) -> None:
+        """One echo; UsageError for a time that cannot be."""
+        if not round_trip_s > 0 or payload_bytes < 0:
+            raise UsageError(f"an echo of {payload_bytes} bytes cannot take {round_trip_s} s")
+        if payload_bytes < 1024:
+            self.small_s.append(round_trip_s)
+        else:
+            self.big.append((payload_bytes, round_trip_s))
+
+    def add_burst(self, count: int, seconds: float) -> None:
+        """So many echoes without payload, sent together; UsageError for what cannot be."""
+        if count < 2 or not seconds > 0:
+            raise UsageError(f"{count} echoes cannot take {seconds} s together")
+        self.bursts.append((count, seconds))
+
+    def link(self) -> Link:
+        """Unavailable: not both kinds of echo came back yet."""
+        if not self.small_s or not self.big:
+            raise Unavailable("this link is not measured yet: no echo came back")
+        small_s = median(self.small_s)
+        trips: dict[int, list[float]] = {}
+        for nbytes, trip_s in self.big:
+            trips.setdefault(nbytes, []).append(trip_s)
+        rate = min(_rate(nbytes, median(taken), small_s) for nbytes, taken in trips.items())
+        message_s = self._message_s(small_s)
+        return Link(rate, small_s / 2 - 2 * message_s, message_s)
+
+    def _message_s(self, small_s: float) -> float:
+        """At each end; no more than half of the way of one."""
+        each = [(seconds - small_s) / (count - 1) for count, seconds in self.bursts]
+        return min(max(0.0, median(each or [FIXED_S])), small_s / 4)
+
+
+def _rate(nbytes: int, trip_s: float, small_s: float) -> float:
+    """Bytes/s of an echo's payload, there and back."""
+    return 2 * nbytes / max(trip_s - small_s, trip_s / 100)
+
+
+def echo_sizes() -> Sequence[int]:
+    """Payloads of the echoes that measure a link, in the order to send them."""
+    return (*[0] * 12, *[BORDER_BYTES] * 8, *[ECHO_BYTES] * 5)
+
+
+if __name__ == "__main__":  # agent/measure/probing.py: in a process of its own
+    _limit = float(sys.argv[3]) if len(sys.argv) > 3 else None
+    print(json.dumps(to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2]), _limit),)))))

@@ -1,0 +1,207 @@
+"""Timing: what segments take on this device, and requests through this gateway. Door: the clock, a task.
+
+Segments of a plan are timed when it is ready and before it serves; those of plans that serve are timed by the executor
+as they run, and looked at here now and then. From both follows how far the device has drifted from its calibration.
+
+What was measured while a device was starved of the CPU counts for nothing (starvation.py). As a look may come just after
+that began, what it finds is told only when the next one finds no device starved either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Protocol
+
+from edgepart.agent.cluster.state.drift import DriftBook, drift, is_news, stepped
+from edgepart.agent.cluster.state.events import DriftMeasured, Event, LatencyMeasured, SegmentsTimed
+from edgepart.agent.cluster.state.judging import REQUESTS, Alone
+from edgepart.agent.cluster.state.profiles import ProfileBook
+from edgepart.agent.execution.executor import SegmentTime
+from edgepart.agent.execution.prepared import Prepared
+from edgepart.agent.measure.starvation import ThreadTimes
+from edgepart.agent.wire.control import Profile
+from edgepart.agent.wire.inference import Epoch
+from edgepart.planner.devices.cluster import Device
+from edgepart.planner.plan.plan import Program
+
+ENOUGH_RUNS = 5
+"""Of a segment in requests, before their median counts."""
+RECENT_RUNS = 11
+"""The last ones of a segment, whose median counts: a device that slows down is noticed after half as many."""
+LOOK_S = 2.0
+"""Between two looks at what runs took."""
+NEWS = 0.05
+"""A latency that moved by less than this part is no news."""
+
+Programs = Mapping[str, tuple[Epoch, Program]]
+"""By deployment, what this device does of the plan that serves."""
+Segments = Mapping[tuple[str, str], SegmentTime]
+"""By deployment and segment digest."""
+
+
+class Watcher(Protocol):
+    """agent/measure/cpu_wait.py."""
+
+    def read(self) -> ThreadTimes: ...
+
+    def look(self) -> bool: ...
+
+    def spoilt_since(self, before: ThreadTimes, passed_s: float) -> bool: ...
+
+
+class Timing:
+    """For one device as it was calibrated."""
+
+    def __init__(
+        self,
+        node: str,
+        device: Device,
+        budget_s: float,
+        book: ProfileBook,
+        drifts: DriftBook,
+        post: Callable[[Event], None],
+        rest: Callable[[float], None] = lambda took_s: None,
+        starving: Watcher | None = None,
+    ) -> None:
+        """`budget_s`: seconds that timing a plan's segments may take here, about; 0 times none. The books hold what this
+        device told too. `rest` is called after each segment that is timed before its plan serves, which took so long: it
+        may wait, so that what serves gets its share. Without `starving`, all that is measured counts."""
+        self._rest = rest
+        self._starving = starving
+        self._node = node
+        self._device = device
+        self._budget_s = budget_s
+        self._book = book
+        self._drifts = drifts
+        self._post = post
+        self._told: dict[tuple[str, Epoch], tuple[float, int]] = {}
+        self._runs: dict[tuple[str, str], int] = {}
+        """Of every segment, up to the last look."""
+        self._before: dict[tuple[str, Epoch], Mapping[tuple[str, str], int]] = {}
+        """The same when a plan was first seen to serve: what ran earlier says nothing of how the device is now."""
+        self._drifted: dict[tuple[str, Epoch], float] = {}
+        """What was told of each plan that serves."""
+        self._looked: tuple[Programs, Segments] | None = None
+        """What the last look found, if it may count."""
+        self._timed: dict[tuple[str, Epoch], tuple[float, ...]] = {}
+        """Of each plan, what requests took that may count."""
+        self._spoilt: dict[tuple[str, Epoch], int] = {}
+        """How many requests so far do not count."""
+
+    def time(self, deployment: str, prepared: Prepared) -> Sequence[DriftMeasured | SegmentsTimed]:
+        """Runs the segments that nobody has timed yet, until the budget is used up; those of a device that drifted and
+        has nothing to run for that deployment all, as it may have recovered. To be called in a thread."""
+        began_all = time.perf_counter()
+        threads_before = self._starving.read() if self._starving is not None else {}
+        until = began_all + self._budget_s
+        expected = self._drifts.factor(self._node, deployment)
+        idle = all(name != deployment for name, _ in self._before)
+        kind, threads = self._kind(expected), self._device.threads
+        took: dict[str, float] = {}
+        for digest, segment in {one.digest: n for n, one in enumerate(prepared.program.segments)}.items():
+            known = self._book.seconds(digest, kind, threads) is not None
+            if known and not (idle and expected != 1.0):
+                continue
+            began = time.perf_counter()
+            if (seconds := prepared.best_s(segment, until - began)) is not None:
+                took[digest] = seconds
+                self._rest(time.perf_counter() - began)
+        if self._starving is not None and self._starving.spoilt_since(
+            threads_before, time.perf_counter() - began_all
+        ):  # It may be as it was told to be, and has not shown otherwise.
+            return [DriftMeasured(deployment, expected)] if idle and expected != 1.0 else []
+        factor = drift(prepared.program, self._device, took) if idle else None
+        found: list[DriftMeasured | SegmentsTimed] = []
+        if factor is not None and (expected != 1.0 or is_news(factor, expected)):
+            expected = stepped(factor)
+            found.append(DriftMeasured(deployment, expected))
+        if took:
+            found.append(SegmentsTimed(self._profiles(took, expected)))
+        return found
+
+    async def watch(
+        self,
+        programs: Callable[[], Programs],
+        segments: Callable[[], Segments],
+        alone: Callable[[], Mapping[tuple[str, Epoch], Alone]],
+        starved: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """Posts what runs of segments and requests take, until cancelled. `starved`: members on which nothing that is
+        measured counts now."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            spoilt = self._starving is not None and self._starving.look()
+            for event in self._settled(programs(), segments(), spoilt=spoilt):
+                self._post(event)
+            nodes = {*starved(), self._node} if spoilt else {*starved()}
+            for event in self._latencies(self._undisturbed(alone(), nodes)):
+                self._post(event)
+
+    def _settled(self, programs: Programs, segments: Segments, *, spoilt: bool) -> list[Event]:
+        """What the last look found, where this one finds no reason why it should not count."""
+        before, self._looked = self._looked, None if spoilt else (programs, segments)
+        if spoilt:
+            self._runs = {key: times.runs for key, times in segments.items()}
+            self._before = {(name, epoch): self._runs for name, (epoch, _) in programs.items()}
+            return []
+        return [] if before is None else list(self._look(*before))
+
+    def _undisturbed(
+        self, alone: Mapping[tuple[str, Epoch], Alone], starved: Collection[str]
+    ) -> Mapping[tuple[str, Epoch], tuple[float, ...]]:
+        """What requests took up to the last look, where no device was starved that did a part of them."""
+        found = {}
+        timed, self._timed = self._timed, {}
+        self._spoilt = {key: count for key, count in self._spoilt.items() if key in alone}
+        for key, one in alone.items():
+            if not one.nodes.isdisjoint(starved):
+                self._spoilt[key] = one.count
+            elif (counting := one.count - self._spoilt.get(key, 0)) > 0:
+                self._timed[key] = one.seconds[-counting:]
+                found[key] = timed.get(key, ())
+        return {key: seconds for key, seconds in found.items() if seconds}
+
+    def _look(self, programs: Programs, segments: Segments) -> Iterator[Event]:
+        serving = {(name, epoch): program for name, (epoch, program) in programs.items()}
+        self._before = {plan: self._before.get(plan, self._runs) for plan in serving}
+        self._drifted = {plan: told for plan, told in self._drifted.items() if plan in serving}
+        for plan, program in serving.items():
+            yield from self._of(plan, program, segments)
+        self._runs = {key: times.runs for key, times in segments.items()}
+
+    def _of(self, plan: tuple[str, Epoch], program: Program, segments: Segments) -> Iterator[Event]:
+        """Of one plan that serves. The drift comes first: it says what kind of device took these times."""
+        took = {
+            digest: median(list(times.recent_s)[-min(runs, RECENT_RUNS) :])
+            for digest in dict.fromkeys(segment.digest for segment in program.segments)
+            if (times := segments.get((plan[0], digest))) is not None
+            and (runs := times.runs - self._before[plan].get((plan[0], digest), 0)) >= ENOUGH_RUNS
+        }
+        told, factor = self._drifted.get(plan), drift(program, self._device, took)
+        known = self._drifts.factor(self._node, plan[0])
+        # Once for each plan also where it is as it was: others may have let that go meanwhile.
+        if factor is not None and (is_news(factor, known) or (told is None and known != 1.0)):
+            known = self._drifted[plan] = stepped(factor) if is_news(factor, known) else known
+            yield DriftMeasured(plan[0], known)
+        if took:
+            yield SegmentsTimed(self._profiles(took, known))
+
+    def _latencies(self, latencies: Mapping[tuple[str, Epoch], tuple[float, ...]]) -> Iterator[Event]:
+        self._told = {key: told for key, told in self._told.items() if key in latencies}
+        for key, seconds in latencies.items():
+            now = median(seconds)
+            before, count = self._told.get(key, (0.0, 0))
+            enough = len(seconds) >= REQUESTS
+            if enough and (count < REQUESTS or abs(now - before) > NEWS * before):
+                self._told[key] = (now, len(seconds))
+                yield LatencyMeasured(*key, now, len(seconds))
+
+    def _kind(self, factor: float) -> str:
+        return self._device.drifted(factor).pace
+
+    def _profiles(self, took: Mapping[str, float], factor: float) -> tuple[Profile, ...]:
+        kind, threads = self._kind(factor), self._device.threads
+        return tuple(Profile(digest, kind, threads, seconds) for digest, seconds in took.items())

@@ -1,0 +1,251 @@
+"""Tracing: has every member record what it does, collects that, and says how their clocks stand. Door: the event loop.
+
+A member that cannot take part is named with the reason, and the trace is of the others. Recording ends by itself when its
+time is up, also where whoever asked for it is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from edgepart.agent.cluster.state.events import Member
+from edgepart.agent.measure.clock_offset import SAME, ClockMap, Offset
+from edgepart.agent.measure.clocks import Clocks
+from edgepart.agent.net.rpc_client import Asks
+from edgepart.agent.trace.recorder import Recorded, Recorder
+from edgepart.agent.trace.spans import Span, pack, unpack
+from edgepart.agent.wire.control import Prepare
+from edgepart.agent.wire.queries import TRACES, Record, Recording, Spans, WantSpans
+from edgepart.planner.errors import FrameError, RequestError, Unavailable
+from edgepart.planner.plan.plan import GATEWAY, Plan, Receive, Run, from_bytes
+
+log = logging.getLogger(__name__)
+
+MOST_S = 600.0
+"""A trace may take. Meanwhile members keep spans in memory."""
+GRACE_S = 30.0
+"""For so long after its time a member keeps what it recorded."""
+ELSE = "it answers something else than it was asked"
+ENLIST_S, COLLECT_S = 5.0, 30.0
+"""How long a member may take to begin, and to hand over its spans."""
+
+
+def speaking(version: str) -> str:
+    """What an agent of this version calls itself to others.
+
+    >>> speaking("1.2"), speaking("1.2+local")
+    ('1.2+traces', '1.2+local.traces')
+    """
+    return f"{version}{'.' if '+' in version else '+'}{TRACES}"
+
+
+def understands(version: str) -> bool:
+    """Whether an agent that calls itself that can be asked to record.
+
+    >>> understands("1.2+local.traces"), understands("1.2")
+    (True, False)
+    """
+    return TRACES in version.partition("+")[2].split(".")
+
+
+@dataclass
+class _Trace:
+    """One that this agent takes."""
+
+    deployment: str
+    began_s: float
+    plans: dict[tuple[str, Any], dict[str, Any]] = field(default_factory=dict)
+    """By deployment and epoch; of all that served meanwhile, as far as they were seen."""
+    firsts: dict[str, Offset] = field(default_factory=dict)
+    """By node, of its clock when it began to record."""
+    names: dict[str, str] = field(default_factory=dict)
+    """By node."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """By name, why its part is not there."""
+
+
+class Tracing:
+    """Takes traces, one at a time, and records for others' traces. For the event loop's thread."""
+
+    def __init__(
+        self,
+        node: str,
+        recorder: Recorder,
+        asks: Asks,
+        clocks: Clocks,
+        members: Callable[[], Sequence[Member]],
+        orders: Callable[[str], Sequence[Prepare]],
+    ) -> None:
+        """`orders` gives those that brought the plans by which a deployment and its variants serve now."""
+        self._node = node
+        self._recorder = recorder
+        self._asks = asks
+        self._clocks = clocks
+        self._members = members
+        self._orders = orders
+        self._loop = asyncio.get_running_loop()
+        self._owner = ""
+        """The node that this device records for."""
+        self._lapse: asyncio.TimerHandle | None = None
+        self._trace: _Trace | None = None
+
+    # Taking one
+
+    async def start(self, deployment: str, seconds: float) -> dict[str, Any]:
+        """Members record from now on. RequestError for more than `MOST_S`; Unavailable where this device records
+        already."""
+        if not 0 < seconds <= MOST_S:
+            raise RequestError(f"a trace takes up to {MOST_S:.0f} seconds, not {seconds}")
+        if error := self._begin(self._node, seconds):
+            raise Unavailable(error)
+        try:
+            trace = _Trace(deployment, self._loop.time())
+            await self._see_plans(trace)
+            members = self._members()
+            trace.names = {member.node: member.name for member in members}
+            others = [member for member in members if member.node != self._node]
+            await asyncio.gather(*(self._enlist(trace, member, seconds) for member in others))
+        except BaseException:
+            self._end()
+            raise
+        self._trace = trace
+        taking_part = [trace.names[self._node], *(trace.names[node] for node in trace.firsts)]
+        return {"model": deployment, "devices": taking_part, "missing": trace.missing}
+
+    async def _enlist(self, trace: _Trace, member: Member, seconds: float) -> None:
+        if not understands(member.version):
+            trace.missing[member.name] = f"its edgepart ({member.version or 'unknown'}) cannot record"
+            return
+        try:
+            offset = await self._clocks.offset(member.node)
+            answer, _ = await self._asks.ask(member.node, Record(0, seconds), timeout_s=ENLIST_S)
+            if error := answer.error if isinstance(answer, Recording) else ELSE:
+                raise Unavailable(error)
+        except Unavailable as error:
+            trace.missing[member.name] = str(error)
+        else:
+            trace.firsts[member.node] = offset
+
+    async def finish(self, deployment: str) -> dict[str, Any]:
+        """The trace, as a document. RequestError where none of it is being taken (any more)."""
+        trace = self._trace
+        if trace is None or trace.deployment != deployment:
+            raise RequestError(f"no trace of {deployment!r} is being taken through this agent (any more)")
+        self._trace = None
+        ended_s = self._loop.time()
+        mine = self._end()
+        parts = [self._part(trace, self._node, ClockMap(SAME, SAME), mine)]
+        found = await asyncio.gather(*(self._collect(trace, node) for node in trace.firsts))
+        await self._see_plans(trace)
+        return {
+            "model": deployment,
+            "gateway": trace.names[self._node],
+            "began_s": trace.began_s,
+            "ended_s": ended_s,
+            "devices": parts + [part for part in found if part is not None],
+            "missing": trace.missing,
+            "plans": list(trace.plans.values()),
+        }
+
+    async def _collect(self, trace: _Trace, node: str) -> dict[str, Any] | None:
+        """A member's part; None where it is missing."""
+        first = trace.firsts[node]
+        try:
+            answer, payload = await self._asks.ask(node, WantSpans(0), timeout_s=COLLECT_S)
+            if error := answer.error if isinstance(answer, Spans) else ELSE:
+                raise Unavailable(error)
+            recorded = Recorded(await asyncio.to_thread(unpack, payload), answer.forgotten)
+        except (Unavailable, FrameError) as error:
+            trace.missing[trace.names[node]] = str(error)
+            return None
+        try:
+            last = await self._clocks.offset(node)
+        except Unavailable as error:
+            log.info("the clock of %s is taken to go as ours: %s", node, error)
+            last = first
+        return self._part(trace, node, ClockMap(first, last), recorded)
+
+    def _part(self, trace: _Trace, node: str, clock: ClockMap, recorded: Recorded) -> dict[str, Any]:
+        return {
+            "name": trace.names[node],
+            "node": node,
+            "clock_error_s": clock.error_s,
+            "clock_ahead_s": clock.first.ahead_s,
+            "forgotten": recorded.forgotten,
+            "spans": [_row(span, clock) for span in recorded.spans],
+        }
+
+    async def _see_plans(self, trace: _Trace) -> None:
+        for order in self._orders(trace.deployment):
+            if (order.deployment, order.epoch) not in trace.plans:
+                plan = await asyncio.to_thread(from_bytes, order.plan)
+                trace.plans[order.deployment, order.epoch] = _plan_document(order, plan)
+
+    # Recording
+
+    async def asked(self, node: str, question: Record | WantSpans) -> tuple[Recording | Spans, list[bytes]]:
+        """The answer to another member, and its payload."""
+        if isinstance(question, Record):
+            fits = 0 < question.seconds <= MOST_S
+            error = self._begin(node, question.seconds) if fits else f"not for {question.seconds} s"
+            return Recording(question.ticket, error), []
+        if self._owner != node:
+            return Spans(question.ticket, 0, "nothing was recorded for you, or its time was up"), []
+        recorded = self._end()
+        return Spans(question.ticket, recorded.forgotten), [await asyncio.to_thread(pack, recorded.spans)]
+
+    def _begin(self, node: str, seconds: float) -> str:
+        """Records for `node`; or why not."""
+        if self._owner and self._owner != node:
+            return f"a trace is being taken already, by node {self._owner}"
+        if self._owner == node == self._node:
+            return "a trace is being taken through this agent already"
+        self._end()
+        self._owner = node
+        self._lapse = self._loop.call_later(seconds + GRACE_S, self._end)
+        self._recorder.start()
+        return ""
+
+    def _end(self) -> Recorded:
+        """What was recorded; nothing is from now on."""
+        if self._lapse is not None:
+            self._lapse.cancel()
+        self._owner, self._lapse, self._trace = "", None, None
+        return self._recorder.stop()
+
+
+def _row(span: Span, clock: ClockMap) -> list[Any]:
+    """As it stands in the document: by our clock, in the order of `Span`'s fields, its subject's among them."""
+    about = span.about
+    began_s = clock.ours(span.began_s)
+    took_s = max(0.0, clock.ours(span.began_s + span.took_s) - began_s)
+    where = (about.deployment, about.epoch.term, about.epoch.number, about.request)
+    what = (span.what, span.peer, span.transfer, span.nbytes, span.cpu_s)
+    return [span.lane, span.kind, began_s, took_s, *where, *what]
+
+
+def _plan_document(order: Prepare, plan: Plan) -> dict[str, Any]:
+    """What to compare a trace with: who does which step, and how long it was predicted to take."""
+    steps: dict[str, list[list[Any]]] = {}
+    for device, program in plan.programs.items():
+        steps[device] = []
+        for step in program.steps:
+            if isinstance(step, Run):
+                steps[device].append(["run", program.segments[step.segment].compute_s])
+            else:
+                kind = "receive" if isinstance(step, Receive) else "send"
+                steps[device].append([kind, step.transfer])
+    return {
+        "deployment": order.deployment,
+        "epoch": [order.epoch.term, order.epoch.number],
+        "strategy": plan.strategy,
+        "predicted_latency_s": plan.predicted_latency_s,
+        "replicas": [list(replica.devices) for replica in plan.replicas],
+        "nodes": {device: node for device, node in order.names if device != GATEWAY},
+        "steps": steps,
+        "messages": [[t.source, t.target, t.nbytes] for t in plan.transfers],
+    }

@@ -1,0 +1,103 @@
+"""Reach: what a broker gives to an agent, or to a device that joins: news of who is there, and streams to them. Wires the
+session and its parts together.
+"""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from edgepart.agent.discovery.mdns import FINGERPRINT_DIGITS, Seen
+from edgepart.agent.mqtt.broker import Broker
+from edgepart.agent.mqtt.presence import Presence, Present, will
+from edgepart.agent.mqtt.session import Session
+from edgepart.agent.mqtt.tunnel_sockets import Tunnels
+from edgepart.agent.net import stream
+from edgepart.agent.net.addresses import ranked
+from edgepart.agent.net.interfaces import interfaces
+from edgepart.agent.net.stream import Stream
+from edgepart.agent.options import Address, mqtt_node
+
+MORE_S = 0.2
+"""How long others are listened to when a member has been heard."""
+
+
+def root_of(fingerprint: str) -> str:
+    """Under which topic a cluster's agents meet."""
+    return f"edgepart/{fingerprint[:FINGERPRINT_DIGITS]}"
+
+
+class Reach:
+    """Of a member: `start` when it knows where it listens, and `stop`."""
+
+    def __init__(self, broker: Broker, fingerprint: str, node: str, on_seen: Callable[[Seen], None]) -> None:
+        """`on_seen` is called by the session's thread."""
+        root, self.boot = root_of(fingerprint), secrets.token_hex(8)
+        # Who knew it could have the broker end our connection, by another one under that name.
+        client = f"edgepart-{node}-{secrets.token_hex(8)}"
+        self._session = Session(broker, client, will(root, node, self.boot))
+        self.tunnels = Tunnels(self._session, root, node)
+        self._presence = Presence(self._session, root, fingerprint, on_seen, self.tunnels.doubt)
+
+    @property
+    def is_up(self) -> bool:
+        return self._session.is_up
+
+    def start(self, node: str, name: str, version: str, addresses: Callable[[], Sequence[Address]]) -> None:
+        """`addresses`: where members reach this one, now; also by the session's thread."""
+        self._presence.say(lambda: Present(node, self.boot, name, version, tuple(addresses())))
+        self._session.start([self._presence, self.tunnels])
+
+    def stop(self) -> None:
+        self._session.stop(self._presence.goodbye)
+
+
+class Visit:
+    """Of a device that joins: with it, members are found, and reached as they say. A context manager."""
+
+    def __init__(self, broker: Broker, fingerprint: str, connect_s: float = 10.0) -> None:
+        root, endpoint = root_of(fingerprint), secrets.token_hex(8)
+        self._connect_s = connect_s
+        self._changed = threading.Condition()
+        self._seen: dict[Address, None] = {}
+        self._session = Session(broker, f"edgepart-join-{endpoint}", None)
+        self._tunnels = Tunnels(self._session, root, endpoint)
+        self._presence = Presence(self._session, root, fingerprint, self._heard, self._tunnels.doubt)
+
+    def __enter__(self) -> Visit:
+        """Unavailable where the broker cannot be reached."""
+        self._session.start([self._presence, self._tunnels])
+        try:
+            self._session.await_up(self._connect_s)
+        except BaseException:
+            self._session.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._session.stop()
+
+    def _heard(self, seen: Seen) -> None:
+        with self._changed:
+            self._seen.update(dict.fromkeys(seen.addresses))
+            self._changed.notify_all()
+
+    def find(self, fingerprint: str, timeout_s: float) -> tuple[Address, ...]:
+        """Where members say that they are; () where none was heard in time. As discovery.find_members."""
+        with self._changed:
+            if self._changed.wait_for(lambda: bool(self._seen), timeout_s):
+                # All that are there tell so at once; the first may be one that a broker has not forgotten yet.
+                self._changed.wait_for(lambda: False, MORE_S)
+            return tuple(ranked(self._seen, interfaces()))
+
+    def dial(
+        self, address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float = 5.0
+    ) -> Stream:
+        """Through the broker, or by TCP, as the address is."""
+        reach = stream.dial if mqtt_node(address) is None else self._tunnels.dial
+        return reach(address, context, timeout_s=timeout_s, dead_after_s=dead_after_s)

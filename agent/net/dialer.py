@@ -1,0 +1,237 @@
+"""Reaching: connections to whoever may be at some addresses, up to a checked certificate. A door: sockets.
+
+Addresses are tried beside each other, each a moment after the one before, so that one that nobody answers at (a
+container's bridge, an old lease, the other end of a cable that was pulled) costs a moment and not its whole time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import selectors
+import socket
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
+
+from edgepart.agent.net import peer_check
+from edgepart.agent.net.addresses import Interface, ranked
+from edgepart.agent.net.faults import Fault, Unreached, blame, fault_of
+from edgepart.agent.net.sightings import Witness
+from edgepart.agent.net.stream import Stream, shake_hands, tune
+from edgepart.agent.options import Address, format_address, mqtt_node
+from edgepart.agent.security.identity import Identity
+from edgepart.planner.errors import EdgepartError, NotAuthorised, Unavailable
+
+STAGGER_S = 0.2
+"""Between the beginnings of two tries. More spares connections that come to nothing; less loses less time to them."""
+
+MOST_OF_A_NAME = 4
+"""Addresses of one name that are tried."""
+
+Dial = Callable[[Address, ssl.SSLContext], Stream]
+"""By another way than TCP. Unavailable."""
+Connected = tuple[Address, Stream | EdgepartError]
+Reached = tuple[Address, tuple[str, Stream] | EdgepartError]
+"""The address, and who answered there with a stream to it, or why nobody may be linked to there."""
+
+
+def race(
+    addresses: Sequence[Address], context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float
+) -> Generator[Connected, None, None]:
+    """Each address with a stream to who answers there, or why there is none, as they come. `timeout_s` is for each step of
+    each address. Those still under way when the iterator is closed are given up."""
+    waiting, going = deque(addresses), selectors.DefaultSelector()
+    begin_at = time.monotonic()
+    try:
+        while waiting or going.get_map():
+            if waiting and (time.monotonic() >= begin_at or not going.get_map()):
+                address = waiting.popleft()
+                begin_at = time.monotonic() + STAGGER_S
+                if (error := _begin(address, going, timeout_s)) is not None:
+                    yield address, error
+                    begin_at = time.monotonic()
+                continue
+            for connection, address, reason in _settled(going, begin_at if waiting else None):
+                if reason is not None:
+                    connection.close()
+                    yield address, _unreached(address, reason)
+                    begin_at = time.monotonic()
+                else:
+                    yield address, _shaken(connection, context, address, timeout_s, dead_after_s)
+    finally:
+        for key in list(going.get_map().values()):
+            key.data[2].close()
+        going.close()
+
+
+def _begin(address: Address, going: selectors.BaseSelector, timeout_s: float) -> Unreached | None:
+    """Begins to connect; the error where that cannot be. A name that has several addresses is tried at all of them."""
+    if mqtt_node(address) is not None:
+        return Unreached(
+            Fault.UNREACHABLE,
+            f"{format_address(address)}: is reached through a broker only: --transport mqtt",
+        )
+    if not 0 < address[1] <= 65535:  # the system takes it modulo 65536
+        return Unreached(Fault.UNREACHABLE, f"{format_address(address)}: there is no such port")
+    try:
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # UnicodeError: a host name that cannot be one
+        return _unreached(address, error)
+    begun, last = 0, _error(errno.EADDRNOTAVAIL)
+    for family, kind, protocol, _, where in found[:MOST_OF_A_NAME]:
+        try:
+            connection = _connecting(socket.socket(family, kind, protocol), where)
+        except OSError as error:
+            last = error
+            continue
+        data = (address, time.monotonic() + timeout_s, connection)
+        going.register(connection, selectors.EVENT_WRITE, data)
+        begun += 1
+    return None if begun else _unreached(address, last)
+
+
+def _connecting(connection: socket.socket, where: Any) -> socket.socket:
+    """Closed, and OSError, where that cannot be."""
+    try:
+        connection.setblocking(False)
+        code = connection.connect_ex(where)
+        if code not in (0, errno.EINPROGRESS):
+            raise _error(code)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _error(code: int) -> Exception:
+    return OSError(code, os.strerror(code))
+
+
+def _settled(
+    going: selectors.BaseSelector, begin_at: float | None
+) -> list[tuple[socket.socket, Address, Exception | None]]:
+    """Connections that are there, or are not to be, no later than `begin_at`; they are no longer watched."""
+    ends = [key.data[1] for key in going.get_map().values()]
+    until = min(ends if begin_at is None else [*ends, begin_at])
+    ready = {key.fd for key, _ in going.select(max(0.0, until - time.monotonic()))}
+    now, settled = time.monotonic(), list[tuple[socket.socket, Address, Exception | None]]()
+    for key in list(going.get_map().values()):
+        address, end, connection = key.data
+        if key.fd not in ready and now < end:
+            continue
+        going.unregister(connection)
+        code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        reason = _error(code) if code else None
+        settled.append((connection, address, reason if key.fd in ready else TimeoutError()))
+    return settled
+
+
+def _shaken(
+    connection: socket.socket,
+    context: ssl.SSLContext,
+    address: Address,
+    timeout_s: float,
+    dead_after_s: float,
+) -> Stream | EdgepartError:
+    try:
+        connection.setblocking(True)
+        tune(connection, dead_after_s)
+        return shake_hands(connection, context, format_address(address), time.monotonic() + timeout_s)
+    except OSError as error:  # it ended already
+        connection.close()
+        return _unreached(address, error)
+    except Unavailable as error:
+        return error
+
+
+def _unreached(address: Address, error: Exception) -> Unreached:
+    fault, text = blame(error)
+    return Unreached(fault, f"{format_address(address)}: {text}")
+
+
+class Reaching:
+    """How one agent comes to others."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        interfaces: Callable[[], Sequence[Interface]],
+        timeout_s: float,
+        dead_after_s: float,
+        another_way: Dial | None = None,
+    ) -> None:
+        """`another_way` replaces TCP."""
+        self._identity = identity
+        self._interfaces = interfaces
+        self._context = identity.client_context()
+        self._timeout_s = timeout_s
+        self._dead_after_s = dead_after_s
+        self._another_way = another_way
+
+    def each(self, expected: str | None, addresses: Sequence[Address]) -> Generator[Reached, None, None]:
+        """What came of each address, as it comes; a stream is the caller's to close. `expected`: who is to answer
+        (None: any member)."""
+        for address, found in self._race(addresses):
+            if isinstance(found, EdgepartError):
+                yield address, found
+                continue
+            try:
+                where = format_address(address)
+                yield address, (peer_check.called(self._identity, found.connection, expected, where), found)
+            except NotAuthorised as error:
+                found.close()
+                yield address, error
+
+    def renew(self) -> None:
+        """Connections from now on show the certificate that this node has now."""
+        self._context = self._identity.client_context()
+
+    def again(self, node_id: str, address: Address) -> Stream:
+        """One more to who answered there. Unavailable, NotAuthorised."""
+        for _, found in self.each(node_id, [address]):
+            if isinstance(found, EdgepartError):
+                raise found
+            return found[1]
+        raise Unreached(Fault.UNREACHABLE, f"{format_address(address)}: leads nowhere from here")
+
+    def _race(self, addresses: Sequence[Address]) -> Iterator[Connected]:
+        if self._another_way is None:
+            order = ranked(addresses, self._interfaces())
+            yield from race(order, self._context, timeout_s=self._timeout_s, dead_after_s=self._dead_after_s)
+            return
+        for address in addresses:
+            try:
+                yield address, self._another_way(address, self._context)
+            except Unavailable as error:
+                yield address, error
+
+
+class Tries:
+    """What came of the addresses of one call."""
+
+    def __init__(self, expected: str | None, witness: Witness | None) -> None:
+        self._expected = expected
+        self._witness = witness
+        self._refusals: list[EdgepartError] = []
+
+    def refused(self, address: Address, error: EdgepartError, node_id: str = "") -> None:
+        self._refusals.append(error)
+        self._tell(node_id or self._expected or "", address, error)
+
+    def led(self, address: Address, node_id: str) -> None:
+        self._tell(node_id, address, None)
+
+    def _tell(self, node_id: str, address: Address, error: EdgepartError | None) -> None:
+        if self._witness is not None:
+            fault = None if error is None else fault_of(error)
+            self._witness.tried(node_id, format_address(address), fault, str(error or ""))
+
+    def failure(self) -> EdgepartError:
+        """Where none led anywhere: each address's reason."""
+        if len(self._refusals) == 1 and isinstance(self._refusals[0], NotAuthorised):
+            return self._refusals[0]
+        told = "; ".join(map(str, self._refusals))
+        return Unavailable(told or f"no address is known for {self._expected}")

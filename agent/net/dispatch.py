@@ -1,0 +1,191 @@
+"""Post: what goes out to other agents and how what comes in finds its way. Door: the transport is given.
+
+Control messages go to the event loop; a request's frames go straight to whoever waits for them, in the thread that read
+them, so that the event loop is not on the way of tensors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from edgepart.agent.cluster.state.events import Received
+from edgepart.agent.execution.schedule import Value
+from edgepart.agent.net.links import CONTROL, DATA
+from edgepart.agent.security.charter import Charter
+from edgepart.agent.wire import control, inference, queries
+from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
+from edgepart.agent.wire.frames import Buffer, Frame
+from edgepart.agent.wire.inference import Cancel, Failed, Tensors
+from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
+
+log = logging.getLogger(__name__)
+
+CONTROL_KINDS = kinds(
+    control.Hello,
+    control.Heartbeat,
+    control.View,
+    control.AskAbout,
+    control.Opinion,
+    control.Leaving,
+    control.Starved,
+    control.Goodbye,
+    control.Card,
+    control.Deployments,
+    control.Report,
+    control.Want,
+    control.Prepare,
+    control.Activate,
+    control.Retire,
+    control.FetchModel,
+    control.Timed,
+    control.Drift,
+    control.Latency,
+    control.Drains,
+    control.DrainStanding,
+    control.Standing,
+    queries.WantClock,
+    queries.Clock,
+    Charter,
+)
+DATA_KINDS = kinds(
+    inference.Tensors,
+    inference.Failed,
+    inference.Cancel,
+    queries.WantFiles,
+    queries.Files,
+    queries.WantPart,
+    queries.Part,
+    queries.EchoTogether,
+    queries.EchoedTogether,
+    queries.Echo,
+    queries.Echoed,
+    queries.Record,
+    queries.Recording,
+    queries.WantSpans,
+    queries.Spans,
+    queries.WantCertificate,
+    queries.Renewed,
+    queries.WantSigned,
+    queries.Signed,
+)
+
+SendFrame = Callable[[str, str, Frame], None]
+"""(node, channel, frame); raises Unavailable."""
+
+
+class RequestFrames(Protocol):
+    """Whoever takes the frames of requests, from any thread: agent/serving/loaded_plans.py."""
+
+    def arrived(self, message: Tensors | Failed | Cancel, values: Sequence[Value], source: str) -> None: ...
+
+
+class EchoFrames(Protocol):
+    """Whoever takes echoes, in the thread that read them: agent/measure/echoes.py."""
+
+    def came(self, node: str, message: queries.Echo | queries.Echoed, values: Sequence[Value]) -> None: ...
+
+
+class Post:
+    """This agent's letter box."""
+
+    def __init__(self, node: str, send_frame: SendFrame) -> None:
+        self._node = node
+        self._send_frame = send_frame
+        self._loop = asyncio.get_running_loop()
+        self._requests: RequestFrames | None = None
+        self._echoes: EchoFrames | None = None
+        self._to_core: Callable[[Received], None] = _nowhere
+        self._question: Callable[[str, queries.Question], None] = _nowhere
+        self._answer: Callable[[str, queries.Answer, memoryview], None] = _nowhere
+        self._clocks: Callable[[str, queries.WantClock | queries.Clock], None] = _nowhere
+        self._charter: Callable[[str, Charter], None] = _nowhere
+
+    def connect(
+        self,
+        requests: RequestFrames,
+        echoes: EchoFrames,
+        to_core: Callable[[Received], None],
+        question: Callable[[str, queries.Question], None],
+        answer: Callable[[str, queries.Answer, memoryview], None],
+        clocks: Callable[[str, queries.WantClock | queries.Clock], None] | None = None,
+        charter: Callable[[str, Charter], None] | None = None,
+    ) -> None:
+        """Where what comes in goes. `requests`, `echoes`, `question` and `clocks` are called in reader threads, the others
+        in the loop."""
+        self._requests, self._echoes = requests, echoes
+        self._to_core, self._question, self._answer = to_core, question, answer
+        self._clocks = clocks or _nowhere
+        self._charter = charter or _nowhere
+
+    # Out
+
+    def control(self, node: str, message: Any) -> None:
+        """Unavailable where there is no link."""
+        self._send_frame(node, CONTROL, message_to_frame(message))
+
+    def data(self, node: str, message: Any, payload: Sequence[Buffer] = ()) -> None:
+        """Unavailable where there is no link."""
+        self._send_frame(node, DATA, message_to_frame(message, payload))
+
+    def values(self, node: str, message: Tensors | Failed | Cancel, values: Sequence[Value]) -> None:
+        """A request's frame to a device, this one included: then nothing is packed. Unavailable where there is no link.
+        Any thread."""
+        if node == self._node:
+            if self._requests is not None:
+                self._requests.arrived(message, values, node)
+        elif isinstance(message, Tensors):
+            self.arrays(node, message, values)
+        else:
+            self.data(node, message)
+
+    def arrays(
+        self, node: str, message: Tensors | queries.Echo | queries.Echoed, values: Sequence[Value]
+    ) -> None:
+        """A message with these values as its `arrays`. Unavailable where there is no link. Any thread."""
+        metas, buffers = pack_arrays(values)
+        self.data(node, replace(message, arrays=metas), buffers)
+
+    # In
+
+    def take(self, node: str, channel: str, frame: Frame) -> None:
+        """A frame came, in its reader's thread. FrameError for one that is none of ours: it ends the link."""
+        if channel == CONTROL:
+            told = frame_to_message(frame, CONTROL_KINDS)
+            if isinstance(told, queries.WantClock | queries.Clock):
+                self._clocks(node, told)
+            elif isinstance(told, Charter):
+                self._loop.call_soon_threadsafe(self._charter, node, told)
+            else:
+                self._loop.call_soon_threadsafe(self._to_core, Received(node, told))
+            return
+        message = frame_to_message(frame, DATA_KINDS)
+        match message:
+            case Tensors() | Failed() | Cancel():
+                arrays = message.arrays if isinstance(message, Tensors) else ()
+                values = unpack_arrays(arrays, frame.body)
+                if self._requests is not None:
+                    self._requests.arrived(message, values, node)
+            case queries.Echo() | queries.Echoed():
+                values = unpack_arrays(message.arrays, frame.body)
+                if self._echoes is not None:
+                    self._echoes.came(node, message, values)
+            case (
+                queries.WantFiles()
+                | queries.WantPart()
+                | queries.EchoTogether()
+                | queries.Record()
+                | queries.WantSpans()
+                | queries.WantCertificate()
+                | queries.WantSigned()
+            ):
+                self._question(node, message)
+            case _:
+                self._loop.call_soon_threadsafe(self._answer, node, message, frame.body)
+
+
+def _nowhere(*_: Any) -> None:
+    log.debug("a frame came before this agent was ready for it, and is dropped")

@@ -1,0 +1,61 @@
+"""Interfaces: this machine's addresses, as they are now. Door: the system (system.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from ipaddress import ip_address
+
+from edgepart.agent.host import system
+from edgepart.agent.net.addresses import Interface, told
+
+WATCH_S = 2.0
+"""Between two looks at the machine's addresses. More spares a small box some work; less tells others of a new address
+sooner."""
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+
+
+def interfaces() -> tuple[Interface, ...]:
+    """Each address of each interface; those that are down are marked. Where the system tells none, those that lead out."""
+    stats = system.interface_states()
+    found = []
+    for name, entries in system.interface_addresses().items():
+        for entry in entries:
+            if entry.family in _FAMILIES:
+                bare = entry.address.partition("%")[0]
+                up = name not in stats or stats[name].isup
+                found.append(Interface(name, _index(name), bare, _bits(bare, entry.netmask), up))
+    if not found:
+        addresses = ((one, ip_address(one)) for one in system.outgoing_addresses())
+        return tuple(Interface("", 0, text, ip.max_prefixlen, True) for text, ip in addresses)
+    return tuple(found)
+
+
+def local_addresses(host: str) -> tuple[str, ...]:
+    """What to tell others of who listens on `host`, the best first (addresses.told)."""
+    return told(interfaces(), host)
+
+
+async def watch(current: Callable[[], object], changed: Callable[[], None]) -> None:
+    """For ever: calls `changed` when `current()` gives something else than it did."""
+    last = current()
+    while True:
+        await asyncio.sleep(WATCH_S)
+        if (now := current()) != last:
+            last = now
+            changed()
+
+
+def _index(name: str) -> int:
+    try:
+        return socket.if_nametoindex(name)
+    except OSError:
+        return 0  # it went away just now
+
+
+def _bits(address: str, netmask: str | None) -> int:
+    ip = ip_address(address)
+    if not netmask:
+        return ip.max_prefixlen
+    return bin(int(ip_address(netmask))).count("1")

@@ -1,0 +1,183 @@
+"""Boxes: every box that this agent has heard of, and what came of it. A rule: discovery, transport and membership tell it
+what happens, and the time is an argument (seconds since 1970); diagnosis.py makes sense of it.
+
+Most of what is kept was said by anybody on the network: it is bounded, and nothing is believed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from edgepart.agent.net.faults import Fault
+
+_SCOPE = re.compile(r"%[^\]]*")
+
+MDNS, BROKER, PEER, SAVED, MEMBERS, CALLED = "mDNS", "broker", "--peer", "saved list", "members", "a call"
+"""How a box was heard of."""
+MOST_BOXES = 512
+MOST_ADDRESSES = 16
+"""Whose tries are kept, of a box."""
+MOST_KNOCKS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """The newest attempt to reach a box at one address."""
+
+    address: str
+    fault: Fault | None
+    """None: it led to a link."""
+    text: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """What is known of one box."""
+
+    node: str
+    """Empty where only an address is known."""
+    name: str = ""
+    fingerprint: str = ""
+    """Of the cluster that it says it is in, 16 digits; empty where it did not say."""
+    version: str = ""
+    addresses: tuple[str, ...] = ()
+    """As it was last announced, or given."""
+    heard: tuple[tuple[str, float], ...] = ()
+    """By which ways, and when last by each."""
+    tries: tuple[Try, ...] = ()
+    """One for each address, newest first."""
+    called: tuple[str, float] | None = None
+    """From where it connected to this agent last, and when; with a certificate of this cluster."""
+    member_at: float | None = None
+    """When it was last known to be a member."""
+    ended: tuple[str, float] | None = None
+    """Why the last link to it ended, and when."""
+
+    @property
+    def heard_at(self) -> float:
+        return max((at for _, at in self.heard), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Knock:
+    """Somebody without a certificate wanted to join, or came with one that is not taken, and was not let in."""
+
+    address: str
+    why: str
+    at: float
+    times: int = 1
+
+
+class Witness(Protocol):
+    """Whoever is told how links come about; from any thread."""
+
+    def tried(self, node: str, address: str, fault: Fault | None, text: str) -> None:
+        """As Boxes.tried."""
+
+    def called(self, node: str, address: str) -> None:
+        """As Boxes.called."""
+
+    def knocked(self, address: str, why: str) -> None:
+        """As Boxes.knocked."""
+
+
+class Boxes:
+    """The book. For one thread."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[str, Box] = {}
+        """By node id, or by address where that is all there is; who was heard of last comes last."""
+        self._knocks: deque[Knock] = deque(maxlen=MOST_KNOCKS)
+        self.heard_self_at: float | None = None
+        """When this agent last heard its own announcement."""
+
+    def all(self) -> tuple[Box, ...]:
+        return tuple(sorted(self._boxes.values(), key=lambda box: (box.name or "~", box.node, box.addresses)))
+
+    def knocks(self) -> tuple[Knock, ...]:
+        """Newest first."""
+        return tuple(reversed(self._knocks))
+
+    def heard(
+        self,
+        way: str,
+        node: str,
+        addresses: Iterable[str],
+        now: float,
+        *,
+        name: str = "",
+        fingerprint: str = "",
+        version: str = "",
+    ) -> None:
+        """It was announced, or somebody named it. Without a node id each address counts as a box."""
+        listed = tuple(addresses)[:MOST_ADDRESSES]
+        for key, own in [(node, listed)] if node else [(one, (one,)) for one in listed]:
+            box = self._boxes.pop(key, None) or Box(node)
+            self._boxes[key] = replace(
+                box,
+                name=name or box.name,
+                fingerprint=fingerprint or box.fingerprint,
+                version=version or box.version,
+                addresses=own or box.addresses,
+                heard=(*((w, at) for w, at in box.heard if w != way), (way, now)),
+            )
+            self._make_room(key)
+
+    def member(self, node: str, name: str, version: str, addresses: Iterable[str], now: float) -> None:
+        """It is in."""
+        known = self._at(node, node)
+        # As it calls itself; members that share a name are told under longer ones.
+        self.heard(MEMBERS, node, addresses, now, name=known.name or name, version=version)
+        self._boxes[node] = replace(self._boxes[node], member_at=now)
+
+    def tried(self, node: str, address: str, fault: Fault | None, text: str, now: float) -> None:
+        """An address was tried. `node`: who was expected, or who answered."""
+        if (given := address) not in self._boxes:
+            given = _SCOPE.sub("", address)  # tried on an interface that nobody named
+        key = node or given
+        if node and (nameless := self._boxes.pop(given, None)) is not None:  # now it is known who is there
+            named = self._at(node, node)
+            self._boxes[node] = replace(
+                named,
+                heard=(*named.heard, *(one for one in nameless.heard if one not in named.heard)),
+                addresses=named.addresses or nameless.addresses,
+            )
+        if (box := self._boxes.get(key)) is None:
+            return
+        others = [one for one in box.tries if one.address != address]
+        self._boxes[key] = replace(
+            box, tries=(Try(address, fault, text[:400], now), *others)[:MOST_ADDRESSES]
+        )
+
+    def called(self, node: str, address: str, now: float) -> None:
+        """It connected to this agent, and showed a certificate of this cluster."""
+        self.heard(CALLED, node, (), now)
+        self._boxes[node] = replace(self._boxes[node], called=(address, now))
+
+    def ended(self, node: str, why: str, now: float) -> None:
+        """The link to it is down."""
+        if node in self._boxes:
+            self._boxes[node] = replace(self._boxes[node], ended=(why[:400], now))
+
+    def knocked(self, address: str, why: str, now: float) -> None:
+        """Somebody was not let in."""
+        for place, known in enumerate(self._knocks):
+            if (known.address, known.why) == (address, why[:400]):
+                del self._knocks[place]
+                self._knocks.append(replace(known, at=now, times=known.times + 1))
+                return
+        self._knocks.append(Knock(address, why[:400], now))
+
+    def _at(self, key: str, node: str) -> Box:
+        return self._boxes.get(key) or Box(node)
+
+    def _make_room(self, kept: str) -> None:
+        """Who was never a member and not heard for longest goes; a flood of names must not push out who was in."""
+        while len(self._boxes) > MOST_BOXES:
+            strangers = (key for key, box in self._boxes.items() if box.member_at is None and key != kept)
+            del self._boxes[next(strangers, None) or next(iter(self._boxes))]

@@ -1,0 +1,173 @@
+"""Stream: one TLS connection that carries frames, blocking. A door: sockets.
+
+Below it is a TCP connection, or one of a pair of local sockets that leads through a broker (mqtt/tunnels.py).
+
+Everything that can go wrong with the connection is Unavailable; bytes that are no frame, or over the limits,
+are FrameError. One thread at a time uses a stream, except for `cut`, which any thread may call.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from edgepart.agent.net.faults import Fault, Unreached, blame
+from edgepart.agent.options import Address, format_address, mqtt_node
+from edgepart.agent.wire.frames import PREFIX, Buffer, Frame, Limits, encode, parse_frame, parse_prefix
+from edgepart.planner.errors import Unavailable
+
+COALESCE_BYTES = 16 << 10
+"""Buffers up to this much go out as one TLS record."""
+
+
+class Stream:
+    """A connection whose handshake is done."""
+
+    def __init__(self, connection: ssl.SSLSocket) -> None:
+        self.connection = connection
+        self.began_s = 0.0
+        """When the frame that `read` gave last began to come, by time.monotonic()."""
+
+    def read(self, limits: Limits, deadline: float | None = None) -> Frame:
+        """The next frame; its payload is received in place.
+
+        `deadline` is of time.monotonic(); None waits for ever. FrameError for a frame over `limits`, before
+        memory is taken for it.
+        """
+        prefix = bytearray(PREFIX.size)
+        self._fill(memoryview(prefix), deadline)
+        self.began_s = time.monotonic()
+        sizes = parse_prefix(prefix, limits)
+        header = bytearray(sizes.header_bytes)
+        self._fill(memoryview(header), deadline)
+        if not sizes.payload_bytes:
+            return parse_frame(header, None)
+        # numpy's memory is not cleared first, and takes real pages only as bytes come in.
+        payload = np.empty(sizes.payload_bytes, np.uint8).data
+        self._fill(payload, deadline)
+        return parse_frame(header, payload)
+
+    def _fill(self, target: memoryview, deadline: float | None) -> None:
+        filled = 0
+        while filled < len(target):
+            try:
+                self._arm(deadline)
+                count = self.connection.recv_into(target[filled:])
+            except (OSError, ValueError) as error:
+                raise _lost(error) from error
+            if not count:
+                raise Unavailable("connection closed by the other side")
+            filled += count
+
+    def write(self, frame: Frame, deadline: float | None = None) -> None:
+        self.write_buffers(encode(frame), deadline)
+
+    def write_buffers(self, buffers: Sequence[Buffer], deadline: float | None = None) -> None:
+        """Small neighbours are sent together, large ones without a copy."""
+        pending: list[Buffer] = []
+        size = 0
+        for buffer in buffers:
+            if size + len(buffer) > COALESCE_BYTES and pending:
+                self._send(b"".join(pending), deadline)
+                pending, size = [], 0
+            if len(buffer) > COALESCE_BYTES:
+                self._send(buffer, deadline)
+            else:
+                pending.append(buffer)
+                size += len(buffer)
+        if pending:
+            self._send(pending[0] if len(pending) == 1 else b"".join(pending), deadline)
+
+    def _send(self, buffer: Buffer, deadline: float | None) -> None:
+        try:
+            self._arm(deadline)
+            self.connection.sendall(buffer)
+        except (OSError, ValueError) as error:
+            raise _lost(error) from error
+
+    def _arm(self, deadline: float | None) -> None:
+        if deadline is None:
+            if self.connection.gettimeout() is not None:
+                self.connection.settimeout(None)
+            return
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("took too long")
+        self.connection.settimeout(left)
+
+    def cut(self) -> None:
+        """End the connection, from any thread; whoever uses it meets an error. `close` is still due."""
+        try:
+            # Not SSLSocket.shutdown: that drops the TLS state, and a concurrent write would go in the clear.
+            socket.socket.shutdown(self.connection, socket.SHUT_RDWR)
+        except OSError:
+            return  # It was not connected any more, which is what is wanted.
+
+    def end_writing(self) -> None:
+        """Tell the other side, after all that was written, that nothing more comes."""
+        try:
+            socket.socket.shutdown(self.connection, socket.SHUT_WR)
+        except OSError:
+            return  # It was not connected any more.
+
+    def close(self) -> None:
+        """Called by the thread that uses the stream."""
+        self.cut()
+        self.connection.close()
+
+
+def tune(connection: socket.socket, dead_after_s: float) -> None:
+    """No waiting for full packets; a peer that acknowledges nothing for `dead_after_s` is an error."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead_after_s * 1000))
+
+
+def dial(address: Address, context: ssl.SSLContext, *, timeout_s: float, dead_after_s: float = 5.0) -> Stream:
+    """Connect and shake hands. Unavailable where nobody answers, or not as a member of the cluster."""
+    if mqtt_node(address) is not None:
+        where = format_address(address)
+        raise Unreached(Fault.UNREACHABLE, f"{where}: is reached through a broker only: --transport mqtt")
+    raw: socket.socket | None = None
+    deadline = time.monotonic() + timeout_s
+    try:
+        raw = socket.create_connection(address, timeout_s)
+        tune(raw, dead_after_s)
+    # UnicodeError: a host name that cannot be one; OverflowError: a port over 65535.
+    except (OSError, UnicodeError, OverflowError) as error:
+        if raw is not None:
+            raw.close()
+        raise _failed(format_address(address), error) from error
+    return shake_hands(raw, context, format_address(address), deadline)
+
+
+def shake_hands(raw: socket.socket, context: ssl.SSLContext, where: str, deadline: float) -> Stream:
+    """TLS with who is at the other end of `raw`, until `deadline` (time.monotonic()); `raw` is the stream's from now on.
+
+    Unavailable, naming `where`, where nobody answers, or not as a member of the cluster.
+    """
+    try:
+        raw.settimeout(max(0.01, deadline - time.monotonic()))
+        return Stream(context.wrap_socket(raw))
+    except OSError as error:
+        raw.close()
+        raise _failed(where, error) from error
+
+
+def _failed(where: str, error: Exception) -> Unreached:
+    fault, text = blame(error)
+    return Unreached(fault, f"{where}: {text}")
+
+
+def _lost(error: Exception) -> Unavailable:
+    """Of a connection that was there: only then does TLS 1.3 say what the other side thinks of our certificate."""
+    if isinstance(error, ssl.SSLError):
+        fault, text = blame(error)
+        return Unreached(fault, f"connection lost: {text}")
+    return Unavailable(f"connection lost: {error}")

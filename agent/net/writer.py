@@ -1,0 +1,198 @@
+"""Writer: a connection's queue, and the thread that writes it. A door: a thread, a socket, an eventfd.
+
+A small frame that nothing is in front of, and that the kernel has room for, is written by whoever sends it: waking a
+thread for it would take longer. The thread sleeps in poll() on both the queue's wake-up and the socket, so that an idle
+connection that the other side closes is noticed at once, although nobody reads from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import socket
+import struct
+import termios
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from edgepart.agent.net.stream import Stream
+from edgepart.agent.trace.recorder import Recorder
+from edgepart.agent.trace.spans import WRITE, sending_to
+from edgepart.agent.wire.frames import Buffer, Frame, encode
+from edgepart.planner.errors import Unavailable
+
+_INT = struct.Struct("@i")
+
+_BATCH_BYTES = 256 << 10
+
+AT_ONCE_BYTES = 64 << 10
+"""Larger frames are left to the thread: encrypting them would hold up the sender for longer than waking it does."""
+
+_ROOM = 4
+"""Of the kernel's buffer, the part that may be used for it to take a frame without waiting: it counts its own overhead."""
+
+
+class Writer:
+    """Frames go out in the order of `put`. What is queued when the connection ends is lost."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        capacity_bytes: int,
+        name: str,
+        ended: Callable[[str], None],
+        recorder: Recorder | None = None,
+        node: str = "",
+    ) -> None:
+        """`ended` is called once, by the writer's thread, with the reason (also after `close`). `recorder` is told of what
+        is written to `node`."""
+        self._stream = stream
+        self._capacity_bytes = capacity_bytes
+        self._ended = ended
+        self._recorder = recorder or Recorder()
+        self._node = node
+        self._changed = threading.Condition()
+        self._queue: deque[tuple[list[Buffer], Frame]] = deque()
+        self._queued_bytes = 0
+        """What waits and what is being written."""
+        self._writing = threading.Lock()
+        """Held while bytes are written; taken under `_changed` only where nothing is queued, when nobody holds it."""
+        self._over: str | None = None
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, frame: Frame, wait_s: float) -> None:
+        """Queue a frame; waits up to `wait_s` for room. An empty queue takes a frame of any size.
+
+        Unavailable where the connection is over or there is no room; the frame is then not sent.
+        """
+        buffers = encode(frame)
+        size = sum(map(len, buffers))
+        with self._changed:
+            self._changed.wait_for(lambda: self._over is not None or self._room(size), wait_s)
+            if self._over is not None:
+                raise Unavailable(self._over)
+            if not self._room(size):
+                raise Unavailable(f"{self._queued_bytes} bytes wait already: the other side is slow")
+            at_once = not self._queued_bytes and self._takes_at_once(size)
+            self._queued_bytes += size
+            if at_once:
+                self._writing.acquire()  # Before anybody can queue behind it.
+            else:
+                self._queue.append((buffers, frame))
+                if len(self._queue) == 1:
+                    os.eventfd_write(self._wake, 1)
+        if at_once:
+            self._write_at_once(buffers, size, frame)
+
+    def _takes_at_once(self, size: int) -> bool:
+        """Whether the kernel has room, so that writing is sure not to wait for the other side."""
+        if size > AT_ONCE_BYTES or self._stream.connection.fileno() < 0:
+            return False
+        capacity = self._stream.connection.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        (unsent,) = _INT.unpack(fcntl.ioctl(self._stream.connection, termios.TIOCOUTQ, bytes(_INT.size)))
+        return bool(unsent + size <= capacity // _ROOM)
+
+    def _write_at_once(self, buffers: list[Buffer], size: int, frame: Frame) -> None:
+        """`_writing` is held. Unavailable where the connection ends."""
+        try:
+            self._write(buffers, size, frame)
+        except Unavailable as error:
+            self.close(str(error))
+            raise
+        finally:
+            self._writing.release()
+            self._written(size)
+
+    def _write(self, buffers: list[Buffer], size: int, frame: Frame) -> None:
+        """`frame` is the first of them; the only one while what is written is recorded."""
+        if not self._recorder.on:
+            self._stream.write_buffers(buffers)
+            return
+        with self._recorder.framing(sending_to(self._node), WRITE, self._node, frame, size):
+            self._stream.write_buffers(buffers)
+
+    def _written(self, size: int) -> None:
+        with self._changed:
+            # It is 0 already where the connection ended meanwhile.
+            self._queued_bytes = max(0, self._queued_bytes - size)
+            self._changed.notify_all()
+
+    def _room(self, size: int) -> bool:
+        return not self._queued_bytes or self._queued_bytes + size <= self._capacity_bytes
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all is handed to the kernel; False where it took too long or the connection is over."""
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._over is not None or not self._queued_bytes, timeout_s)
+            return done and self._over is None
+
+    def finish(self) -> None:
+        """After `flush`: say that nothing more comes; the other side closes when it has read it all."""
+        with self._changed:
+            if self._over is None and not self._queued_bytes:
+                self._stream.end_writing()
+
+    def close(self, why: str) -> None:
+        """End the connection; what is queued is dropped. Any thread may call it, `join` waits for the end."""
+        with self._changed:
+            if self._over is None:
+                self._over = why
+            self._changed.notify_all()
+        self._stream.cut()
+
+    def join(self, timeout_s: float) -> None:
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            self._write_until_over()
+        except Unavailable as error:
+            self.close(str(error))
+        finally:
+            with self._changed:
+                why = self._over or "the writer failed"
+                self._over = why
+                self._queue.clear()
+                self._queued_bytes = 0
+                self._changed.notify_all()
+                # Under the lock: `put` writes to this descriptor under it, and only while not over.
+                os.close(self._wake)
+            with self._writing:  # A sender may be at it; the connection is cut, so not for long.
+                self._stream.close()
+            self._ended(why)
+
+    def _write_until_over(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake, select.POLLIN)
+        poll.register(self._stream.connection.fileno(), select.POLLIN | select.POLLRDHUP)
+        while self._over is None:
+            batch, size, first = self._take()
+            if first is not None:
+                with self._writing:
+                    self._write(batch, size, first)
+                self._written(size)
+                continue
+            for descriptor, _ in poll.poll():
+                if descriptor != self._wake:
+                    # Nothing is ever sent to us here: readable means closed or broken.
+                    raise Unavailable("connection closed by the other side")
+                os.eventfd_read(self._wake)
+
+    def _take(self) -> tuple[list[Buffer], int, Frame | None]:
+        """Buffers, their bytes, and the first frame in them. Frames that are recorded go one by one."""
+        with self._changed:
+            batch: list[Buffer] = []
+            size = 0
+            first = self._queue[0][1] if self._queue else None
+            while self._queue and size < (1 if self._recorder.on else _BATCH_BYTES):
+                buffers, _ = self._queue.popleft()
+                batch += buffers
+                size += sum(map(len, buffers))
+            return batch, size, first

@@ -1,0 +1,338 @@
+"""Blobs between agents: what a plan or a deployment needs and this device lacks is fetched from members that hold it, from
+several at once, in parts, verified by digest, resumed where a broken transfer stopped. Door: the store and the links.
+
+While requests are served at either end, that end slows it down (throttle.py): whoever sends answers later, with less
+than was asked for; whoever fetches asks later, and for less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+from edgepart.agent.net.rpc_client import Asks
+from edgepart.agent.replication.multi_source import Gathering
+from edgepart.agent.replication.throttle import UNKNOWN_BYTES_S, Pace, part_bytes
+from edgepart.agent.storage.integrity import Soundness
+from edgepart.agent.storage.store import Partial, Source, Store, manifest_from_text, manifest_to_json
+from edgepart.agent.wire.frames import Buffer
+from edgepart.agent.wire.queries import Files, Part, WantFiles, WantPart
+from edgepart.planner.errors import EdgepartError, FrameError, PeerError, Unavailable
+from edgepart.planner.plan.plan import Plan, WeightRef, pack_region, unpack_region
+from edgepart.planner.region import Array
+
+log = logging.getLogger(__name__)
+
+PART_BYTES = 1 << 20
+"""More: fewer round trips; less: less memory for what arrives out of order, and tensors wait less behind one."""
+MOST_PART_BYTES = 4 << 20
+"""That is sent at once, whatever is asked for."""
+MOST_SOURCES = 4
+"""That one blob is fetched from at once."""
+LIAR_S = 600.0
+"""A source whose blob had another digest is asked last for so long."""
+MOST_CUT, MOST_CUT_BYTES = 1000, 64 << 20
+"""Weights that are cut and flushed together. More: fewer waits for the disk; less: a plan that is given up, and others who
+want something of a model, wait less for these."""
+SPARE_BYTES = 64 << 20
+"""Left free on the disk, whatever is fetched."""
+
+Cut = Callable[[Sequence[tuple[str, Source]]], object]
+"""Has blobs, by digest, in the store that are to be cut from a model there. EdgepartError, OSError."""
+
+Reply = Callable[[str, Any, Sequence[Buffer]], None]
+"""(node, answer, payload); raises Unavailable."""
+
+
+def _idle() -> bool:
+    return False
+
+
+def _unknown(node: str) -> float:
+    return UNKNOWN_BYTES_S
+
+
+@dataclass(frozen=True)
+class Load:
+    """What slows bulk down at one end."""
+
+    busy: Callable[[], bool] = _idle
+    """Whether requests are served here."""
+    bytes_s: Callable[[str], float] = _unknown
+    """What the link to a node carries."""
+
+
+class Serving:
+    """Answers other agents' questions, in one thread of its own so that disk and hashing hold up no reader."""
+
+    def __init__(self, store: Store, reply: Reply, cut: Cut | None = None, load: Load | None = None) -> None:
+        self._store = store
+        self._reply = reply
+        self._cut: Cut = cut or store.cut
+        self._load = load or Load()
+        self._pace = Pace()
+        self._stopped = threading.Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="serve-blobs")
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def asked(self, node: str, question: WantFiles | WantPart) -> None:
+        """A question came."""
+        try:
+            self._pool.submit(self._answer, node, question)
+        except RuntimeError as error:
+            raise Unavailable("this agent stops") from error
+
+    def _answer(self, node: str, question: WantFiles | WantPart) -> None:
+        payload: list[Buffer] = []
+        answer: Files | Part
+        kind = Files if isinstance(question, WantFiles) else Part
+        try:
+            if isinstance(question, WantFiles):
+                manifest = manifest_to_json(self._store.manifest(question.model))
+                answer = Files(question.ticket, json.dumps(manifest))
+            else:
+                blob = self._blob(question)
+                payload = [blob[question.offset : question.offset + self._length(node, question)].data]
+                answer = Part(question.ticket, blob.nbytes)
+        except Exception as error:  # whatever a peer asks for; it must not wait in vain
+            foreseen = isinstance(error, EdgepartError | OSError)
+            log.info("cannot answer %s of %s", kind.__name__, node, exc_info=not foreseen)
+            payload = []
+            text = str(error) or repr(error)
+            answer = kind(question.ticket, "" if kind is Files else 0, error=text)  # type: ignore[arg-type]
+        self._send(node, answer, payload)
+
+    def _length(self, node: str, want: WantPart) -> int:
+        """How much is sent, when it is its turn."""
+        busy, bytes_s = self._load.busy(), self._load.bytes_s(node)
+        length = part_bytes(max(0, min(want.length, MOST_PART_BYTES)), bytes_s, busy)
+        self._stopped.wait(self._pace.wait_s(length, bytes_s, time.monotonic(), busy=busy))
+        return length
+
+    def _blob(self, want: WantPart) -> Array:
+        if want.offset < 0:
+            raise FrameError(f"a part cannot begin at {want.offset}")
+        source = Source(want.model, want.constant, unpack_region(want.region), want.shapes)
+        if want.model and not self._store.has(want.digest) and self._store.has_model(want.model):
+            self._cut([(want.digest, source)])
+        return self._store.get(want.digest)
+
+    def _send(self, node: str, answer: Files | Part, payload: Sequence[Buffer]) -> None:
+        try:
+            self._reply(node, answer, payload)
+        except Unavailable as error:
+            log.info("cannot answer %s: %s", node, error)
+
+
+@dataclass
+class _Doubts:
+    """Sources whose blobs had other digests, and until when they are asked last."""
+
+    until: dict[str, float] = field(default_factory=dict)
+
+    def cast(self, node: str, now: float) -> None:
+        self.until[node] = now + LIAR_S
+
+    def order(self, sources: Sequence[str], now: float) -> tuple[list[str], list[str]]:
+        """Those without, those with."""
+        doubted = [node for node in sources if self.until.get(node, now) > now]
+        return [node for node in sources if node not in doubted], doubted
+
+
+class Fetching:
+    """Brings models and weights into the store. Methods are for the event loop's thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        asks: Asks,
+        cut: Cut | None = None,
+        *,
+        load: Load | None = None,
+        soundness: Soundness | None = None,
+        free_bytes: Callable[[], float] = lambda: float("inf"),
+    ) -> None:
+        """`free_bytes`: room on the disk."""
+        self._store = store
+        self._asks = asks
+        self._cut: Cut = cut or store.cut
+        self._load = load or Load()
+        self._pace = Pace()
+        self._soundness = soundness or Soundness(store)
+        self._free_bytes = free_bytes
+        self._doubts = _Doubts()
+        self._models: dict[str, asyncio.Task[None]] = {}
+        self._blobs: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By digest, while somebody fetches it."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a model is on its way in."""
+        return bool(self._models)
+
+    async def model(self, digest: str, sources: Sequence[str]) -> None:
+        """Have this model in the store. EdgepartError where no source has it whole and sound; OSError: the disk is full."""
+        if self._store.has_model(digest):
+            return
+        if digest not in self._models:
+            task = asyncio.get_running_loop().create_task(
+                self._model(digest, sources), name=f"fetch {digest[:8]}"
+            )
+            self._models[digest] = task
+            task.add_done_callback(lambda _: self._models.pop(digest, None))
+        await asyncio.shield(self._models[digest])
+
+    async def _model(self, digest: str, sources: Sequence[str]) -> None:
+        refusals: dict[str, str] = {}
+        for node in sources:
+            try:
+                answer, _ = await self._asks.ask(node, WantFiles(0, digest))
+                if answer.error:
+                    raise Unavailable(answer.error)
+                manifest = manifest_from_text(answer.manifest)
+                if manifest.digest != digest:
+                    raise PeerError(f"lists other files than those of model {digest}")
+            except (Unavailable, PeerError) as error:
+                refusals[node] = str(error)
+                continue
+            for file in manifest.files:
+                want = WantPart(0, file.digest, 0, PART_BYTES)
+                await self._blob(want, file.nbytes, sources, f"model {digest}", refusals)
+            await asyncio.to_thread(self._store.adopt_model, manifest)
+            return
+        raise _nobody(f"model {digest}", refusals)
+
+    async def weights(self, plan: Plan, refs: Sequence[WeightRef], sources: Sequence[str]) -> None:
+        """Have these weights of the plan in the store: cut from the model where it is here, else fetched as just
+        the slices that are needed. EdgepartError where one cannot be had; OSError: the disk is full."""
+        shapes = {info.name: info.shape for info in plan.inputs if info.shape is not None}
+        model = plan.model_digest
+        absent = await asyncio.to_thread(self._absent, refs)
+        if self._store.has_model(model):
+            for batch in _batches(absent):
+                wanted = [(ref.digest, Source(model, ref.source, ref.region, shapes)) for ref in batch]
+                await asyncio.to_thread(self._cut, wanted)
+                for ref in batch:
+                    self._soundness.trust(ref.digest)
+            return
+        for ref in absent:
+            region = tuple(tuple(bounds) for bounds in pack_region(ref.region))
+            want = WantPart(0, ref.digest, 0, PART_BYTES, model, ref.source, region, shapes)
+            await self._blob(want, ref.nbytes, sources, f"weight {ref.source!r} of model {model}", {})
+
+    def _absent(self, refs: Sequence[WeightRef]) -> list[WeightRef]:
+        """One for each blob that is not here, or is not whole."""
+        return [
+            ref for ref in {ref.digest: ref for ref in refs}.values() if not self._soundness.here(ref.digest)
+        ]
+
+    async def constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
+        """Values of the plan's outputs that are constants of the model."""
+        shapes = {info.name: info.shape for info in plan.inputs if info.shape is not None}
+        names = [name for name in plan.constant_outputs if name not in {info.name for info in plan.inputs}]
+        if not names:
+            return {}
+        from edgepart.planner.model.load import load_graph  # Few models need it.
+
+        await self.model(plan.model_digest, sources)
+        path = self._store.model_path(plan.model_digest)
+        graph = await asyncio.to_thread(load_graph, path, shapes=shapes)
+        return {name: await asyncio.to_thread(graph.constants[name].load) for name in names}
+
+    async def _blob(
+        self, want: WantPart, nbytes: int, sources: Sequence[str], what: str, refusals: dict[str, str]
+    ) -> None:
+        """Fetch what is missing of one blob; two that want the same one wait for each other. Unavailable, with what each
+        source said: nobody has it whole and sound."""
+        lock = self._blobs.setdefault(want.digest, asyncio.Lock())
+        async with lock:
+            if self._store.has(want.digest):
+                return
+            if nbytes == 0:
+                self._store.put_bytes(b"")
+                return
+            partial = self._store.partial(want.digest, nbytes)
+            if (free := self._free_bytes()) < (needed := nbytes - partial.arrived + SPARE_BYTES):
+                raise Unavailable(
+                    f"{what} needs {needed / 1e6:.0f} MB on this device's disk, and {free / 1e6:.0f} MB are free"
+                )
+            if not await self._fetched(partial, want, sources, refusals):
+                raise _nobody(what, refusals)
+            self._soundness.trust(want.digest)
+
+    async def _fetched(
+        self, partial: Partial, want: WantPart, sources: Sequence[str], refusals: dict[str, str]
+    ) -> bool:
+        """From all that are not doubted at once; where they disagree, from one after the other, to see whom to doubt."""
+        trusted, doubted = self._doubts.order(sources, time.monotonic())
+        several, rest = trusted[:MOST_SOURCES], trusted[MOST_SOURCES:]
+        alone = len(several) == 1 and partial.arrived == 0
+        try:
+            if several and await self._gather(partial, want, several, refusals):
+                return True
+        except PeerError as error:
+            if alone:
+                self._doubt(several[0], error, refusals)
+            else:
+                rest = trusted
+        for node in (*rest, *doubted):
+            try:
+                if await self._gather(partial, want, [node], refusals):
+                    return True
+            except PeerError as error:
+                self._doubt(node, error, refusals)
+        return False
+
+    def _doubt(self, node: str, error: PeerError, refusals: dict[str, str]) -> None:
+        refusals[node] = str(error)
+        self._doubts.cast(node, time.monotonic())
+        log.warning("%s is not asked any more while others can be: %s", node, error)
+
+    async def _gather(
+        self, partial: Partial, want: WantPart, nodes: Sequence[str], refusals: dict[str, str]
+    ) -> bool:
+        """Whether it is whole now. PeerError where it was, and was wrong; then nothing of it is left."""
+
+        async def ask(node: str, offset: int, length: int) -> memoryview:
+            busy, bytes_s = self._load.busy(), self._load.bytes_s(node)
+            length = part_bytes(length, bytes_s, busy)
+            await asyncio.sleep(self._pace.wait_s(length, bytes_s, time.monotonic(), busy=busy))
+            question = replace(want, offset=offset, length=length)
+            answer, payload = await self._asks.ask(node, question)
+            if answer.error:
+                raise Unavailable(answer.error)
+            return payload
+
+        gathering = Gathering(partial, ask, PART_BYTES)
+        whole = await gathering.run(nodes)
+        refusals.update(gathering.refusals)
+        return whole
+
+
+def _batches(refs: Sequence[WeightRef]) -> Iterator[list[WeightRef]]:
+    """All of them in order, each batch with at most so many, or so many bytes and the one that goes over."""
+    batch, nbytes = list[WeightRef](), 0
+    for ref in refs:
+        batch.append(ref)
+        nbytes += ref.nbytes
+        if len(batch) >= MOST_CUT or nbytes >= MOST_CUT_BYTES:
+            yield batch
+            batch, nbytes = [], 0
+    if batch:
+        yield batch
+
+
+def _nobody(what: str, refusals: Mapping[str, str]) -> Unavailable:
+    told = "; ".join(f"{node}: {why}" for node, why in refusals.items())
+    return Unavailable(f"{what} could not be fetched: {told or 'no member holds it'}")

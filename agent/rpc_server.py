@@ -1,0 +1,86 @@
+"""Answering: what other agents ask on the data channel, and who answers here. Door: the event loop; the wire is given."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from edgepart.agent.admission.renewal import Warden
+from edgepart.agent.admission.signed_drains import Seals
+from edgepart.agent.measure.card import Measuring
+from edgepart.agent.measure.trace_collector import Tracing
+from edgepart.agent.net.dispatch import Post
+from edgepart.agent.replication.blobs import Serving
+from edgepart.agent.wire.frames import Buffer
+from edgepart.agent.wire.queries import (
+    Answer,
+    EchoTogether,
+    Question,
+    Record,
+    WantCertificate,
+    WantSigned,
+    WantSpans,
+)
+from edgepart.planner.errors import Unavailable
+
+Mine = EchoTogether | Record | WantSpans | WantCertificate | WantSigned
+"""What is answered from the event loop; other questions are for files."""
+
+log = logging.getLogger(__name__)
+
+
+class Answering:
+    """Hands each question to who knows, and the answer to who asked."""
+
+    def __init__(
+        self,
+        post: Post,
+        serving: Serving,
+        measuring: Measuring,
+        tracing: Tracing,
+        warden: Warden,
+        seals: Seals,
+    ) -> None:
+        self._post = post
+        self._serving = serving
+        self._measuring = measuring
+        self._tracing = tracing
+        self._warden = warden
+        self._seals = seals
+        self._loop = asyncio.get_running_loop()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    def asked(self, node: str, question: Question) -> None:
+        """From a reader's thread."""
+        if isinstance(question, Mine):
+            self._loop.call_soon_threadsafe(self._begin, node, question)
+        else:
+            self._serving.asked(node, question)
+
+    def _begin(self, node: str, question: Mine) -> None:
+        task = asyncio.create_task(self._answer(node, question), name="answering a member")
+        self._under_way.add(task)  # The loop itself keeps no hold on it.
+        task.add_done_callback(self._ended)
+
+    async def _answer(self, node: str, question: Mine) -> None:
+        answer: Answer
+        payload: Sequence[Buffer] = ()
+        match question:
+            case EchoTogether():
+                answer = await self._measuring.asked(question)
+            case WantCertificate():
+                answer = await self._warden.sign(node, question)
+            case WantSigned():
+                answer = await self._seals.asked(node, question)
+            case _:
+                answer, payload = await self._tracing.asked(node, question)
+        try:
+            self._post.data(node, answer, payload)
+        except Unavailable as error:
+            log.info("%s is not answered: %s", node, error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a member's question could not be answered", exc_info=error)

@@ -1,0 +1,77 @@
+"""The charter on disk: STATE/identity/charter.json, and `admin` beside it, the credential alone, for people and scripts.
+Door: files.
+
+Agent and commands change it, one at a time; the agent looks every second whether a command has (renewal.py). What stands
+there was checked when it was written.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from edgepart.agent.security import charter, identity
+from edgepart.agent.security.certificates import Key
+from edgepart.agent.security.charter import Charter
+from edgepart.agent.security.identity import Identity
+from edgepart.agent.storage.private_files import locked, write_private
+from edgepart.planner.errors import UsageError
+
+Rule = Callable[[Charter], Charter]
+
+
+def change(directory: Path, rule: Rule) -> Charter:
+    """What `rule` makes of the charter in the identity's folder, on disk when this returns."""
+    with locked(directory):
+        before = identity.read_charter(directory)
+        after = rule(before)
+        if after != before:
+            # The charter first: `load` goes by it where the other file is behind.
+            write_private(directory / "charter.json", json.dumps(charter.to_json(after)).encode())
+        if after.credential is not None:
+            secret = after.credential.secret.encode()
+            if (directory / "admin").read_bytes().strip() != secret:
+                write_private(directory / "admin", secret)
+        return after
+
+
+def revoke(state: Path, nodes: Iterable[str], now: float) -> Charter:
+    """Put nodes out for ever, and renew the credential, which they know. A running agent tells the others at once.
+
+    UsageError where this device holds no CA key, for what is no node id, and for this device itself.
+    """
+    me = identity.load(state)
+    asked = tuple(nodes)
+    if me.node_id in asked:
+        raise UsageError(
+            f"{me.node_id} is this device: revoke it where another device holds the CA key, or delete {me.directory}"
+        )
+    key = _ca_key(me)
+    return change(me.directory, lambda held: covered(charter.revoke(held, asked, me.ca, key, now), me, key))
+
+
+def rotate(state: Path) -> str:
+    """A new management credential, for all members; the old one opens nothing any more. UsageError as in `revoke`."""
+    me = identity.load(state)
+    key = _ca_key(me)
+    made = change(me.directory, lambda held: charter.renew(held, secrets.token_urlsafe(32), me.ca, key))
+    return made.credential.secret if made.credential else me.admin
+
+
+def covered(held: Charter, me: Identity, key: Key | None = None) -> Charter:
+    """With a new credential where a revoked node knows this one: by its revocation, or as two holders of the CA's key
+    revoked at the same time."""
+    if held.is_covered:
+        return held
+    return charter.renew(held, secrets.token_urlsafe(32), me.ca, key or _ca_key(me))
+
+
+def _ca_key(me: Identity) -> Key:
+    if not me.is_issuer:
+        raise UsageError(
+            "this device holds no CA key: do it where `edgepart init` ran, or `edgepart ca import` a copy of the key. "
+            "Nothing was changed"
+        )
+    return me.ca_key()

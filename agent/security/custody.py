@@ -1,0 +1,69 @@
+"""Custody: which devices hold the CA's key: copied out, brought in, and taken away. Door: STATE/identity/ca.key and the
+sealed file (ca_key.py).
+
+Whoever holds the key lets devices in, renews certificates, and revokes. A member that is given it does so from the next
+start of its agent on, beside the others.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from edgepart.agent.security import ca_key, certificates, identity
+from edgepart.agent.security.identity import Identity
+from edgepart.agent.storage.private_files import write_private
+from edgepart.agent.storage.store import write_atomic
+from edgepart.planner.errors import NotAuthorised, UsageError
+
+
+def export(state: Path, target: Path, passphrase: str) -> Identity:
+    """A sealed copy of the key. UsageError where there is none here, for a short passphrase, or where `target` is there."""
+    me = identity.load(state)
+    if not me.is_issuer:
+        raise UsageError("this device holds no CA key: export it where `edgepart init` ran")
+    if target.exists():
+        raise UsageError(f"{target} is there already: give another name. Nothing was written")
+    try:
+        write_atomic(target, ca_key.seal(me.ca, me.ca_key(), passphrase))
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written: {error}") from error
+    return me
+
+
+def bring(state: Path, source: Path, passphrase: str) -> Identity:
+    """This member holds the key from now on. UsageError where it is in no cluster, NotAuthorised where in another one."""
+    me = identity.load(state)
+    key = _opened(me, source, passphrase)
+    write_private(me.directory / "ca.key", certificates.key_pem(key))
+    return me
+
+
+def drop(state: Path, source: Path, passphrase: str) -> Identity:
+    """This device holds the key no longer. `source` has to be a copy that can be opened: else it would be lost.
+
+    What a disk does with the bytes of a file that was deleted is up to the disk.
+    """
+    me = identity.load(state)
+    if not me.is_issuer:
+        raise UsageError("this device holds no CA key. Nothing was changed")
+    _opened(me, source, passphrase)
+    path = me.directory / "ca.key"
+    with path.open("r+b") as file:
+        file.write(bytes(path.stat().st_size))
+        file.flush()
+        os.fsync(file.fileno())
+    path.unlink()
+    return me
+
+
+def _opened(me: Identity, source: Path, passphrase: str) -> certificates.Key:
+    try:
+        with source.open("rb") as file:
+            data = file.read(ca_key.MOST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"{source} cannot be read: {error}. Nothing was changed") from error
+    ca, key = ca_key.unseal(data, passphrase)
+    if certificates.fingerprint(ca) != me.fingerprint:
+        raise NotAuthorised(f"{source} holds the key of another cluster's CA. Nothing was changed")
+    return key

@@ -1,0 +1,78 @@
+"""Ledger: whom this holder of the CA's key has let in. Door: STATE/identity/issued.json.
+
+So that a box which is gone can be revoked by the name that people know, and a token's guests can be told apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from edgepart.agent.storage.atomic_files import read_json
+from edgepart.agent.storage.private_files import locked, write_private
+from edgepart.planner.errors import UsageError
+
+MOST_ENTRIES = 10_000
+"""Beyond it the oldest are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One device that was let in."""
+
+    node: str
+    name: str
+    """What it called itself; "" where it did not say."""
+    token: str
+    """Id of the token that it came by."""
+    at_s: float
+    """Seconds since 1970."""
+
+
+def read(directory: Path) -> tuple[Entry, ...]:
+    """Of an identity's folder, oldest first. UsageError where it is damaged."""
+    path = directory / "issued.json"
+    document = read_json(path)
+    try:
+        return () if document is None else tuple(_entry(entry) for entry in document["issued"])
+    except (TypeError, KeyError) as error:
+        raise UsageError(f"{path} is damaged ({error}): move it away; it is for people only") from error
+
+
+def _entry(document: Any) -> Entry:
+    entry = Entry(**document)
+    texts = all(isinstance(text, str) for text in (entry.node, entry.name, entry.token))
+    if not texts or type(entry.at_s) not in (int, float):
+        raise TypeError(f"an entry {str(document)[:80]}")
+    return entry
+
+
+def add(directory: Path, entry: Entry) -> None:
+    """On disk when this returns."""
+    with locked(directory):
+        entries = (*read(directory), entry)[-MOST_ENTRIES:]
+        document = {"issued": [asdict(each) for each in entries]}
+        write_private(directory / "issued.json", json.dumps(document).encode())
+
+
+def find(entries: tuple[Entry, ...], members: Mapping[str, str], wanted: str) -> str:
+    """The node id of that name or id. `members` has the names of those that are in, by id. UsageError where it is nobody,
+    or several.
+
+    >>> find((), {"0123456789abcdef": "pi-a"}, "pi-a")
+    '0123456789abcdef'
+    """
+    known = {entry.node: entry.name for entry in entries} | dict(members)
+    if wanted in known:
+        return wanted
+    found = sorted(node for node, name in known.items() if name == wanted)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{wanted!r} may be {', '.join(found)}: name one of these. Nothing was changed")
+    raise UsageError(
+        f"nobody is known as {wanted!r} here: give the node id, 16 hex digits. Nothing was changed"
+    )

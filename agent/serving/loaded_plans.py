@@ -1,0 +1,253 @@
+"""Plans: those that this device holds, from LoadPlan to DropPlan. Door: tasks in the event loop.
+
+A plan is loaded when its weights are here, its sessions are warm and the executor takes its requests; a device without a
+program in it keeps it to be a gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from edgepart.agent.cluster.leader.status import said_aside
+from edgepart.agent.cluster.state.bindings import is_variant, parent_of
+from edgepart.agent.cluster.state.events import (
+    DriftMeasured,
+    DropPlan,
+    LoadPlan,
+    PlanLoaded,
+    SegmentsTimed,
+    SwitchTo,
+)
+from edgepart.agent.execution.executor import Executor, gateway_of
+from edgepart.agent.execution.prepared import Loader, Prepared
+from edgepart.agent.execution.schedule import Value
+from edgepart.agent.serving.requester import Requester
+from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.planner.errors import CrashError, EdgepartError, InternalError
+from edgepart.planner.plan.check import check
+from edgepart.planner.plan.plan import GATEWAY, Plan, Program, WeightRef, from_bytes
+from edgepart.planner.region import Array
+
+log = logging.getLogger(__name__)
+
+FetchWeights = Callable[[Plan, Sequence[WeightRef], Sequence[str]], Awaitable[None]]
+"""(plan, weights of it, source nodes): returns when all are in the store. EdgepartError."""
+Constants = Callable[[Plan, Sequence[str]], Awaitable[Mapping[str, Array]]]
+"""(plan, source nodes): values of its constant outputs that are no inputs. EdgepartError."""
+
+
+@dataclass
+class HeldPlan:
+    """A plan on this device."""
+
+    plan: Plan
+    nodes: Mapping[str, str]
+    """Node id by device name."""
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    to_gateway: frozenset[int] = frozenset()
+    """Numbers of its transfers that bring outputs."""
+
+
+class Plans:
+    """Holds, switches and drops plans. Methods are for the event loop's thread, but `arrived`."""
+
+    def __init__(
+        self,
+        node: str,
+        loader: Loader,
+        executor: Executor,
+        requester: Requester,
+        fetch: FetchWeights,
+        constants: Constants,
+        loaded: Callable[[PlanLoaded | SegmentsTimed | DriftMeasured], None],
+        time: Callable[[str, Prepared], Sequence[SegmentsTimed | DriftMeasured]] = lambda *_: (),
+    ) -> None:
+        """`loaded` is told of plans, and what `time(deployment, program)` finds their segments to take."""
+        self._node = node
+        self._loader = loader
+        self._executor = executor
+        self._requester = requester
+        self._fetch = fetch
+        self._constants = constants
+        self._loaded = loaded
+        self._time = time
+        self._held: dict[tuple[str, Epoch], HeldPlan] = {}
+        self._loading: dict[tuple[str, Epoch], asyncio.Task[None]] = {}
+        self._active: dict[str, Epoch] = {}
+
+    @property
+    def loading(self) -> bool:
+        """Whether any plan is on its way in."""
+        return bool(self._loading)
+
+    def active(self, deployment: str) -> tuple[Epoch, HeldPlan] | None:
+        """The plan that new requests start on, and its epoch."""
+        epoch = self._active.get(deployment)
+        held = self._held.get((deployment, epoch)) if epoch else None
+        return (epoch, held) if epoch and held else None
+
+    def held(self, deployment: str, epoch: Epoch) -> HeldPlan | None:
+        """That plan, where it is loaded here."""
+        return self._held.get((deployment, epoch))
+
+    def variants(self, deployment: str) -> list[tuple[Epoch, HeldPlan]]:
+        """Those of its variants that requests start on, and their epochs."""
+        names = [name for name in self._active if is_variant(name) and parent_of(name) == deployment]
+        return [found for name in names if (found := self.active(name)) is not None]
+
+    def programs(self) -> dict[str, tuple[Epoch, Program]]:
+        """By deployment, what this device does of the plan that new requests start on."""
+        found = {}
+        for name, epoch in self._active.items():
+            held = self._held.get((name, epoch))
+            mine = (
+                [p for n, p in held.plan.programs.items() if held.nodes.get(n) == self._node] if held else []
+            )
+            if mine:
+                found[name] = epoch, mine[0]
+        return found
+
+    def load(self, order: LoadPlan) -> None:
+        """Begin to load; PlanLoaded follows."""
+        key = (order.deployment, order.epoch)
+        if key in self._loading:
+            return
+        if key in self._held:
+            self._loaded(PlanLoaded(*key))
+            return
+        self._executor.expect(*key)
+        task = asyncio.get_running_loop().create_task(self._load(order), name=f"load {key}")
+        self._loading[key] = task
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: tuple[str, Epoch], task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or self._loading.get(key) is not task:
+            return  # `drop` has forgotten it, and the same plan may be loading again
+        del self._loading[key]
+        if error is None:
+            self._loaded(PlanLoaded(*key))
+            return
+        self._executor.retire(*key)
+        if not isinstance(error, EdgepartError):
+            log.error("loading plan %s of %s", key[1], key[0], exc_info=error)
+        self._loaded(PlanLoaded(*key, error=str(error) or repr(error)))
+
+    async def _load(self, order: LoadPlan) -> None:
+        plan = await asyncio.to_thread(lambda: check(from_bytes(order.plan)))
+        names = dict(order.names)
+        if unknown := sorted(plan.programs.keys() - names.keys()):
+            raise InternalError(f"the plan uses {unknown}, and the order does not say which nodes they are")
+        held = HeldPlan(
+            plan,
+            names,
+            await self._constants(plan, order.sources),
+            frozenset(t.number for t in plan.transfers if t.target == GATEWAY),
+        )
+        program = next((p for name, p in plan.programs.items() if names.get(name) == self._node), None)
+        if program is not None:
+            weights = [ref for segment in program.segments for ref in segment.weights]
+            await self._fetch(plan, weights, order.sources)
+            prepared = await self._prepare(order.deployment, plan, program)
+            if order.weighed:
+                for found in await asyncio.to_thread(self._timed, order.deployment, prepared):
+                    self._loaded(found)
+            try:
+                self._executor.install(order.deployment, order.epoch, prepared, plan.transfers, names)
+            except EdgepartError:
+                self._loader.release(prepared)
+                raise
+        else:
+            self._executor.retire(order.deployment, order.epoch)  # it expects nothing
+        self._held[order.deployment, order.epoch] = held
+
+    def _timed(self, deployment: str, prepared: Prepared) -> Sequence[SegmentsTimed | DriftMeasured]:
+        """None where a segment does not run: its first request will say why."""
+        try:
+            return self._time(deployment, prepared)
+        except EdgepartError as error:
+            log.info("a plan is not timed: %s", error)
+            return ()
+
+    async def _prepare(self, deployment: str, plan: Plan, program: Program) -> Prepared:
+        """Sessions made in a thread; released again when nobody waits for them any more."""
+        making = asyncio.ensure_future(
+            asyncio.to_thread(self._loader.prepare, deployment, plan.model_digest, program, plan.transfers)
+        )
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(self._release_unwanted)
+            self._loader.abandon(deployment, plan.model_digest)
+            raise
+
+    def _release_unwanted(self, made: asyncio.Future[Prepared]) -> None:
+        if not made.cancelled() and made.exception() is None:
+            self._loader.release(made.result())
+
+    def switch(self, order: SwitchTo) -> None:
+        """New requests start on this epoch from now on."""
+        held = self._held.get((order.deployment, order.epoch))
+        if held is None:
+            log.warning("told to switch %s to %s, which is not here", order.deployment, order.epoch)
+            return
+        self._active[order.deployment] = order.epoch
+        self._requester.activate(order.deployment, order.epoch, held.plan, held.nodes, held.constants)
+
+    def switch_off(self, variant: str) -> None:
+        """New requests start on none of its plans; those under way go on."""
+        self._active.pop(variant, None)
+        self._requester.suspend(variant)
+
+    def drop(self, order: DropPlan) -> None:
+        """Forget a plan, also one that is still loading."""
+        key = (order.deployment, order.epoch)
+        if task := self._loading.pop(key, None):
+            task.cancel()
+        self._held.pop(key, None)
+        prepared = self._executor.retire(*key)
+        if prepared is not None:
+            self._loader.release(prepared)
+        if self._active.get(order.deployment) == order.epoch:
+            del self._active[order.deployment]
+
+    def undeployed(self, deployment: str) -> None:
+        """Its requests are answered with an error; its plans are dropped by DropPlan."""
+        for name in [name for name in self._active if parent_of(name) == deployment]:
+            del self._active[name]
+        self._requester.remove(deployment)
+
+    def set_aside(self, deployment: str, fault: str) -> None:
+        """Its model ends workers: its requests are answered with that; its plans are dropped by DropPlan."""
+        for name in [name for name in self._active if parent_of(name) == deployment]:
+            del self._active[name]
+            self._requester.refuse(name, lambda: CrashError(said_aside(deployment, fault)))
+
+    def weights(self) -> frozenset[str]:
+        """Digests of the blobs that this device's programs use."""
+        programs = [
+            program
+            for held in self._held.values()
+            for name, program in held.plan.programs.items()
+            if held.nodes.get(name) == self._node
+        ]
+        return frozenset(ref.digest for p in programs for segment in p.segments for ref in segment.weights)
+
+    def arrived(self, message: Tensors | Failed | Cancel, values: Sequence[Value], source: str) -> None:
+        """A request's frame, from any thread: to this device's gateway or to its executor."""
+        match message:
+            case Cancel():
+                if source == gateway_of(message.request):
+                    self._executor.cancel(message.request)
+            case Failed():
+                self._requester.deliver(message, (), source)
+            case Tensors():
+                held = self._held.get((message.deployment, message.epoch))
+                ours = gateway_of(message.request) == self._node
+                if ours and held is not None and message.transfer in held.to_gateway:
+                    self._requester.deliver(message, values, source)
+                else:
+                    self._executor.deliver(message, values, source)

@@ -1,0 +1,497 @@
+"""Requests: the gateway's side of every request it holds. Rules: `handle(event, now) -> effects`; no clock,
+no socket.
+
+An accepted request is answered exactly once: with its outputs, or with an error that says why. Each try at it
+is an **attempt** with a number of its own, so that frames of an earlier try are never taken for this one's. A
+request whose attempt is lost (a device went, an epoch was left) waits for a plan that can run and is started
+again there.
+
+Where a plan has replicas, each attempt goes to one of them (planner/plan/balance_requests.py); one that is lost is
+tried on another at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.wire.inference import NO_EPOCH, Epoch
+from edgepart.planner.plan.balance_requests import deal
+from edgepart.planner.plan.plan import Replica
+
+MOST_CRASHES = 1
+"""Workers that may end over a request before it is given up: the first one may have had another reason."""
+EACH_REPLICA = 2
+"""Requests that may be started at once for each replica, where that is more than the window has: while one is computed
+the next one's data travels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """How many requests may be where, for one deployment."""
+
+    in_flight: int = 16
+    """Started at once. More: fuller pipelines; fewer: less memory on the devices and less to replay."""
+    waiting: int = 256
+    """Accepted and not started. More: longer outages are bridged; fewer: clients hear sooner that we are
+    full."""
+    retry_s: float = 0.05
+    """Before a second try on the same epoch; doubled each time. Shorter: less waiting; longer: less useless
+    work."""
+    longest_retry_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One replica of a plan, as its gateway knows it; all of the plan, where it has none."""
+
+    nodes: frozenset[str]
+    """Node ids that it needs."""
+    outputs: frozenset[int]
+    """Numbers of the transfers that bring its outputs to the gateway."""
+    pace: Replica = field(default=Replica(()))
+    """What requests are dealt out by."""
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A client's request came in; its inputs fit the model and are kept by the door."""
+
+    request: int
+    """Unique; a smaller one came earlier."""
+    deployment: str
+    deadline_s: float
+    """Time at which it is answered with an error at the latest."""
+    patient: bool = False
+    """Whether it waits where no plan is known yet; otherwise it is refused there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """The client does not want the answer any more (it hung up)."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activated:
+    """A plan of a deployment is ready on all its devices: new requests start on it. An older epoch is
+    ignored."""
+
+    deployment: str
+    epoch: Epoch
+    sides: tuple[Side, ...]
+    """Its replicas, one at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """No plan of a deployment is current any more, and another may come: its requests wait for that."""
+
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The deployment is no more."""
+
+    deployment: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutputArrived:
+    """A transfer to the gateway came; the door keeps its pieces."""
+
+    attempt: int
+    transfer: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFailed:
+    """A device cannot finish an attempt."""
+
+    attempt: int
+    stale: bool
+    """True: try again; nothing is wrong with the request."""
+    error: str
+    crashed: bool = False
+    """Whether it ended the process that computed it: it is tried once more, and no further."""
+    misfit: bool = False
+    """Whether its inputs do not fit the model, which may be another one by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLost:
+    """The connection with a node is gone: attempts that need it are lost."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFound:
+    """The connection with a node is there (again)."""
+
+    node: str
+
+
+Event = (
+    Submitted
+    | Withdrawn
+    | Activated
+    | Suspended
+    | Removed
+    | OutputArrived
+    | AttemptFailed
+    | DeviceLost
+    | DeviceFound
+)
+
+
+# Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The request is not accepted; it was not and will not be run."""
+
+    request: int
+    error: str
+    retry_after_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Send the request's inputs under this attempt's name to the devices of a replica of that epoch's plan."""
+
+    request: int
+    attempt: int
+    deployment: str
+    epoch: Epoch
+    side: int = 0
+    """Of the plan's sides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Tell the devices of that replica to forget the attempt, and drop the outputs that came."""
+
+    attempt: int
+    deployment: str
+    epoch: Epoch
+    side: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All outputs of this attempt are here: answer the client with them."""
+
+    request: int
+    attempt: int
+    deployment: str
+    epoch: Epoch
+    replays: int
+    """How many attempts before this one were lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Answer the client with this error."""
+
+    request: int
+    error: str
+    kind: str
+    """"request": it does not fit the model; "failed": a device could not compute it; "crashed": it ended two workers;
+    "deadline"; "unplanned": a deadline, and there was no plan to run it on; "removed": the deployment is no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Nothing runs on that epoch any more and nothing will: drop what is known of its plan."""
+
+    deployment: str
+    epoch: Epoch
+
+
+Effect = Refuse | Start | Abandon | Answer | Fail | Forget
+
+
+@dataclass(slots=True)
+class _Attempt:
+    number: int
+    epoch: Epoch
+    side: int
+    missing: set[int]
+    """Output transfers still to come."""
+
+
+@dataclass(slots=True)
+class _Request:
+    number: int
+    deployment: str
+    deadline_s: float
+    attempt: _Attempt | None = None
+    """The try that is under way; None: it waits."""
+    replays: int = 0
+    crashes: int = 0
+    """Workers that ended over it."""
+    tried: set[tuple[Epoch, int]] = field(default_factory=set)
+    """Epochs and sides that its last attempts were lost on."""
+    not_before_s: float = -inf
+    """When it may be tried on those again."""
+    last_error: str = ""
+
+
+@dataclass(slots=True)
+class _Deployment:
+    current: Epoch
+    """NO_EPOCH: a plan is still to come."""
+    plans: dict[Epoch, tuple[Side, ...]]
+    """The current one, and older ones on which attempts are still under way."""
+
+
+@dataclass(slots=True)
+class Requests:
+    """All requests of one gateway."""
+
+    window: Window = field(default_factory=Window)
+    _deployments: dict[str, _Deployment] = field(default_factory=dict)
+    _requests: dict[int, _Request] = field(default_factory=dict)
+    _attempts: dict[int, _Request] = field(default_factory=dict)
+    _lost: set[str] = field(default_factory=set)
+    _next_attempt: int = 0
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """What is to be done about `event`, in order."""
+        effects = list(self._handle(event, now))
+        return effects + self.wake(now)
+
+    def wake(self, now: float) -> list[Effect]:
+        """What is to be done because it is `now`: deadlines, tries that were put off."""
+        return [*self._expire(now), *self._start_waiting(now), *self._forget_plans()]
+
+    def wake_at(self) -> float:
+        """The next time at which `wake` has something to do; inf if there is none."""
+        at = inf
+        for request in self._requests.values():
+            at = min(at, request.deadline_s)
+            current = self._current(request.deployment)
+            if request.attempt is None and any(epoch == current for epoch, _ in request.tried):
+                at = min(at, request.not_before_s)
+        return at
+
+    def counts(self) -> Mapping[str, tuple[int, int]]:
+        """By deployment, requests in flight and waiting."""
+        found = dict.fromkeys(self._deployments, (0, 0))
+        for request in self._requests.values():
+            flying, waiting = found.get(request.deployment, (0, 0))
+            started = request.attempt is not None
+            found[request.deployment] = (flying + started, waiting + (not started))
+        return found
+
+    def _handle(self, event: Event, now: float) -> Iterator[Effect]:
+        match event:
+            case Submitted():
+                yield from self._submit(event, now)
+            case Withdrawn(number):
+                if request := self._requests.get(number):
+                    yield from self._end(request)
+            case Activated():
+                self._activate(event)
+            case Suspended(name):
+                if known := self._deployments.get(name):
+                    known.current = NO_EPOCH
+            case Removed(name):
+                yield from self._remove(name)
+            case OutputArrived(attempt, transfer):
+                yield from self._output(attempt, transfer)
+            case AttemptFailed():
+                yield from self._failed(event, now)
+            case DeviceLost(node):
+                self._lost.add(node)
+                yield from self._replay_broken(node, now)
+            case DeviceFound(node):
+                self._lost.discard(node)
+
+    def _submit(self, event: Submitted, now: float) -> Iterator[Effect]:
+        waiting = self.counts().get(event.deployment, (0, 0))[1]
+        if event.deployment not in self._deployments and not event.patient:
+            yield Refuse(
+                event.request,
+                f"no plan of {parent_of(event.deployment)!r} is active; see `edgepart status`",
+                1.0,
+            )
+        elif waiting >= self.window.waiting:
+            why = (
+                f"{waiting} requests wait for {parent_of(event.deployment)!r} already; "
+                "try again, or send fewer at once"
+            )
+            yield Refuse(event.request, why, 1.0)
+        elif event.deadline_s <= now:
+            yield Refuse(event.request, "its deadline has passed before it came in", 0.0)
+        else:
+            self._deployments.setdefault(event.deployment, _Deployment(NO_EPOCH, {}))
+            self._requests[event.request] = _Request(event.request, event.deployment, event.deadline_s)
+
+    def _activate(self, event: Activated) -> None:
+        known = self._deployments.setdefault(event.deployment, _Deployment(event.epoch, {}))
+        if event.epoch >= known.current:
+            known.current = event.epoch
+            known.plans[event.epoch] = event.sides
+
+    def _remove(self, name: str) -> Iterator[Effect]:
+        for request in [r for r in self._requests.values() if r.deployment == name]:
+            yield from self._end(request)
+            yield Fail(
+                request.number, f"{parent_of(name)!r} was undeployed while this request was held", "removed"
+            )
+        known = self._deployments.pop(name, None)
+        yield from (Forget(name, epoch) for epoch in (known.plans if known else ()))
+
+    def _output(self, attempt: int, transfer: int) -> Iterator[Effect]:
+        request = self._attempts.get(attempt)
+        if request is None or request.attempt is None:
+            return  # an attempt that was abandoned
+        request.attempt.missing.discard(transfer)
+        yield from self._answer_if_whole(request)
+
+    def _answer_if_whole(self, request: _Request) -> Iterator[Effect]:
+        attempt = request.attempt
+        if attempt is not None and not attempt.missing:
+            del self._attempts[attempt.number], self._requests[request.number]
+            yield Answer(request.number, attempt.number, request.deployment, attempt.epoch, request.replays)
+
+    def _failed(self, event: AttemptFailed, now: float) -> Iterator[Effect]:
+        request = self._attempts.get(event.attempt)
+        if request is None:
+            return
+        request.crashes += event.crashed
+        if event.crashed and request.crashes > MOST_CRASHES:
+            yield from self._end(request)
+            yield Fail(
+                request.number,
+                f"{request.crashes} times a process ended that computed this request, the last time because {event.error}. "
+                "It is not tried again",
+                "crashed",
+            )
+        elif event.stale:
+            request.last_error = event.error
+            yield from self._put_off(request, now)
+        else:
+            yield from self._end(request)
+            yield Fail(request.number, event.error, "request" if event.misfit else "failed")
+
+    def _replay_broken(self, node: str, now: float) -> Iterator[Effect]:
+        for request in list(self._attempts.values()):
+            side = self._side_of(request)
+            if side is not None and node in side.nodes:
+                request.last_error = f"the connection with node {node} is gone"
+                yield from self._put_off(request, now)
+
+    def _put_off(self, request: _Request, now: float) -> Iterator[Effect]:
+        """Its attempt is lost: it waits, for a newer epoch or for a while."""
+        if request.attempt is None:
+            return
+        request.tried.add((request.attempt.epoch, request.attempt.side))
+        wait = self.window.retry_s * 2 ** min(request.replays, 30)
+        request.not_before_s = now + min(wait, self.window.longest_retry_s)
+        request.replays += 1
+        yield from self._abandon(request)
+
+    def _abandon(self, request: _Request) -> Iterator[Effect]:
+        attempt, request.attempt = request.attempt, None
+        if attempt is not None:
+            del self._attempts[attempt.number]
+            yield Abandon(attempt.number, request.deployment, attempt.epoch, attempt.side)
+
+    def _end(self, request: _Request) -> Iterator[Effect]:
+        del self._requests[request.number]
+        yield from self._abandon(request)
+
+    def _expire(self, now: float) -> Iterator[Effect]:
+        for request in [r for r in self._requests.values() if r.deadline_s <= now]:
+            state = "waited for its turn" if request.attempt is None else "was being computed"
+            last = (
+                f"; lost {request.replays} times, last because {request.last_error}"
+                if request.replays
+                else ""
+            )
+            kind = "unplanned" if self._current(request.deployment) == NO_EPOCH else "deadline"
+            yield from self._end(request)
+            yield Fail(request.number, f"the deadline passed while it {state}{last}", kind)
+
+    def _start_waiting(self, now: float) -> Iterator[Effect]:
+        """Start what may start, oldest first."""
+        room = {name: self._window_of(name) - flying for name, (flying, _) in self.counts().items()}
+        flying = self._flying()
+        for number in sorted(n for n, r in self._requests.items() if r.attempt is None):
+            request = self._requests[number]
+            if now >= request.not_before_s:
+                request.tried.clear()
+            side = self._side_for(request, flying) if room[request.deployment] > 0 else None
+            if side is None:
+                continue
+            attempt = self._start(request, side)
+            yield Start(number, attempt.number, request.deployment, attempt.epoch, side)
+            if not attempt.missing:  # all are constants: the gateway answers alone
+                yield from self._answer_if_whole(request)
+            else:
+                room[request.deployment] -= 1
+                flying[request.deployment, attempt.epoch, side] += 1
+
+    def _start(self, request: _Request, side: int) -> _Attempt:
+        known = self._deployments[request.deployment]
+        outputs = known.plans[known.current][side].outputs
+        attempt = request.attempt = _Attempt(self._next_attempt, known.current, side, set(outputs))
+        self._attempts[self._next_attempt] = request
+        self._next_attempt += 1
+        return attempt
+
+    def _side_for(self, request: _Request, flying: Counter[tuple[str, Epoch, int]]) -> int | None:
+        """The side of the current plan that it should go to, of those that can run and that it was not just lost on."""
+        known = self._deployments[request.deployment]
+        sides = known.plans.get(known.current, ())
+        able = [
+            n
+            for n, side in enumerate(sides)
+            if (known.current, n) not in request.tried and self._lost.isdisjoint(side.nodes)
+        ]
+        if not able:
+            return None
+        there = [flying[request.deployment, known.current, n] for n in range(len(sides))]
+        return deal([side.pace for side in sides], there, able)
+
+    def _window_of(self, deployment: str) -> int:
+        known = self._deployments[deployment]
+        sides = len(known.plans.get(known.current, ()))
+        return max(self.window.in_flight, EACH_REPLICA * sides if sides > 1 else 0)
+
+    def _flying(self) -> Counter[tuple[str, Epoch, int]]:
+        """Attempts under way, by deployment, epoch and side."""
+        under_way = ((r.deployment, r.attempt) for r in self._attempts.values())
+        return Counter((name, one.epoch, one.side) for name, one in under_way if one is not None)
+
+    def _forget_plans(self) -> Iterator[Effect]:
+        """Plans that nothing runs on any more; and deployments that nobody waits for in vain."""
+        in_use = {(r.deployment, r.attempt.epoch) for r in self._attempts.values() if r.attempt}
+        for name, known in self._deployments.items():
+            for epoch in [e for e in known.plans if e != known.current and (name, e) not in in_use]:
+                del known.plans[epoch]
+                yield Forget(name, epoch)
+        held = {request.deployment for request in self._requests.values()}
+        for name in [n for n, d in self._deployments.items() if d.current == NO_EPOCH and n not in held]:
+            del self._deployments[name]
+
+    def _side_of(self, request: _Request) -> Side | None:
+        if request.attempt is None:
+            return None
+        return self._deployments[request.deployment].plans[request.attempt.epoch][request.attempt.side]
+
+    def _current(self, deployment: str) -> Epoch | None:
+        known = self._deployments.get(deployment)
+        return known.current if known else None

@@ -1,0 +1,189 @@
+"""Routing: takes each request to the plan for its shapes, and has the cluster make one where there is none. Door: the
+event loop and its clock.
+
+A request with the shapes that the deployment was bound to first runs there. Any other waits for its variant while the
+leader is told, again and again, that it does; the leader may change meanwhile, or give the variant up and make it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.state import events
+from edgepart.agent.cluster.state.bindings import Shapes, as_text, binding, bound_to, variant_name
+from edgepart.agent.execution.schedule import Value
+from edgepart.agent.serving.requester import Info, Requester, check_inputs, names_of
+from edgepart.agent.wire.control import Standing, Version
+from edgepart.planner import errors
+from edgepart.planner.errors import ClusterError, EdgepartError, Infeasible, RequestError, Unavailable
+from edgepart.planner.plan.plan import Plan
+
+REPEAT_S = 1.0
+"""How often the leader hears what is wanted. Shorter: a new leader knows sooner; longer: fewer messages."""
+MAX_WAITING = 16
+"""Bindings of one deployment that requests here may wait for at the same time."""
+MAX_REFUSED = 256
+"""Bindings that are known here to have no plan; the longest known are forgotten."""
+REFUSED_S = 5.0
+"""Before a client should try again what the cluster has no room for now."""
+ADVICE = "New shapes are planned one at a time: ask again, wait longer, or use fewer shapes (pad the inputs)"
+
+
+class _Moved(EdgepartError):
+    """Another version of the deployment serves by now: the request belongs to another variant."""
+
+
+@dataclass(slots=True)
+class _Wanted:
+    deployment: str
+    version: Version
+    shapes: Shapes
+    requests: int = 0
+    """That are held now."""
+    used: bool = True
+    """Whether there were any since the leader was told last."""
+
+
+class Router:
+    """Requests of this agent's clients, by deployment and shapes. For the event loop's thread."""
+
+    def __init__(self, core: Core, requester: Requester, post: Callable[[events.Event], None]) -> None:
+        self._core = core
+        self._requester = requester
+        self._post = post
+        self._loop = asyncio.get_running_loop()
+        self._wanted: dict[str, _Wanted] = {}
+        self._refused: OrderedDict[str, tuple[Callable[[], EdgepartError], float]] = OrderedDict()
+        """By variant: makes the error; and until when there is no use in asking the leader again."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def infer(
+        self, deployment: str, inputs: Mapping[str, Value], deadline_s: float, outputs: Sequence[str] = ()
+    ) -> tuple[dict[str, Value], Info]:
+        """As Requester.infer, for any shapes that the model takes. RequestError also where the model cannot be run with
+        these shapes; Infeasible where no device has room for them."""
+        deadline = self._loop.time() + deadline_s
+        while True:
+            left_s = deadline - self._loop.time()
+            plan, order = self._requester.active(deployment), self._core.follower.active(deployment)
+            shapes = binding(plan.inputs, inputs) if plan is not None else {}
+            if plan is None or not shapes:
+                return await self._requester.infer(deployment, inputs, left_s, outputs)
+            if order is None:
+                raise Unavailable(f"no plan of {deployment!r} is active here; `edgepart status` says why")
+            wanted = _Wanted(deployment, order.version, shapes)
+            try:
+                return await self._run(wanted, plan, inputs, left_s, outputs)
+            except _Moved:
+                continue
+            except Unavailable as error:
+                text = f"{str(error).rstrip('.')} ({as_text(shapes)}). {ADVICE}"
+                raise Unavailable(text, max(error.retry_after_s, REPEAT_S)) from error
+
+    async def _run(
+        self, wanted: _Wanted, plan: Plan, inputs: Mapping[str, Value], left_s: float, outputs: Sequence[str]
+    ) -> tuple[dict[str, Value], Info]:
+        checked = check_inputs(bound_to(plan.inputs, wanted.shapes), inputs)
+        names = names_of(wanted.deployment, plan, outputs)
+        name = self._admitted(wanted, plan)
+        with self._holding(name, wanted):
+            return await self._requester.run(name, checked, left_s, names)
+
+    def _admitted(self, wanted: _Wanted, plan: Plan) -> str:
+        """The variant's name. Raises what is wrong with wanting it."""
+        name = variant_name(wanted.deployment, wanted.version, wanted.shapes)
+        entry = self._core.deployments.get(wanted.deployment)
+        if entry is not None and entry.options.bindings == 0:
+            check_fixed(wanted, plan)
+        error, until = self._refused.get(name, (None, 0.0))
+        if error is not None and self._loop.time() < until:
+            raise error()
+        waiting = self.waiting(wanted.deployment)
+        known = self._requester.active(name) is not None or wanted.shapes in waiting
+        if len(waiting) >= MAX_WAITING and not known:
+            raise Unavailable(f"requests wait for {len(waiting)} other new shapes of {wanted.deployment!r}")
+        return name
+
+    def waiting(self, deployment: str) -> list[Shapes]:
+        """What requests here wait for plans for."""
+        return [
+            wanted.shapes
+            for name, wanted in self._wanted.items()
+            if wanted.deployment == deployment and wanted.requests and self._requester.active(name) is None
+        ]
+
+    @contextmanager
+    def _holding(self, name: str, new: _Wanted) -> Iterator[None]:
+        """The leader is told now, and while the block lasts."""
+        if name not in self._wanted:
+            self._wanted[name] = new
+            self._tell(new)
+        wanted = self._wanted[name]
+        wanted.requests, wanted.used = wanted.requests + 1, True
+        if self._timer is None:
+            self._timer = self._loop.call_later(REPEAT_S, self._repeat)
+        try:
+            yield
+        finally:
+            wanted.requests -= 1
+            if not wanted.requests and self._requester.active(name) is None:
+                self._wanted.pop(name, None)
+
+    def _tell(self, wanted: _Wanted) -> None:
+        self._post(events.BindingWanted(wanted.deployment, wanted.version, wanted.shapes))
+
+    def _repeat(self) -> None:
+        for name, wanted in list(self._wanted.items()):
+            order = self._core.follower.active(wanted.deployment)
+            moved = order is not None and order.version != wanted.version
+            if moved and self._requester.active(name) is None:
+                self._requester.refuse(name, partial(_Moved, f"{wanted.deployment!r} was deployed again"))
+            elif wanted.requests or wanted.used:
+                wanted.used = False
+                self._tell(wanted)
+            else:
+                del self._wanted[name]
+        self._timer = self._loop.call_later(REPEAT_S, self._repeat) if self._wanted else None
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def refused(self, standing: Standing) -> None:
+        """The leader says that there will be no plan for a binding."""
+        if (wanted := self._wanted.get(standing.deployment)) is None:
+            return
+        error, lasts_s = _error(standing, wanted)
+        self._refused[standing.deployment] = error, self._loop.time() + lasts_s
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.popitem(last=False)
+        self._requester.refuse(standing.deployment, error)
+
+
+def check_fixed(wanted: _Wanted, plan: Plan) -> None:
+    """RequestError: the deployment takes its first shapes only."""
+    first = as_text({info.name: info.shape for info in plan.inputs if info.shape is not None and info.free})
+    raise RequestError(
+        f"{wanted.deployment!r} was deployed for {first} only, not {as_text(wanted.shapes)} (--bindings 0)"
+    )
+
+
+def _error(standing: Standing, wanted: _Wanted) -> tuple[Callable[[], EdgepartError], float]:
+    """What the leader said as an error (made anew for each request), and for how many seconds it holds."""
+    kind = getattr(errors, standing.error_kind, ClusterError)
+    shapes, why = as_text(wanted.shapes), standing.error
+    if issubclass(kind, errors.UserError):
+        return partial(RequestError, f"{wanted.deployment!r} cannot be run with {shapes}: {why}"), inf
+    if issubclass(kind, errors.InternalError):
+        return partial(kind, f"{wanted.deployment!r} with {shapes}: {why}"), inf
+    if issubclass(kind, Infeasible):
+        return partial(Infeasible, f"{wanted.deployment!r} with {shapes}: {why}"), REFUSED_S
+    text = f"no plan for these shapes of {wanted.deployment!r}: {why}"
+    return partial(Unavailable, text, REFUSED_S), 0.0

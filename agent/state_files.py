@@ -1,0 +1,298 @@
+"""State files: what an agent remembers over a restart, small and whole. Door: files in the state directory.
+
+term.json         largest term seen, and this device's incarnation
+deployments.json  the versioned map, tombstones included
+drains.json       the versioned map of devices that were drained or removed
+cluster.json      where members listened when last seen: hints to call them
+profiles.json     what segments took on devices of which kind
+agent.json        addresses in use; there while the agent runs
+ballast           bytes that are given up when the disk is full, so that the files above can still be written
+lock              held by the agent that runs on this directory
+
+Once the agent runs, all writing is done by the disk queue's thread (write_queue.py).
+
+A file that cannot be written (the disk is full) is written as soon as it can be; the agent goes on with what it has in
+memory meanwhile. One that is damaged is set aside and named: members have what is in most of them. An entry that cannot be
+read costs no other: the file is kept as it was under another name, and goes on with the entries that can be.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edgepart.agent.cluster.membership.election import MAX_TERM, term_beyond_any
+from edgepart.agent.cluster.state import deployments, drains, profiles
+from edgepart.agent.cluster.state.deployments import Read, readable
+from edgepart.agent.storage.atomic_files import read_json, set_aside, set_aside_copy, sweep, write_atomic
+from edgepart.agent.wire.bounds import Addresses, NodeId
+from edgepart.agent.wire.codec import read_json_record
+from edgepart.agent.wire.control import Deployment, Drain, Profile
+from edgepart.planner.errors import UsageError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+BALLAST_BYTES = 1 << 20
+"""More: more can be written on a full disk, which is a few files of some kB."""
+SPARE_BYTES = 64 << 20
+"""A disk with less room counts as full; models that are fetched leave so much free."""
+CHECK, CHECKED = "crc", frozenset({"term.json", "deployments.json", "drains.json"})
+"""The field that holds a file's checksum, and which files have one: all but hints, which may be wrong anyway."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """Where a member listened when last seen."""
+
+    node: NodeId
+    listen: Addresses
+
+
+class StateFiles:
+    """The files under one state directory. UsageError, with the path, for one that is damaged and that nobody else has."""
+
+    def __init__(self, state: Path, clock: Callable[[], float] = time.time) -> None:
+        self.state = state
+        self.damaged: list[str] = []
+        """What was found damaged since the start, a sentence each."""
+        self._clock = clock
+        self._behind: dict[str, tuple[bytes, str]] = {}
+        """By name, what could not be written yet, and why."""
+        self._counters = {"term": 0, "incarnation": 0} | self._counts()
+
+    # Counters
+
+    def _counts(self) -> dict[str, int]:
+        """A smaller term than one that was used would let old plans run: where the file is lost, a term beyond any."""
+
+        def read(document: Any) -> dict[str, int]:
+            entries = document if isinstance(document, dict) else {"term": None}
+            counts = {key: entries.get(key, 0) for key in ("term", "incarnation")}
+            good = {key: n for key, n in counts.items() if type(n) is int and 0 <= n < MAX_TERM}
+            if "term" not in good:
+                raise UsageError(f"expected counts, found {str(document)[:80]}")
+            if good != counts:  # other members tell it when it is too small
+                text = (
+                    f"term.json: incarnation: {str(counts['incarnation'])[:40]} is no count; it begins anew"
+                )
+                log.error("%s", text)
+                self.damaged.append(text)
+            return good
+
+        found = self._read("term.json", read)
+        if found is not None:
+            return found
+        if not self.damaged:
+            return {}
+        try:
+            return {"term": term_beyond_any(self._clock())}
+        except ValueError as error:
+            text = f"{self.damaged[-1]}. A new term cannot be made up: {error}; set the clock and start again"
+            raise UsageError(text) from error
+
+    @property
+    def term(self) -> int:
+        return self._counters["term"]
+
+    @property
+    def incarnation(self) -> int:
+        return self._counters["incarnation"]
+
+    def keep(self, **counts: int) -> bool:
+        """Remember a larger term or incarnation; whether it is on disk now."""
+        self._counters |= counts
+        return self._write("term.json", self._counters)
+
+    # Maps and hints
+
+    def deployments(self) -> tuple[Deployment, ...]:
+        """Where the file is damaged, none: other members tell theirs."""
+        return self._entries("deployments.json", deployments.readable_from_json, self.keep_deployments)
+
+    def keep_deployments(self, entries: Iterable[Deployment]) -> bool:
+        """Whether they are on disk now."""
+        return self._write("deployments.json", deployments.to_json(entries))
+
+    def drains(self) -> tuple[Drain, ...]:
+        """Where the file is damaged, none: other members tell theirs."""
+        return self._entries("drains.json", drains.readable_from_json, self.keep_drains)
+
+    def keep_drains(self, entries: Iterable[Drain]) -> bool:
+        return self._write("drains.json", drains.to_json(entries))
+
+    def profiles(self) -> tuple[Profile, ...]:
+        """Where the file is damaged, none: segments are measured again."""
+        return self._entries("profiles.json", profiles.readable_from_json, self.keep_profiles)
+
+    def keep_profiles(self, timings: Iterable[Profile]) -> bool:
+        return self._write("profiles.json", profiles.to_json(timings))
+
+    def members(self) -> dict[str, tuple[str, ...]]:
+        """Addresses by node id, as they were last seen. Where the file is damaged, none: they are looked for anew."""
+
+        def read(document: Any) -> Read[Hint]:
+            if not isinstance(document, dict):
+                raise UsageError("cluster.json: expected lists of addresses by node id")
+            listed = ({"node": node, "listen": listen} for node, listen in document.items())
+            return readable(listed, "cluster.json", lambda entry: read_json_record(Hint, entry))
+
+        def keep(hints: Iterable[Hint]) -> bool:
+            return self.keep_members({hint.node: hint.listen for hint in hints})
+
+        return {hint.node: hint.listen for hint in self._entries("cluster.json", read, keep)}
+
+    def keep_members(self, members: Mapping[str, Iterable[str]]) -> bool:
+        return self._write(
+            "cluster.json", {node: list(addresses) for node, addresses in sorted(members.items())}
+        )
+
+    # While the agent runs
+
+    def announce(self, name: str, listen: str, http: str) -> bool:
+        """Tell other programs on this machine where the agent is."""
+        return self._write("agent.json", {"name": name, "pid": os.getpid(), "listen": listen, "http": http})
+
+    def withdraw(self) -> None:
+        self._behind.pop("agent.json", None)
+        (self.state / "agent.json").unlink(missing_ok=True)
+
+    def lock(self) -> int:
+        """Makes this process the only agent on the directory until the descriptor that it gives is closed, or the
+        process ends however it ends. UsageError where another one runs."""
+        descriptor = os.open(self.state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise UsageError(
+                f"an agent runs on {self.state} already; stop it, or give this one a directory of its own (--state)"
+            ) from error
+        sweep(self.state)
+        return descriptor
+
+    # A full disk
+
+    @property
+    def behind(self) -> frozenset[str]:
+        """Names of the files that are not on disk as they should be."""
+        return frozenset(self._behind.copy())
+
+    @property
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self.state).free
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the disk, in a sentence; "" where nothing is."""
+        if behind := self._behind.copy():  # at once: another thread writes
+            why = "; ".join(sorted({why for _, why in behind.values()}))
+            names = ", ".join(sorted(behind))
+            return f"{names} cannot be written ({why}): what is new would be lost with this device's power"
+        if (free := self.free_bytes) < SPARE_BYTES:
+            return f"the disk of {self.state} is full ({free / 1e6:.0f} MB are free): no model can be stored here"
+        return ""
+
+    def catch_up(self) -> bool:
+        """Write what could not be written; whether all is on disk now."""
+        for name, (data, _) in list(self._behind.items()):
+            self._place(name, data)
+        if not self._behind and self.free_bytes >= SPARE_BYTES and not self._ballast.exists():
+            self.take_ballast()
+        return not self._behind
+
+    def take_ballast(self) -> None:
+        """Have something to give up. Without it on a full disk, files are behind at once."""
+        if not self._ballast.exists():
+            try:
+                write_atomic(self._ballast, os.urandom(BALLAST_BYTES))  # what cannot be compressed away
+            except OSError as error:
+                log.warning("no room is kept in reserve in %s: %s", self.state, error.strerror)
+
+    @property
+    def _ballast(self) -> Path:
+        return self.state / "ballast"
+
+    def _write(self, name: str, document: Any) -> bool:
+        if name in CHECKED:
+            document = {**document, CHECK: _check(document)}
+        return self._place(name, json.dumps(document, indent=1).encode() + b"\n")
+
+    def _place(self, name: str, data: bytes) -> bool:
+        try:
+            try:
+                write_atomic(self.state / name, data)
+            except OSError as error:
+                if error.errno not in FULL or not self._ballast.exists():
+                    raise
+                log.warning("the disk of %s is full: what was kept in reserve is used up", self.state)
+                self._ballast.unlink()
+                write_atomic(self.state / name, data)
+        except OSError as error:
+            if name not in self._behind:
+                log.error("%s cannot be written: %s; tried again until it can", self.state / name, error)
+            self._behind[name] = data, error.strerror or repr(error)
+            return False
+        if self._behind.pop(name, None) is not None:
+            log.info("%s is written again", self.state / name)
+        return True
+
+    # A damaged file
+
+    def _entries(
+        self,
+        name: str,
+        parse: Callable[[Any], Read[T]],
+        keep: Callable[[Iterable[T]], bool],
+    ) -> tuple[T, ...]:
+        """Those of a file that can be read. Where there are others, they are named, and stay in a copy of it."""
+        read: Read[T] | None = self._read(name, parse)
+        if read is None:
+            return ()
+        if faults := read.faults:
+            more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+            kept = set_aside_copy(self.state / name)
+            text = f"{faults[0]}{more}: what cannot be read is left out, and was kept in {kept}"
+            log.error("%s", text)
+            self.damaged.append(text)
+            keep(read.entries)
+        return read.entries
+
+    def _read(self, name: str, parse: Callable[[Any], T]) -> T | None:
+        """What a file holds; None where there is none, or it is damaged and set aside."""
+        path = self.state / name
+        try:
+            document = read_json(path)
+            return None if document is None else parse(_checked(document))
+        except deployments.TooNew:
+            raise
+        except UsageError as error:
+            text = f"{path} is damaged ({error}); it was kept as {set_aside(path)}"
+            log.error("%s", text)
+            self.damaged.append(text)
+            return None
+
+
+def _check(document: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(document, sort_keys=True).encode())
+
+
+def _checked(document: Any) -> Any:
+    """Without its checksum. UsageError where that is another document's; one without was written by an earlier version."""
+    if not isinstance(document, dict) or CHECK not in document:
+        return document
+    found = {key: value for key, value in document.items() if key != CHECK}
+    if _check(found) != document[CHECK]:
+        raise UsageError("its checksum is wrong")
+    return found

@@ -1,0 +1,120 @@
+"""In process: a whole plan run here, one device after another: real sessions, no network, no thread of ours.
+
+What a device does is what agents do: the schedules are agent/execution/schedule.py's, the sessions
+agent/execution/sessions.py's, the gateway's part requester.py's. Sessions are made once; runs follow one another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from edgepart.agent.execution.copies import Scratch, Value
+from edgepart.agent.execution.schedule import Progress, make_schedule
+from edgepart.agent.execution.sessions import Compiler, Sessions
+from edgepart.agent.serving.requester import activate_plan, check_inputs, cut, put_together
+from edgepart.agent.wire.reduced_precision import RoundingTally, round_all
+from edgepart.planner.errors import InternalError
+from edgepart.planner.model import blobs
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.plan.plan import GATEWAY, Plan, Run
+
+DEVICE_THREADS = 1
+"""Of each session: the devices take turns, and small segments gain nothing from more."""
+
+
+class InProcess:
+    """The devices of one plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        graph: Graph,
+        *,
+        level: Any = None,
+        threads: int = DEVICE_THREADS,
+        compiler: Compiler | None = None,
+    ) -> None:
+        """Makes all sessions, with a compiler as agents do; the weights come from `graph`, which the plan was made for.
+        `level` is an ort.GraphOptimizationLevel, None ONNX Runtime's default. InternalError where ONNX Runtime refuses a
+        segment."""
+        sessions = Sessions(
+            threads,
+            lambda ref: blobs.cut(graph.weight(ref.source), ref.region),
+            level=level,
+            warmed=False,
+            compiler=compiler,
+        )
+        self.plan = plan
+        self.computed_s: dict[str, float] = {}
+        """By device, what its segments took in the last run."""
+        self.exact = False
+        """Whether runs round nothing, whatever the plan says."""
+        self.rounding = RoundingTally()
+        """Of all runs."""
+        self._prepared = {
+            name: sessions.prepare(program, plan.transfers) for name, program in plan.programs.items()
+        }
+        self._schedules = {
+            name: make_schedule(one.program, plan.transfers, one.dtypes, one.kept)
+            for name, one in self._prepared.items()
+        }
+        constants = {n: graph.constants[n].load() for n in plan.constant_outputs if n in graph.constants}
+        self._scratch = Scratch()
+        self._gateway = activate_plan(plan, {name: name for name in plan.programs}, constants)
+
+    def run(self, inputs: Mapping[str, Value], replica: int = 0) -> dict[str, Value]:
+        """Every output of the model by name, from that one of the plan's replicas. RequestError where the inputs are not
+        the model's, or ONNX Runtime cannot run on them."""
+        checked = check_inputs(self.plan.inputs, inputs)
+        self.computed_s = dict.fromkeys(self.plan.programs, 0.0)
+        devices = {name: Progress(self._schedules[name]) for name in self.plan.parts[replica].devices}
+        mail = {number: values for _, number, values in cut(self._gateway, checked, replica)}
+        answers: dict[int, Value] = {}
+        for transfer in self._gateway.sides[replica].outgoing:
+            devices[transfer.target].arrived(transfer.number, mail[transfer.number])
+        moving = True
+        while moving:
+            moving = False
+            for name, progress in devices.items():
+                while self._step(name, progress, devices, answers, replica):
+                    moving = True
+        if waiting := [name for name, progress in devices.items() if not progress.finished]:
+            raise InternalError(f"devices {waiting} wait for each other for ever")
+        return {
+            info.name: put_together(self._gateway, info.name, answers, checked, replica)
+            for info in self.plan.outputs
+        }
+
+    def _step(
+        self,
+        name: str,
+        progress: Progress,
+        devices: Mapping[str, Progress],
+        answers: dict[int, Value],
+        replica: int,
+    ) -> bool:
+        """The device's next step; False where it has to wait, or has none left."""
+        work = progress.next_work()
+        if work is None:
+            return False
+        values = work.values(self._scratch)
+        if isinstance(work.step, Run):
+            began = time.perf_counter()
+            outputs = self._prepared[name].run(work.step.segment, values)
+            self.computed_s[name] += time.perf_counter() - began
+            progress.done(outputs)
+            return True
+        transfer = self.plan.transfers[work.step.transfer]
+        number, target = transfer.number, transfer.target
+        if transfer.dtypes and not self.exact:
+            values = round_all(transfer.dtypes, values)
+            self.rounding.count(transfer.dtypes, values)
+        if target == GATEWAY:
+            slots = self._gateway.sides[replica].slots
+            answers.update((slots[number, n], value) for n, value in enumerate(values))
+        else:
+            devices[target].arrived(number, values)
+        progress.done()
+        return True

@@ -1,0 +1,125 @@
+"""Referee: a process beside the agent that knows what a model answers, as it is in its file. Door: a process and a pipe.
+
+A model that has not run yet may do anything to its process: crash it, take all memory, never end. So this one has nothing
+else to do, a limit of memory of its own, and no longer than it is given. It is started when it is needed, keeps the session
+that it made last for a while, as other shapes of the same model may come, and ends with the agent.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import msgpack
+
+from edgepart.agent.host.child_process import started
+from edgepart.agent.storage.store import Store
+from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
+from edgepart.planner.errors import EdgepartError, FrameError, RequestError, Unavailable
+
+NICENESS = 10
+ENDING_S = 0.2
+"""For which a process that ends by itself is waited for, before it is ended."""
+IDLE_S = 10.0
+"""After so long without a question the process ends, and its memory is the machine's again."""
+
+
+class Referee:
+    """Asks one question at a time. Its methods are for threads."""
+
+    def __init__(self, store: Path) -> None:
+        """`store` is the folder that models lie in."""
+        self._store = store
+        self._asking = Lock()
+        self._lock = Lock()
+        self._process: BaseProcess | None = None
+        self._pipe: Connection[Any, Any] | None = None
+        self._stopped = False
+
+    def answer(
+        self, model: str, inputs: Mapping[str, Any], memory_bytes: int, within_s: float
+    ) -> dict[str, Any]:
+        """What the model of that digest answers, without outputs that are random. RequestError where it does not take these
+        inputs, not with `memory_bytes`, or ends its process over them; Unavailable where `within_s` is not enough."""
+        with self._asking:
+            while True:
+                process, pipe = self._running()
+                try:
+                    pipe.send((model, dict(inputs), memory_bytes))
+                    if not pipe.poll(within_s):
+                        self._end()
+                        raise Unavailable(f"one session over the model took longer than {within_s:g} s")
+                    return _read(pipe.recv_bytes())
+                except (EOFError, OSError) as error:
+                    self._end()
+                    if process.exitcode != 0:  # else it had just ended because nothing was asked of it
+                        text = "the model ended the process that ran it on made-up inputs"
+                        raise RequestError(text) from error
+
+    def stop(self) -> None:
+        """End what is under way, for good."""
+        with self._lock:
+            self._stopped = True
+        self._end()
+
+    def _running(self) -> tuple[BaseProcess, Connection[Any, Any]]:
+        with self._lock:
+            if self._stopped:
+                raise Unavailable("this agent stops")
+            if self._process is None or self._pipe is None or not self._process.is_alive():
+                self._process, self._pipe = started(work, self._store, name="edgepart-referee")
+            return self._process, self._pipe
+
+    def _end(self) -> None:
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.join(ENDING_S)
+            process.kill()
+            process.join()
+
+
+def _read(data: bytes) -> dict[str, Any]:
+    """FrameError where a process that a model has damaged says what it likes."""
+    try:
+        fault, names, metas, payload = msgpack.unpackb(data, use_list=False)
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise FrameError(f"what one session over the model answered cannot be read: {error}") from error
+    if fault:
+        raise RequestError(fault)
+    return dict(zip(names, unpack_arrays(metas, memoryview(payload)), strict=True))
+
+
+def work(questions: Connection[Any, Any], store: Path) -> None:
+    """The process: answers until nothing is asked for IDLE_S, or the agent is gone."""
+    from edgepart.agent.execution.sessions import LoadedModel, load_model
+    from edgepart.agent.verify.reference import steady  # ONNX Runtime: not in the agent's own process.
+
+    os.nice(NICENESS)
+    models = Store(store, alone=False)
+    made: tuple[str, LoadedModel] | None = None
+    try:
+        while questions.poll(IDLE_S):
+            model, inputs, memory_bytes = questions.recv()
+            try:
+                resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, resource.RLIM_INFINITY))
+                if made is None or made[0] != model:
+                    made = model, load_model(models.model_path(model))
+                answer = _packed("", steady(made[1], inputs)[0])
+            except (EdgepartError, MemoryError) as error:
+                answer = _packed(str(error) or "it was refused more memory", {})
+            questions.send_bytes(answer)
+    except (EOFError, OSError):
+        return
+
+
+def _packed(fault: str, outputs: Mapping[str, Any]) -> bytes:
+    metas, buffers = pack_arrays(list(outputs.values()))
+    packed: bytes = msgpack.packb((fault, list(outputs), metas, b"".join(buffers)))
+    return packed

@@ -1,0 +1,103 @@
+"""Rehearsal: a model divided along any axis that somebody names, over devices that are all in this process.
+
+What checks of a model are made of: which axes there are, what is really split along one, and what comes out. Door: it
+makes sessions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from edgepart.agent.execution.copies import Value
+from edgepart.agent.execution.sessions import Compiler
+from edgepart.agent.verify.local_run import InProcess
+from edgepart.planner.devices.cluster import Cluster, Device
+from edgepart.planner.errors import UsageError
+from edgepart.planner.layout.strategy import Problem
+from edgepart.planner.lowering.evidence import devices_used, divided
+from edgepart.planner.lowering.lower import lower, make_plan
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.plan.check import check
+from edgepart.planner.plan.reduced_precision import EXACT
+from edgepart.planner.planner import Digests
+from edgepart.planner.search.force_axis import axis_names, force
+from edgepart.planner.search.study import Study
+
+SHARES = (0.5, 0.3, 0.2)
+"""Of devices that are not equal, where nobody says otherwise."""
+
+MAX_DEVICES = 64
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A model divided along one axis, its sessions made."""
+
+    split: Mapping[str, str]
+    """By operator that more than one device computed a part of, the axis."""
+    devices_used: int
+    devices: InProcess = field(repr=False)
+
+    def run(self, inputs: Mapping[str, Value]) -> dict[str, Value]:
+        """Every output by name. RequestError as InProcess."""
+        return self.devices.run(inputs)
+
+
+class Rehearsal:
+    """One model with bound shapes, and devices that take parts of it in proportion to their shares."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        shares: Sequence[float] = SHARES,
+        *,
+        level: Any = None,
+        transfer_dtype: str = EXACT,
+        compiler: Compiler | None = None,
+    ) -> None:
+        """`level` is an ort.GraphOptimizationLevel for all sessions, None ONNX Runtime's default; `transfer_dtype` what
+        float32 numbers are rounded to between devices; with a compiler segments run as agents run them. UsageError where
+        the shares are none."""
+        if not 0 < len(shares) <= MAX_DEVICES or not all(math.isfinite(s) and s > 0 for s in shares):
+            raise UsageError(
+                f"shares {tuple(shares)}: give 1 to {MAX_DEVICES} numbers above 0, one for each device"
+            )
+        names = [f"device{n}" for n in range(len(shares))]
+        cluster = Cluster(tuple(Device(name, "virtual", 1e9, 1e9, 1e12) for name in names))
+        self.graph = graph
+        self.shares = tuple(zip(names, map(float, shares), strict=True))
+        self.study = Study(Problem(graph, cluster, names[0], transfer_dtype=transfer_dtype))
+        self._level = level
+        self._compiler = compiler
+        self._digests: Digests = {}
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """Every axis, of an output or reduced, that some operator can be split along."""
+        return axis_names(self.study)
+
+    @cached_property
+    def opaque(self) -> dict[str, str]:
+        """By operator that cannot be split at all, why."""
+        accesses = self.study.coarse.accesses
+        reasons = ((op.name, accesses[op.name].opaque) for op in self.graph.operators)
+        return {name: reason for name, reason in reasons if reason is not None}
+
+    def divide(self, axis: str | None) -> Divided:
+        """Everything that has `axis` divided along it; None divides each operator along the first axis it has.
+
+        UsageError lists the axes where there is none of that name. InternalError where a plan breaks its rules or ONNX
+        Runtime refuses a segment."""
+        problem, accesses = self.study.problem, self.study.coarse.accesses
+        strategy = force(self.study, axis, self.shares)
+        plan = make_plan(problem, strategy, model_digest="", digests=self._digests, accesses=accesses)
+        draft = lower(problem, strategy, accesses)
+        return Divided(
+            divided(draft, strategy, accesses),
+            devices_used(draft),
+            InProcess(check(plan, self.graph), self.graph, level=self._level, compiler=self._compiler),
+        )

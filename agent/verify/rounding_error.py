@@ -1,0 +1,114 @@
+"""Comparison: how far answers of a deployment are off because what travels is rounded. Door: the event loop.
+
+The leader finds out once for each plan: requests with made-up inputs run twice on the devices as they are, once with
+all digits and once rounded. That takes no more memory than any request, so it is done for models of every size. One input
+may say little: where one class is all but certain, hardly anything changes the answer. So there are several, and the
+largest difference counts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from edgepart.agent.cluster.state.events import RoundingMeasured
+from edgepart.agent.serving.requester import Info
+from edgepart.agent.verify.same_answer import largest_difference
+from edgepart.agent.verify.sample_inputs import made_up
+from edgepart.agent.wire.inference import Epoch
+from edgepart.planner.errors import EdgepartError, UsageError
+from edgepart.planner.plan.plan import Plan
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.5
+DEADLINE_S = 120.0
+"""Of each request."""
+FEWEST, MOST = 2, 6
+"""Inputs that are compared. More: a small difference means more; fewer: requests of users wait for fewer others."""
+ENOUGH_S = 5.0
+"""After which no more than the fewest are begun."""
+
+Active = tuple[str, Epoch, Plan]
+"""A deployment, and the plan that new requests of it start on here."""
+
+
+class Run(Protocol):
+    """As Requester.run."""
+
+    async def __call__(
+        self,
+        deployment: str,
+        inputs: dict[str, Any],
+        deadline_s: float,
+        outputs: tuple[str, ...],
+        *,
+        exact: bool = False,
+    ) -> tuple[dict[str, Any], Info]: ...
+
+
+class Comparison:
+    """What is known of the plans that serve."""
+
+    def __init__(self, run: Run, post: Callable[[RoundingMeasured], None]) -> None:
+        self._run = run
+        self._post = post
+        self._known: set[tuple[str, Epoch]] = set()
+
+    async def watch(self, leading: Callable[[], Iterable[Active]]) -> None:
+        """`leading` gives the plans that serve, where this device leads; until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            plans = list(leading())
+            self._known &= {(name, epoch) for name, epoch, _ in plans}
+            for name, epoch, plan in plans:
+                if plan.rounded_to and (name, epoch) not in self._known:
+                    await self.compare(name, epoch, plan)
+
+    async def compare(self, name: str, epoch: Epoch, plan: Plan) -> None:
+        """Once, whatever comes of it; where another plan serves before it is done, nothing is said of this one."""
+        self._known.add((name, epoch))
+        try:
+            differences, epochs = await self._differences(name, plan)
+        except EdgepartError as error:
+            log.info("rounding of %s is not measured: %s", name, error)
+            self._post(RoundingMeasured(name, epoch, f"how far answers are off is not known: {error}"))
+            return
+        if epochs == {epoch}:
+            self._post(RoundingMeasured(name, epoch, said(plan.rounded_to, differences)))
+
+    async def _differences(self, name: str, plan: Plan) -> tuple[list[float], set[Epoch]]:
+        """Of one input after another, and the epochs that answered."""
+        found, epochs = list[float](), set[Epoch]()
+        names, now = tuple(info.name for info in plan.outputs), asyncio.get_running_loop().time
+        until = now() + ENOUGH_S
+        while len(found) < FEWEST or (len(found) < MOST and now() < until):
+            inputs = made_up_for(plan, seed=len(found))
+            exact, one = await self._run(name, dict(inputs), DEADLINE_S, names, exact=True)
+            rounded, two = await self._run(name, dict(inputs), DEADLINE_S, names)
+            found.append(largest_difference(rounded, exact))
+            epochs |= {one.epoch, two.epoch}
+        return found, epochs
+
+
+def made_up_for(plan: Plan, seed: int = 0) -> Mapping[str, Any]:
+    """One value for every input. UsageError where one is no tensor, or of no known shape."""
+    found: dict[str, Any] = {}
+    for info in plan.inputs:
+        if info.shape is None:
+            raise UsageError(f"input {info.name!r} has no shape that is known before a request")
+        found[info.name] = made_up(info.dtype, info.shape, info.name, seed)
+    return found
+
+
+def said(rounded_to: str, differences: Sequence[float]) -> str:
+    """For people.
+
+    >>> said("float16", [0.00021, 0.0001])
+    'rounded to float16 between devices, outputs are off by up to 2.1e-04 of their largest magnitude (2 made-up inputs)'
+    """
+    known = [one for one in differences if not math.isnan(one)]
+    how = f"are off by up to {max(known):.1e} of their largest magnitude" if known else "cannot be compared"
+    return f"rounded to {rounded_to} between devices, outputs {how} ({len(known) or len(differences)} made-up inputs)"

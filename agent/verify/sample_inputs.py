@@ -1,0 +1,83 @@
+"""Samples: made-up inputs for a model that somebody wants to try. Rules over numpy; chance is an argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, TypeProto
+
+from edgepart.agent.execution.copies import Value
+from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.planner.errors import UsageError
+from edgepart.planner.model.graph import Graph
+
+DIVIDING = ("Div", "Mod")
+"""Operators that end the whole process where integers are divided by zero."""
+
+ITEMS = 2
+"""Of a sequence."""
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, Value]:
+    """One value for every input, of its type and shape.
+
+    Floating point is drawn from the normal distribution; int8 and uint8 over all they can be, as pixels and quantised
+    values are; wider integers are 0 or 1, as they may be indices, and only 1 in a model that divides by integers.
+    UsageError for an input whose shape is not known, or of a type that cannot be made up."""
+    draw = np.random.default_rng(seed)
+    lowest = 1 if any(op.op_type in DIVIDING for op in graph.operators) else 0
+    made: dict[str, Value] = {}
+    for name in graph.inputs:
+        tensor = graph.tensors[name]
+        if tensor.kind:
+            made[name] = _of_type(TypeProto.FromString(tensor.kind), name, draw, lowest)
+            continue
+        if tensor.shape is None:
+            raise UsageError(f"input {name!r} has no shape; give one: --shape {name}=1,3,224,224")
+        made[name] = _array(tensor.dtype, tensor.shape, name, draw, lowest)
+    return made
+
+
+def made_up(dtype: str, shape: tuple[int, ...], name: str, seed: int = 0) -> Any:
+    """A value for an input of that ONNX element type, for a model of which no more is known: whole numbers are 1, which
+    are good as indices and to divide by; floating point is from 0 to 1, as pictures are, or of odd seeds normal.
+    UsageError for a type that cannot be made up."""
+    draw = np.random.default_rng(seed)
+    found = _array(dtype, shape, name, draw, 1)
+    is_whole = found.dtype.kind in "biuO" or "int" in found.dtype.name
+    return found if is_whole or seed % 2 else draw.random(shape).astype(found.dtype)
+
+
+def _array(kind: str, shape: tuple[int, ...], name: str, draw: np.random.Generator, lowest: int) -> Any:
+    dtype = element_dtype(kind)
+    if dtype is None:
+        raise UsageError(f"input {name!r} is of {kind}, which cannot be made up")
+    if dtype.hasobject:
+        return np.full(shape, "a", dtype=object)
+    if dtype.kind == "b":
+        return draw.integers(0, 2, shape).astype(dtype)
+    if dtype in (np.int8, np.uint8):
+        bounds = np.iinfo(dtype)
+        return draw.integers(lowest or bounds.min, bounds.max, shape, endpoint=True).astype(dtype)
+    if dtype.kind in "iu" or "int" in dtype.name:
+        return draw.integers(lowest, 2, shape).astype(dtype)
+    return draw.standard_normal(shape).astype(dtype)
+
+
+def _of_type(kind: TypeProto, name: str, draw: np.random.Generator, lowest: int) -> Value:
+    """Of a sequence or an optional; dimensions that nobody gives are 1."""
+    match kind.WhichOneof("value"):
+        case "sequence_type":
+            return [_of_type(kind.sequence_type.elem_type, name, draw, lowest) for _ in range(ITEMS)]
+        case "optional_type":
+            return _of_type(kind.optional_type.elem_type, name, draw, lowest)
+        case "tensor_type":
+            tensor = kind.tensor_type
+            shape = tuple(dim.dim_value if dim.HasField("dim_value") else 1 for dim in tensor.shape.dim)
+            return _array(_name_of(tensor.elem_type), shape, name, draw, lowest)
+    raise UsageError(f"input {name!r} is a {kind.WhichOneof('value')}, which cannot be made up")
+
+
+def _name_of(element_type: int) -> str:
+    return str(TensorProto.DataType.Name(element_type)).lower()

@@ -1,0 +1,198 @@
+"""Tryout: a plan runs once before requests of users do. Door: the event loop.
+
+Made-up inputs go through the devices of the plan, as a request does that every device has its part of, and what comes back
+is compared with what the model itself answers: the plan that serves, where that is known to be right, else one session over
+the file, where this device has the memory for it. Where neither is to be had, shapes and numbers are looked at. Before a
+plan is said to be wrong, the model is asked how much of the difference a rounding of the inputs makes (input_rounding.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from edgepart.agent.cluster.state.bindings import SEPARATOR
+from edgepart.agent.cluster.state.events import RIGHT, SUSPECT, UNTRIED, WRONG, PlanTried, TryPlan
+from edgepart.agent.serving.loaded_plans import HeldPlan
+from edgepart.agent.serving.requester import Requester
+from edgepart.agent.verify import input_rounding
+from edgepart.agent.verify.rounding_error import made_up_for
+from edgepart.agent.verify.same_answer import differences, is_float, random_of
+from edgepart.agent.wire.inference import NO_EPOCH, Epoch
+from edgepart.planner.errors import (
+    ClusterError,
+    CrashError,
+    EdgepartError,
+    FrameError,
+    InternalError,
+    RequestError,
+    RunError,
+    Unavailable,
+)
+from edgepart.planner.plan.plan import Plan
+
+log = logging.getLogger(__name__)
+
+DEADLINE_S = 60.0
+"""Of each way to an answer. Longer tries slower models; shorter has a deployment serve sooner that could not be tried."""
+TAKES = 2.5
+"""Times a model's size that one session over it takes, about: its weights as they are in the file, and as they are packed;
+and something for what flows through it."""
+LEAST_BYTES = 200_000_000
+"""What a process with ONNX Runtime takes, and small models in it."""
+NAME = "tried"
+"""Of the requests that try a plan, which no user can give."""
+
+
+class Judge(Protocol):
+    """As Referee."""
+
+    def answer(
+        self, model: str, inputs: Mapping[str, Any], memory_bytes: int, within_s: float
+    ) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What the answer is held against."""
+
+    outputs: Mapping[str, Any]
+    """Without those that are random."""
+    again: Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]
+    """Asks the same for its answer to other inputs."""
+
+
+class Tryout:
+    """What `TryPlan` asks for."""
+
+    def __init__(
+        self,
+        requester: Requester,
+        held: Callable[[str, Epoch], HeldPlan | None],
+        referee: Judge,
+        room_bytes: Callable[[], int],
+    ) -> None:
+        """`held` gives the plans that this device has, `room_bytes` the memory that one more process may take here."""
+        self._requester = requester
+        self._held = held
+        self._referee = referee
+        self._room_bytes = room_bytes
+
+    async def __call__(self, order: TryPlan) -> PlanTried:
+        """What came of it; never raises."""
+        try:
+            verdict, text = await self._judge(order)
+        except EdgepartError as error:
+            verdict, text = UNTRIED, str(error)
+        except Exception as error:
+            log.exception("trying a plan of %s failed inside", order.deployment)
+            verdict, text = UNTRIED, f"trying it failed inside: {error!r}"
+        return PlanTried(order.deployment, order.epoch, verdict, text)
+
+    async def _judge(self, order: TryPlan) -> tuple[str, str]:
+        """Verdict and reason. What it raises says why it could not be tried."""
+        held = self._held(order.deployment, order.epoch)
+        if held is None:
+            raise Unavailable("the plan is not here any more")
+        inputs = dict(made_up_for(held.plan))
+        expected = await self._expected(order, held.plan, inputs)
+        try:
+            answers = await self._answers(order, held, inputs)
+        except (RunError, CrashError, InternalError, FrameError, RequestError) as error:
+            return (WRONG if expected else SUSPECT), str(error)
+        for answer in answers:
+            if found := await _faults(answer, expected, held.plan, order.tolerance, inputs):
+                return (
+                    WRONG if expected else SUSPECT
+                ), f"its answers are not the model's: {'; '.join(found)}"
+        return RIGHT, ""
+
+    async def _expected(self, order: TryPlan, plan: Plan, inputs: dict[str, Any]) -> _Expected | None:
+        """None where nobody here can say. RequestError where the model does not take these inputs."""
+        if order.trusted != NO_EPOCH:
+            trusted = self._held(order.deployment, order.trusted)
+            if trusted is not None and trusted.plan.inputs == plan.inputs:
+                again = partial(self._once, order, trusted, order.trusted)
+                try:
+                    first, second = [await again(inputs) for _ in range(2)]
+                    return _Expected(_steady(first, second), again)
+                except (ClusterError, RunError) as error:
+                    log.info(
+                        "the plan of %s that serves is not what others are held against: %s",
+                        order.deployment,
+                        error,
+                    )
+        wanted = int(max(TAKES * order.model_bytes, order.model_bytes + LEAST_BYTES))
+        room = self._room_bytes()
+        if wanted > room:
+            log.info(
+                "a plan of %s is tried without the model's own answers: that takes %.0f MB, and %.0f MB are free here",
+                order.deployment,
+                wanted / 1e6,
+                room / 1e6,
+            )
+            return None
+
+        def asked(inputs: dict[str, Any]) -> Awaitable[Mapping[str, Any]]:
+            return asyncio.to_thread(self._referee.answer, order.model, inputs, room, DEADLINE_S)
+
+        return _Expected(await asked(inputs), asked)
+
+    async def _once(
+        self, order: TryPlan, held: HeldPlan, epoch: Epoch, inputs: dict[str, Any]
+    ) -> dict[str, Any]:
+        return (await self._answers(order, held, inputs, epoch))[0]
+
+    async def _answers(
+        self, order: TryPlan, held: HeldPlan, inputs: dict[str, Any], epoch: Epoch | None = None
+    ) -> list[dict[str, Any]]:
+        """Of each of its replicas; all digits travel, as what rounding costs is measured for itself (rounding_error.py)."""
+        at, plan = epoch or order.epoch, held.plan
+        name = f"{order.deployment}{SEPARATOR}{NAME}"
+        self._requester.activate(name, at, plan, held.nodes, held.constants, order.deployment)
+        names = tuple(info.name for info in plan.outputs)
+        try:
+            asked = [
+                self._requester.run(name, dict(inputs), DEADLINE_S, names, exact=True) for _ in plan.parts
+            ]
+            return [outputs for outputs, _ in await asyncio.gather(*asked)]
+        finally:
+            self._requester.remove(name)
+
+
+def _steady(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Of two answers to the same inputs, what is not random."""
+    random = random_of(first, second)
+    return {name: value for name, value in first.items() if name not in random}
+
+
+async def _faults(
+    answer: Mapping[str, Any],
+    expected: _Expected | None,
+    plan: Plan,
+    tolerance: float | None,
+    inputs: dict[str, Any],
+) -> list[str]:
+    """What is wrong with it; nothing where all is right. RequestError where these inputs cannot tell."""
+    if expected is not None:
+        if not differences(answer, expected.outputs, tolerance):
+            return []
+        return input_rounding.faults(
+            answer, expected.outputs, await expected.again(input_rounding.nudged(inputs)), tolerance
+        )
+    faults = []
+    for info in plan.outputs:
+        value = answer[info.name]
+        if not isinstance(value, np.ndarray):
+            continue
+        if info.shape is not None and value.shape != info.shape:
+            faults.append(f"{info.name} has shape {list(value.shape)}, not {list(info.shape)}")
+        elif is_float(value.dtype) and not np.isfinite(value.astype(np.float64)).all():
+            faults.append(f"{info.name} holds what is no number")
+    return faults

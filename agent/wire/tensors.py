@@ -1,0 +1,207 @@
+"""The array codec: values of ONNX Runtime as bytes and back, arrays without a copy. Rules: no door.
+
+A value is None, a numpy array of any ONNX element type (string arrays hold str or bytes), a sequence (list)
+or a map (dict of int or str keys) of values, or a plain number or string inside one of those. Its **meta**
+says how to read it from the payload and is itself MessagePack-able:
+
+    None | ("array", element type, shape) | ("strings", shape, bytes) | ("plain", value)
+         | ("list", metas) | ("map", keys, metas) | ("rounded", kind, shape)
+
+What is rounded (a Rounded, of reduced_precision.py) stands by itself, in no sequence or map.
+
+Bytes are little-endian (big-endian hosts are refused); each array starts at a multiple of ALIGNMENT in the
+payload. Element types under a byte (int4, float4, ...) take one byte an element, as numpy holds them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from math import prod
+from reprlib import repr as shortly  # what others sent may be of any size and depth
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from edgepart.agent.wire.dtypes import element_dtype, element_name
+from edgepart.agent.wire.reduced_precision import Rounded
+from edgepart.planner.errors import FrameError, InternalError
+from edgepart.planner.plan.reduced_precision import wire_bytes
+
+ALIGNMENT = 64
+MAX_RANK = 64
+"""What numpy can hold; the product of more extents would take long to work out."""
+MAX_DEPTH = 8
+"""Of sequences and maps inside each other; ONNX knows sequences of maps."""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Meta = Any
+
+
+def pack_arrays(values: Sequence[Any]) -> tuple[tuple[Meta, ...], list[memoryview]]:
+    """Metas and payload buffers of `values`; contiguous arrays are not copied.
+
+    InternalError for a value that is none of those above.
+    """
+    if sys.byteorder != "little":
+        raise InternalError("edgepart sends arrays little-endian and does not run on big-endian hosts")
+    packer = _Packer()
+    return tuple(packer.pack(value, 0) for value in values), packer.buffers
+
+
+def unpack_arrays(metas: Sequence[Meta], payload: memoryview | None) -> list[Any]:
+    """The values; numeric arrays are views on `payload`.
+
+    FrameError where the metas are malformed or do not use up the payload exactly.
+    """
+    reader = _Reader(memoryview(b"") if payload is None else payload)
+    values = [reader.read(meta, 0) for meta in metas]
+    if reader.position != reader.payload.nbytes:
+        raise FrameError(f"arrays take {reader.position} bytes of a payload of {reader.payload.nbytes}")
+    return values
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """numpy's type for an ONNX element type of numbers ("float", "bfloat16", ...), else FrameError."""
+    dtype = element_dtype(name)
+    if dtype is None or dtype.hasobject:
+        raise FrameError(f"unknown element type {name[:80]!r}")
+    return dtype
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """The ONNX element type (lower case) of a numpy type of numbers. InternalError where there is none."""
+    name = element_name(dtype)
+    if element_dtype(name) != dtype:
+        raise InternalError(f"numpy type {dtype} has no ONNX element type")
+    return name
+
+
+class _Packer:
+    def __init__(self) -> None:
+        self.buffers: list[memoryview] = []
+        self._length = 0
+
+    def pack(self, value: Any, depth: int) -> Meta:
+        if depth > MAX_DEPTH:
+            raise InternalError(f"a value is nested deeper than {MAX_DEPTH}")
+        match value:
+            case None:
+                return None
+            case np.ndarray() | np.generic():
+                return self._array(np.asarray(value))
+            case Rounded() if not depth:
+                self._add(value.data.data)
+                return ("rounded", value.kind, value.shape)
+            case list() | tuple():
+                return ("list", tuple(self.pack(item, depth + 1) for item in value))
+            case dict():
+                return (
+                    "map",
+                    tuple(map(_key, value)),
+                    tuple(self.pack(v, depth + 1) for v in value.values()),
+                )
+            case bool() | int() | float() | str() | bytes() if depth:
+                return ("plain", value)
+        raise InternalError(f"a {type(value).__name__} is no value that can travel")
+
+    def _array(self, array: Array) -> Meta:
+        if array.dtype.kind in "OUS":
+            items = array.ravel().tolist()
+            if not all(isinstance(item, (str, bytes)) for item in items):
+                raise InternalError("a string array holds something else than strings")
+            packed = msgpack.packb(items, unicode_errors="surrogatepass")
+            self._add(memoryview(packed))
+            return ("strings", array.shape, len(packed))
+        name = name_of(array.dtype)
+        # A view as bytes, because memoryview cannot hold the types of ml_dtypes.
+        self._add(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return ("array", name, array.shape)
+
+    def _add(self, view: memoryview) -> None:
+        if gap := -self._length % ALIGNMENT if view.nbytes else 0:
+            self.buffers.append(memoryview(bytes(gap)))
+        if view.nbytes:
+            self.buffers.append(view)
+            self._length += gap + view.nbytes
+
+
+def _key(key: Any) -> int | str:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        return int(key)
+    raise InternalError(f"the key {key!r} of a map is neither int nor str")
+
+
+class _Reader:
+    def __init__(self, payload: memoryview) -> None:
+        self.payload = payload
+        self.position = 0
+
+    def read(self, meta: Meta, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise FrameError(f"values are nested deeper than {MAX_DEPTH}")
+        match meta:
+            case None:
+                return None
+            case ("array", str() as name, tuple() as shape):
+                return self._array(dtype_of(name), _shape(shape))
+            case ("rounded", str() as kind, tuple() as shape) if not depth:
+                extents = _shape(shape)
+                nbytes = wire_bytes(kind, extents)
+                return Rounded(kind, extents, np.frombuffer(self._take(nbytes), np.uint8))
+            case ("strings", tuple() as shape, int() as nbytes):
+                return self._strings(_shape(shape), nbytes)
+            case ("plain", (bool() | int() | float() | str() | bytes()) as value) if depth:
+                return value
+            case ("list", tuple() as metas):
+                return [self.read(item, depth + 1) for item in metas]
+            case ("map", tuple() as keys, tuple() as metas):
+                return self._map(keys, metas, depth)
+        raise FrameError(f"{shortly(meta)} describes no value")
+
+    def _map(self, keys: tuple[Any, ...], metas: tuple[Meta, ...], depth: int) -> dict[int | str, Any]:
+        if len(keys) != len(metas) or not all(type(key) in (int, str) for key in keys):
+            raise FrameError("a map's keys do not match its values")
+        return {key: self.read(item, depth + 1) for key, item in zip(keys, metas, strict=True)}
+
+    def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        raw = self._take(prod(shape) * dtype.itemsize)
+        try:
+            return np.frombuffer(raw, np.uint8).view(dtype).reshape(shape)
+        except ValueError as error:
+            raise FrameError(f"{dtype} of shape {shape} cannot be: {error}") from error
+
+    def _strings(self, shape: tuple[int, ...], nbytes: int) -> Array:
+        try:
+            items = msgpack.unpackb(self._take(nbytes), unicode_errors="surrogatepass")
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise FrameError(f"a string array is not MessagePack: {type(error).__name__}: {error}") from error
+        if not isinstance(items, list) or len(items) != prod(shape):
+            raise FrameError(f"a string array does not hold the {prod(shape)} items of its shape")
+        if not all(isinstance(item, (str, bytes)) for item in items):
+            raise FrameError("a string array holds something else than strings")
+        array = np.empty(len(items), dtype=object)
+        array[:] = items
+        try:
+            return array.reshape(shape)
+        except ValueError as error:
+            raise FrameError(f"strings of shape {shape} cannot be: {error}") from error
+
+    def _take(self, nbytes: int) -> memoryview:
+        start = self.position + (-self.position % ALIGNMENT if nbytes else 0)
+        if nbytes < 0 or start + nbytes > self.payload.nbytes:
+            raise FrameError(
+                f"an array of {nbytes} bytes at {start} is outside its payload of {self.payload.nbytes}"
+            )
+        if nbytes:
+            self.position = start + nbytes
+        return self.payload[start : start + nbytes] if nbytes else memoryview(b"")
+
+
+def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
+    if len(shape) > MAX_RANK or not all(type(size) is int and size >= 0 for size in shape):
+        raise FrameError(f"{shortly(shape)} is no shape")
+    return shape

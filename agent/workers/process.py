@@ -1,0 +1,165 @@
+"""Worker process: one life of a worker, and the connections to it. Door: a process, sockets, /proc."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from edgepart.agent.host.child_process import deaf
+from edgepart.agent.host.system import own_bytes
+from edgepart.agent.workers import orders
+from edgepart.agent.workers.channel import Channel
+from edgepart.planner.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a worker ended."""
+
+    status: int
+    """As subprocess has it: minus the signal that ended it, or its exit status."""
+    why: str = ""
+    """Why the agent ended it; "" where it did not."""
+
+    @property
+    def ordered(self) -> bool:
+        return bool(self.why)
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether what it computed ended it. SIGKILL is sent by people, and by the kernel where memory runs out."""
+        return not self.ordered and self.status != -signal.SIGKILL
+
+    def __str__(self) -> str:
+        if self.ordered:
+            return f"was ended ({self.why})"
+        if self.status >= 0:
+            return f"ended with status {self.status}"
+        return f"ended with {signal.Signals(-self.status).name}"
+
+
+class Ended(Exception):
+    """The process is gone, or its end of a connection is closed."""
+
+    def __init__(self, process: WorkerProcess) -> None:
+        super().__init__("the worker ended")
+        self.process = process
+
+
+class WorkerProcess:
+    """A process that was started. One thread at a time may `ask`, and one `exchange`; all else is for any thread."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: orders.WorkerSettings,
+        memory: int,
+        ended: Callable[[WorkerProcess], None],
+    ) -> None:
+        """`memory` is the file descriptor of what is shared. `ended` is called, in a thread of its own, when the process
+        has ended. It is of use from `await_ready` on. Unavailable where it cannot be started."""
+        self._why = ""
+        self._telling, self._asking, self._exchanging = threading.Lock(), threading.Lock(), threading.Lock()
+        try:
+            with (
+                ExitStack() as ours,
+                ExitStack() as theirs,
+            ):  # theirs only the process is to hold: its death ends our reading
+                pairs = [socket.socketpair() for _ in range(2)]
+                for our, their in pairs:
+                    ours.enter_context(our)
+                    theirs.enter_context(their)
+                given = *(their.fileno() for _, their in pairs), memory
+                command = [sys.executable, "-m", "edgepart.agent.workers.worker", *map(str, given), name]
+                with deaf():
+                    self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=given)
+                ours.pop_all()
+        except OSError as error:
+            raise Unavailable(f"no worker process can be started: {error.strerror}") from error
+        (told, _), (runs, _) = pairs
+        self._told: Connection[Any, Any] = Connection(told.detach())
+        self._runs = Channel(runs)
+        self._ended = ended
+        self._send((settings, logging.getLogger().getEffectiveLevel()))
+
+    def await_ready(self) -> None:
+        """Until it can be given orders. Unavailable where it ended before, or was ended."""
+        try:
+            orders.answer_from_bytes(self._told.recv_bytes())
+        except (EOFError, OSError) as error:
+            death = self.death()
+            self._told.close()
+            self._runs.close()
+            raise Unavailable(f"a worker process {death} before it could work") from error
+        waiting = threading.Thread(target=self._wait, args=[self._ended], name="edgepart-worker", daemon=True)
+        waiting.start()
+
+    def ask(self, order: orders.Order) -> tuple[Any, ...]:
+        """The answer to an order. Ended."""
+        self.tell(order)
+        try:
+            with self._asking:
+                return orders.answer_from_bytes(self._told.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise Ended(self) from error
+
+    def tell(self, order: orders.Order) -> None:
+        """An order that is not answered; in vain where the process is gone, which others notice."""
+        self._send(order)
+
+    def exchange(self, message: bytes) -> tuple[Any, ...]:
+        """The answer to a run's message. Ended."""
+        try:
+            with self._exchanging:
+                self._runs.send(message)
+                return orders.answer_from_bytes(self._runs.receive())
+        except (EOFError, OSError) as error:
+            raise Ended(self) from error
+
+    def kill(self, why: str) -> None:
+        """End it; a process that has ended already was not ended by this."""
+        if self._process.poll() is None:
+            self._why = why
+            self._process.kill()
+
+    def death(self) -> Death:
+        """How it ended; one that only closed its connections is ended for it."""
+        try:
+            self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            self.kill("it closed its connections")
+        return Death(self._process.wait(), self._why)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def own_bytes(self) -> int:
+        """Memory that it shares with nobody; 0 where it has ended, or nobody knows."""
+        return own_bytes(self._process.pid)
+
+    def _send(self, message: object) -> None:
+        try:
+            with self._telling:
+                self._told.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+        except OSError as error:
+            log.debug("a worker was not told: %s", error)
+
+    def _wait(self, ended: Callable[[WorkerProcess], None]) -> None:
+        self._process.wait()
+        ended(self)
+        with self._telling, self._asking, self._exchanging:
+            self._told.close()
+            self._runs.close()

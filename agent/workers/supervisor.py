@@ -1,0 +1,598 @@
+"""Supervisor: the worker processes of this device, one for each deployment. Door: processes, their connections, shared
+memory.
+
+A worker that ends is started again, with all of its programs. What it was doing is to blame: a run (WorkerDied; the
+executor has it tried once more), or the preparing of a program, which is tried once more with nothing beside it and then
+given up (CrashError). What is only waiting meanwhile goes on where it was, as its values lie in memory of the agent's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from edgepart.agent.cluster.state.bindings import parent_of
+from edgepart.agent.execution.copies import Scratch, Value
+from edgepart.agent.execution.nchwc_array import Kept
+from edgepart.agent.execution.prepared import describe
+from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
+from edgepart.agent.workers import orders
+from edgepart.agent.workers.process import Death, Ended, WorkerProcess
+from edgepart.agent.workers.shared_memory import SharedMemory
+from edgepart.planner.errors import (
+    CrashError,
+    EdgepartError,
+    RequestError,
+    Unavailable,
+    WorkerDied,
+)
+from edgepart.planner.plan.plan import Program, Transfer
+from edgepart.planner.region import Array
+
+log = logging.getLogger(__name__)
+
+CRASHES = 3
+"""Of one model while it serves; then it is set aside. More lets a model go on that rarely crashes, at the cost of as many
+pauses."""
+GRACE_S = 2.0
+"""Between asking a run to end and ending its worker. Operators cannot be interrupted: longer spares loading again,
+shorter has the device compute for others sooner."""
+ABANDONED_S = 20.0
+"""For how long a plan that nobody waits for any more may still be loaded. Shorter has the device load other plans sooner;
+longer spares starting the worker again, where it would soon have been done."""
+JOIN_S = 10.0
+"""For how long a worker that was being started when its agent stopped is waited for, which was ended a moment ago."""
+NOT_HERE = "this deployment is not computed here any more"
+RETRY_S = (0.5, 5.0)
+"""Before a worker that could not be started is tried again: at first, and at most."""
+
+
+@dataclass(eq=False)
+class RemoteProgram:
+    """A program whose sessions are in a worker."""
+
+    program: Program
+    transfers: tuple[Transfer, ...]
+    number: int
+    worker: Worker
+    dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+    kept: Kept = field(default_factory=Kept)
+    types: tuple[tuple[np.dtype[Any], ...] | None, ...] = ()
+    """By segment, those of its inputs and outputs, where all of them are usual (orders.py)."""
+    fault: str = ""
+    """Why it cannot be run any more."""
+
+    def run(
+        self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = lambda: True
+    ) -> list[Value]:
+        """As Prepared.run."""
+        return self.worker.run(self, segment, inputs, wanted)
+
+    def stop(self) -> None:
+        self.worker.stop_run(self)
+
+    def scratch(self) -> Scratch:
+        return Scratch(lambda nbytes: self.worker.memory.empty((nbytes,), np.dtype(np.uint8)))
+
+    def best_s(self, segment: int, budget_s: float) -> float | None:
+        return self.worker.time(self, segment, budget_s) if budget_s > 0 else None
+
+
+class Worker:
+    """The process of one deployment, however often it has to be started. Thread-safe."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: orders.WorkerSettings,
+        shared_bytes: int,
+        crashed: Callable[[str], None],
+    ) -> None:
+        """`crashed` is told, once, of a model that ends its workers."""
+        self.name = name
+        self.memory = SharedMemory(shared_bytes)
+        self.deaths = 0
+        """That nobody ordered."""
+        self._settings = settings
+        self._crashed = crashed
+        self._crashes = 0
+        self._programs: dict[int, RemoteProgram] = {}
+        self._ordering = threading.RLock()
+        """Held for a conversation of orders."""
+        self._running = threading.Lock()
+        """Held for a run."""
+        self._state = threading.Lock()
+        """Held for moments only: of what follows."""
+        self._process: WorkerProcess | None = None
+        self._starting: WorkerProcess | None = None
+        """Which loads again what the last one had."""
+        self._run: tuple[int, RemoteProgram] | None = None
+        self._loading: RemoteProgram | None = None
+        self._ambiguous = False
+        """Whether something else than a run may be what ends the process now."""
+        self._closed = threading.Event()
+        self._closing: tuple[WorkerProcess, ...] = ()
+        self._numbers = itertools.count(1)
+
+    # Programs
+
+    def prepare(
+        self, number: int, program: Program, transfers: Sequence[Transfer], rest: Callable[[float], None]
+    ) -> RemoteProgram:
+        """Has its sessions made. InternalError, CrashError; Unavailable where no worker can be had now."""
+        made = RemoteProgram(program, tuple(transfers), number, self)
+        with self._ordering:
+            try:
+                with self._beside_runs():
+                    self._load(self._alive(), made, rest)
+            except Ended as end:
+                if (death := self._bury(end.process)).ordered:
+                    raise Unavailable(f"the worker {death}") from end
+                # Runs went on beside it: which of the two ended the worker shows where it is tried alone.
+                with self._running:
+                    try:
+                        self._load(self._alive(), made, rest)
+                    except Ended as again:
+                        raise self._gave_up(made, self._bury(again.process)) from again
+            with self._state:
+                self._programs[number] = made
+        return made
+
+    def abandon(self) -> None:
+        """What is being loaded now nobody waits for: it may go on for a while."""
+        with self._state:
+            process, made = self._process, self._loading
+        if process is not None and made is not None:
+            waiting = threading.Timer(ABANDONED_S, self._end_loading, [process, made])
+            waiting.daemon = True
+            waiting.start()
+
+    def _end_loading(self, process: WorkerProcess, made: RemoteProgram) -> None:
+        if self._loading is made:
+            process.kill("a plan that nobody waits for was still being loaded")
+
+    def release(self, made: RemoteProgram) -> None:
+        """Forget a program."""
+        with self._state:
+            self._programs.pop(made.number, None)
+            process = self._process
+            made.fault = made.fault or "its plan is not loaded here any more"
+        if process is not None:
+            process.tell(orders.Release(made.number))
+
+    def time(self, made: RemoteProgram, segment: int, budget_s: float) -> float | None:
+        """As Prepared.best_s; None also where the worker ended over it: the first request will say why."""
+        with self._ordering:
+            process = self._alive()
+            try:
+                with self._beside_runs():
+                    answer = process.ask(orders.Time(made.number, segment, budget_s))
+            except Ended as end:
+                self._bury(end.process)
+                return None
+        if answer[0] == orders.FAILED:
+            raise orders.to_error(answer)
+        seconds: float | None = answer[1]
+        return seconds
+
+    def close(self) -> None:
+        """Ends the process, also in the middle of a run."""
+        with self._state:
+            self._closed.set()
+            self._closing = tuple(one for one in (self._process, self._starting) if one is not None)
+            self._process = None
+        for process in self._closing:
+            process.kill(NOT_HERE)
+        self.memory.close()
+
+    def join(self) -> None:
+        """After `close`: until the process is gone, which takes a moment, also where it was just being started."""
+        for process in self._closing:
+            process.death()
+        if self._ordering.acquire(timeout=JOIN_S):
+            self._ordering.release()
+
+    def give_back(self) -> None:
+        """What neither the worker nor its values need becomes the machine's again."""
+        self.memory.give_back()
+        with self._state:
+            process = self._process
+        if process is not None:
+            process.tell(orders.GiveBack())
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None where there is none."""
+        with self._state:
+            return self._process.pid if self._process is not None else None
+
+    @property
+    def own_bytes(self) -> int:
+        """Of its process alone; 0 where there is none."""
+        with self._state:
+            process = self._process
+        return process.own_bytes() if process is not None else 0
+
+    @contextmanager
+    def _beside_runs(self) -> Iterator[None]:
+        self._ambiguous = True
+        try:
+            yield
+        finally:
+            self._ambiguous = False
+
+    def _load(self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]) -> None:
+        self._loading = made
+        try:
+            self._load_all_of(process, made, rest)
+        finally:
+            self._loading = None
+
+    def _load_all_of(
+        self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]
+    ) -> None:
+        answer = process.ask(orders.Prepare(made.number, made.program, made.transfers))
+        while answer[0] == orders.MADE:
+            rest(answer[1])
+            answer = process.ask(orders.GoOn())
+        if answer[0] == orders.FAILED:
+            raise orders.to_error(answer)
+        _, dtypes, block, tensors, types = answer
+        found = {tensor: element_dtype(name) for tensor, name in dtypes.items()}
+        made.dtypes = {tensor: dtype for tensor, dtype in found.items() if dtype is not None}
+        made.kept = Kept(block, frozenset(tensors))
+        made.types = tuple(None if one is None else tuple(map(np.dtype, one)) for one in types)
+
+    def _gave_up(self, made: RemoteProgram, death: Death) -> EdgepartError:
+        """For a program over which two workers ended, the second one with nothing else to do."""
+        if not death.is_crash:
+            return Unavailable(f"the worker {death} while it loaded a plan")
+        segments = ", ".join(describe(one) for one in made.program.segments[:3])
+        made.fault = f"crashes ONNX Runtime while it is loaded (the worker {death}): {segments}"
+        self._crashed(made.fault)
+        return CrashError(made.fault)
+
+    # The process
+
+    def _alive(self) -> WorkerProcess:
+        """The process, started and with all programs if need be; within `_ordering`."""
+        while True:
+            with self._state:
+                if self._closed.is_set():
+                    raise Unavailable(f"{self.name} is not computed here any more")
+                if self._process is not None:
+                    return self._process
+                memory = os.dup(self.memory.file)  # of its own: this deployment may be closed meanwhile
+            try:
+                process = WorkerProcess(self.name, self._settings, memory, self._ended)
+            finally:
+                os.close(memory)
+            with self._state:
+                self._starting = process
+            try:
+                if self._closed.is_set():
+                    process.kill(NOT_HERE)
+                process.await_ready()
+                loaded = self._load_all(process)
+            finally:
+                with self._state:
+                    self._starting = None
+            with self._state:
+                if loaded and not self._closed.is_set():
+                    self._process = process
+                    return process
+            process.kill(NOT_HERE)
+            process.death()
+
+    def _load_all(self, process: WorkerProcess) -> bool:
+        """Whether it lived through that. A program that it did not live through is not loaded any more."""
+        with self._state:
+            programs = list(self._programs.values())
+        for made in programs:
+            try:
+                self._load(process, made, lambda _: None)
+            except Ended:
+                death = process.death()
+                log.error("worker of %s %s while it loaded its programs again", self.name, death)
+                self._gave_up(made, death)
+                if death.is_crash:
+                    with self._state:
+                        self._programs.pop(made.number, None)
+                return False
+            except EdgepartError as error:
+                made.fault = str(error)
+        return True
+
+    def _ended(self, process: WorkerProcess) -> None:
+        """From the thread that waits for the process."""
+        self._bury(process)
+
+    def _bury(self, process: WorkerProcess) -> Death:
+        """It is no more: how it ended. Another one is started, in a thread."""
+        death = process.death()
+        with self._state:
+            mine = self._process is process
+            if mine:
+                self._process = None
+        if mine and not self._closed.is_set():
+            self.deaths += not death.ordered
+            log.log(
+                logging.INFO if death.ordered else logging.ERROR,
+                "worker of %s %s; it is started again",
+                self.name,
+                death,
+            )
+            threading.Thread(target=self._revive, name="edgepart-revive", daemon=True).start()
+        return death
+
+    def _revive(self) -> None:
+        wait_s = RETRY_S[0]
+        while not self._closed.is_set():
+            try:
+                with self._ordering:
+                    self._alive()
+                return
+            except EdgepartError as error:
+                log.warning("no worker for %s: %s; trying again in %g s", self.name, error, wait_s)
+            self._closed.wait(wait_s)
+            wait_s = min(2 * wait_s, RETRY_S[1])
+
+    # Runs
+
+    def run(
+        self, made: RemoteProgram, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool]
+    ) -> list[Value]:
+        """As Prepared.run."""
+        while True:
+            process = self._ready(wanted)
+            with self._running:
+                if not self._is_current(process):
+                    continue  # it ended while we waited for our turn
+                if made.fault:
+                    raise Unavailable(f"this program cannot be run: {made.fault}")
+                number = next(self._numbers)
+                self._run = number, made
+                try:
+                    if not wanted():
+                        raise Unavailable("the run was stopped before it began")
+                    return self._exchange(process, number, made, segment, inputs)
+                except Ended as end:
+                    raise self._lost_run(made, segment, end) from end
+                finally:
+                    self._run = None
+
+    def stop_run(self, made: RemoteProgram) -> None:
+        """As Prepared.stop."""
+        with self._state:
+            process, run = self._process, self._run
+        if process is None or run is None or run[1] is not made:
+            return
+        process.tell(orders.Stop(run[0]))
+        grace = threading.Timer(GRACE_S, self._end_run, [process, run[0]])
+        grace.daemon = True
+        grace.start()
+
+    def _end_run(self, process: WorkerProcess, number: int) -> None:
+        with self._state:
+            under_way = self._run is not None and self._run[0] == number
+        if under_way:
+            process.kill("a run that nobody waits for did not end")
+
+    def _is_current(self, process: WorkerProcess) -> bool:
+        with self._state:
+            return self._process is process
+
+    def _ready(self, wanted: Callable[[], bool]) -> WorkerProcess:
+        """The process, which may have to be started. Unavailable where it cannot be."""
+        with self._state:
+            process = self._process
+        if process is not None:
+            return process
+        with self._ordering:
+            if not wanted():
+                raise Unavailable("the run was stopped before it began")
+            return self._alive()
+
+    def _exchange(
+        self, process: WorkerProcess, number: int, made: RemoteProgram, segment: int, inputs: Sequence[Value]
+    ) -> list[Value]:
+        types = made.types[segment]
+        try:
+            if types is not None and all(map(orders.is_plain, inputs)):
+                return self._usual(process, number, made, segment, inputs, types)
+            body, metas = self._packed(inputs)
+        except MemoryError as error:
+            what = describe(made.program.segments[segment])
+            raise RequestError(f"this device has not the memory for {what}: {error}") from error
+        packed = self.memory.offset(body) or 0, body.nbytes, metas
+        answer = process.exchange(orders.Run(number, made.number, segment, packed).to_bytes())
+        if answer[0] != orders.WANTS:
+            raise orders.to_error(answer)
+        return self._unpacked(process, answer[1], answer[2])
+
+    def _usual(
+        self,
+        process: WorkerProcess,
+        number: int,
+        made: RemoteProgram,
+        segment: int,
+        inputs: Sequence[Array],
+        types: Sequence[np.dtype[Any]],
+    ) -> list[Value]:
+        """Inputs are copied to where the worker sees them, if they are not there yet; outputs it puts where they stay."""
+        one, memory = made.program.segments[segment], self.memory
+        here: list[Array] = []
+        offsets: list[int] = []
+        for port, dtype, array in zip(one.inputs, types, inputs, strict=False):
+            if array.dtype != dtype or array.shape != port.piece.region.shape:
+                raise RequestError(
+                    f"{describe(one)} was given {port.piece.tensor} as {array.dtype}{list(array.shape)}, "
+                    f"not {dtype}{list(port.piece.region.shape)}"
+                )
+            if (at := memory.offset(array)) is None:
+                array = memory.copy(array)
+                at = memory.offset(array) or 0
+            here.append(array)
+            offsets.append(at)
+        outputs = [
+            memory.empty(port.piece.region.shape, dtype)
+            for port, dtype in zip(one.outputs, types[len(inputs) :], strict=True)
+        ]
+        offsets += [memory.offset(array) or 0 for array in outputs]
+        answer = process.exchange(orders.UsualRun(number, made.number, segment, tuple(offsets)).to_bytes())
+        if answer[0] != orders.DONE:
+            raise orders.to_error(answer)
+        return outputs
+
+    def _packed(self, inputs: Sequence[Value]) -> tuple[Array, tuple[Any, ...]]:
+        """Any values, where the worker sees them. MemoryError."""
+        metas, buffers = pack_arrays(inputs)
+        body = self.memory.empty((sum(buffer.nbytes for buffer in buffers),), np.dtype(np.uint8))
+        at = 0
+        for buffer in buffers:
+            body[at : at + buffer.nbytes] = np.frombuffer(buffer, np.uint8)
+            at += buffer.nbytes
+        return body, metas
+
+    def _unpacked(self, process: WorkerProcess, nbytes: int, metas: tuple[Any, ...]) -> list[Value]:
+        """Outputs that the worker has, for which it needs room."""
+        try:
+            body = self.memory.empty((nbytes,), np.dtype(np.uint8))
+        except MemoryError:
+            offset = -1
+        else:
+            offset = self.memory.offset(body) or 0
+        answer = process.exchange(offset.to_bytes(8, "little", signed=True))
+        if answer[0] == orders.FAILED:
+            raise orders.to_error(answer)
+        return unpack_arrays(metas, body.data)
+
+    def _lost_run(self, made: RemoteProgram, segment: int, end: Ended) -> EdgepartError:
+        ambiguous, death = self._ambiguous, self._bury(end.process)
+        what = describe(made.program.segments[segment])
+        if death.ordered:
+            return RequestError(f"{what} was stopped: {death.why}")
+        if not death.is_crash or ambiguous:
+            return Unavailable(f"the worker {death} while it computed {what}")
+        self._crashes += 1
+        if self._crashes == CRASHES:
+            self._crashed(
+                f"crashes ONNX Runtime ({CRASHES} times while it served; the last worker {death}): {what}"
+            )
+        return WorkerDied(f"the worker {death} while it computed {what}")
+
+
+class Workers:
+    """All of this device's. `prepare` takes long and is for threads."""
+
+    def __init__(
+        self,
+        settings: orders.WorkerSettings,
+        shared_bytes: int,
+        rest: Callable[[float], None] = lambda took_s: None,
+        crashed: Callable[[str, str, str], None] = lambda deployment, model, why: None,
+    ) -> None:
+        """`shared_bytes`: the most that values of one deployment may take. `rest` is called after each session that took
+        so long to make. `crashed(deployment, digest of its model, why)` is told of models that end their workers."""
+        self._settings = settings
+        self._shared_bytes = shared_bytes
+        self._rest = rest
+        self._crashed = crashed
+        self._workers: dict[tuple[str, str], Worker] = {}
+        self._users: dict[tuple[str, str], int] = {}
+        """Programs that a worker has, or is about to have."""
+        self._keys: dict[int, tuple[str, str]] = {}
+        self._lock = threading.Lock()
+        self._preparing = threading.Lock()
+        """Making a session takes twice its weights for a moment: one at a time."""
+        self._numbers = itertools.count(1)
+        self._stopped = False
+
+    def prepare(
+        self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
+    ) -> RemoteProgram:
+        """As Loader.prepare."""
+        key = parent_of(deployment), model
+        with self._lock:
+            if self._stopped:
+                raise Unavailable("this agent stops")
+            worker = self._workers.get(key)
+            if worker is None:
+                worker = self._workers[key] = Worker(
+                    key[0], self._settings, self._shared_bytes, lambda why: self._crashed(*key, why)
+                )
+            self._users[key] = self._users.get(key, 0) + 1
+            number = next(self._numbers)
+        try:
+            with self._preparing:
+                made = worker.prepare(number, program, transfers, self._rest)
+        except BaseException:
+            self._leave(key)
+            raise
+        with self._lock:
+            self._keys[number] = key
+        return made
+
+    def release(self, prepared: Any) -> None:
+        """As Loader.release."""
+        with self._lock:
+            key = self._keys.pop(prepared.number, None)
+        if key is not None:
+            prepared.worker.release(prepared)
+            self._leave(key)
+
+    def abandon(self, deployment: str, model: str) -> None:
+        """As Loader.abandon."""
+        with self._lock:
+            worker = self._workers.get((parent_of(deployment), model))
+        if worker is not None:
+            worker.abandon()
+
+    def stop(self) -> None:
+        """End all workers, for good."""
+        with self._lock:
+            self._stopped = True
+            workers = list(self._workers.values())
+            self._workers.clear()
+        for worker in workers:
+            worker.close()
+        for worker in workers:
+            worker.join()
+
+    def processes(self) -> list[int]:
+        """Those that run now."""
+        return [pid for worker in self._all() if (pid := worker.pid) is not None]
+
+    def own_bytes(self) -> int:
+        """Of all worker processes together, without what they share with this one and with each other."""
+        return sum(worker.own_bytes for worker in self._all())
+
+    def give_back(self) -> None:
+        for worker in self._all():
+            worker.give_back()
+
+    def deaths(self) -> Mapping[str, int]:
+        """By deployment, how many of its workers ended that were to go on."""
+        return {worker.name: worker.deaths for worker in self._all()}
+
+    def _all(self) -> list[Worker]:
+        with self._lock:
+            return list(self._workers.values())
+
+    def _leave(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._users[key] -= 1
+            worker = self._workers.pop(key, None) if self._users[key] == 0 else None
+            if worker is not None:
+                del self._users[key]
+        if worker is not None:
+            worker.close()

@@ -1,0 +1,237 @@
+"""Worker: the process that computes what a device does of one deployment. Door: ONNX Runtime's sessions, by sessions.py.
+
+What a model does to ONNX Runtime it does to this process: a crash, a loop without end and memory without bound end here,
+and the agent, its links and all other deployments go on. It knows no network and no cluster; orders.py has what it
+is told. Started by supervisor.py as `python -m edgepart.agent.workers.worker`; it ends when the agent does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import resource
+import socket
+import sys
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, assert_never
+
+import numpy as np
+import onnxruntime as ort
+
+from edgepart.agent.execution.compile.cache import Compiled
+from edgepart.agent.execution.compile.compiler import Compiler
+from edgepart.agent.execution.sessions import SILENT, BoundRun, LoadedSegment, PreparedProgram, Sessions
+from edgepart.agent.host.process_memory import give_back, share_heaps
+from edgepart.agent.storage.store import Store
+from edgepart.agent.wire.dtypes import element_name
+from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
+from edgepart.agent.workers import orders
+from edgepart.agent.workers.channel import Channel
+from edgepart.agent.workers.shared_memory import MappedMemory
+from edgepart.planner.errors import EdgepartError, InternalError, RequestError
+
+MOST_KEPT = 256
+"""Runs with their places that are kept bound. Binding takes about as long as a tiny operator."""
+log = logging.getLogger(__name__)
+
+KILLED_FIRST = 900
+"""Added to what the kernel ends processes by where memory runs out (-1000 to 1000): a worker before its agent."""
+
+
+class Worker:
+    """One process's programs."""
+
+    def __init__(
+        self,
+        settings: orders.WorkerSettings,
+        told: Connection[Any, Any],
+        runs: Channel,
+        memory: MappedMemory,
+    ) -> None:
+        self._told = told
+        self._runs = runs
+        self._memory = memory
+        self._waiting: SimpleQueue[orders.Prepare | orders.Time | orders.GoOn] = SimpleQueue()
+        self._programs: dict[int, PreparedProgram] = {}
+        self._kept: dict[tuple[int, int, tuple[int, ...]], BoundRun] = {}
+        """Runs with their places bound, the oldest first."""
+        compiled = Compiled(settings.compiled, settings.compiled_bytes)
+        store = Store(settings.store, alone=False)
+        self._sessions = Sessions(
+            settings.threads,
+            lambda ref: store.file(ref.digest),
+            compiler=Compiler(compiled, settings.threads) if settings.compiled_bytes else None,
+            rest=self._rest,
+        )
+        self._options = ort.RunOptions()
+        self._options.log_severity_level = SILENT
+        self._lock = Lock()
+        self._running = -1
+        self._stopped = -1
+        """The last run that was to be stopped."""
+
+    def serve(self) -> None:
+        """Until the agent's end of the connections is closed."""
+        try:
+            self._told.send_bytes(orders.answer_to_bytes(orders.READY))
+            Thread(target=self._take_orders, name="orders", daemon=True).start()
+            Thread(target=self._prepare_all, name="prepare", daemon=True).start()
+            while True:
+                self._runs.send(self._run(orders.run_from_bytes(self._runs.receive())))
+        except (EOFError, OSError):
+            return
+
+    # Orders
+
+    def _take_orders(self) -> None:
+        try:
+            while True:
+                self._take(pickle.loads(self._told.recv_bytes()))
+        except (EOFError, OSError):
+            os._exit(0)  # The agent is gone: what is still computed here is for nobody.
+
+    def _take(self, order: orders.Order) -> None:
+        match order:
+            case orders.Prepare() | orders.Time() | orders.GoOn():
+                self._waiting.put(order)
+            case orders.Release(number):
+                if (prepared := self._programs.pop(number, None)) is not None:
+                    for key in [key for key in list(self._kept) if key[0] == number]:
+                        self._kept.pop(key, None)
+                    self._sessions.release(prepared)
+            case orders.Stop(run):
+                with self._lock:
+                    self._stopped = run
+                    if run == self._running:
+                        self._options.terminate = True
+            case orders.GiveBack():
+                give_back()
+            case _:
+                assert_never(order)
+
+    def _prepare_all(self) -> None:
+        while True:
+            order = self._waiting.get()
+            try:
+                answer = self._prepare(order) if isinstance(order, orders.Prepare) else self._time(order)
+            except EdgepartError as error:
+                answer = orders.failure(error)
+            except Exception as error:
+                log.exception("a worker's order failed inside")
+                answer = orders.failure(error)
+            self._told.send_bytes(orders.answer_to_bytes(*answer))
+
+    def _prepare(self, order: orders.Prepare) -> tuple[Any, ...]:
+        prepared = self._sessions.prepare(order.program, order.transfers)
+        self._programs[order.number] = prepared
+        dtypes = {tensor: element_name(dtype) for tensor, dtype in prepared.dtypes.items()}
+        types = tuple(map(_types, prepared.loaded))
+        return orders.PREPARED, dtypes, prepared.kept.block, tuple(prepared.kept.tensors), types
+
+    def _rest(self, took_s: float) -> None:
+        """After each session: the agent says when to go on, as it knows whether requests are computed meanwhile."""
+        self._told.send_bytes(orders.answer_to_bytes(orders.MADE, took_s))
+        self._waiting.get()
+
+    def _time(self, order: orders.Time | orders.GoOn) -> tuple[Any, ...]:
+        if isinstance(order, orders.GoOn):
+            raise InternalError("a worker was told to go on with nothing")
+        prepared = self._programs.get(order.number)
+        took_s = prepared.best_s(order.segment, order.budget_s) if prepared is not None else None
+        return orders.TIMED, took_s
+
+    # Runs
+
+    def _run(self, order: orders.Run | orders.UsualRun) -> bytes:
+        with self._lock:
+            self._running, self._options.terminate = order.run, order.run == self._stopped
+        answer: tuple[Any, ...] = (orders.DONE,)
+        try:
+            if isinstance(order, orders.UsualRun):
+                self._bound(order).run(self._options)
+            else:
+                loaded = self._programs[order.program].loaded[order.segment]
+                self._pack(loaded.run(self._inputs(order), self._options))
+        except Exception as error:
+            if not isinstance(error, EdgepartError):
+                log.exception("a run failed inside")
+            answer = orders.failure(error)
+        with self._lock:
+            self._running = -1
+            if order.run == self._stopped:
+                answer = orders.failure(RequestError("the run was stopped: nobody waits for it any more"))
+        return orders.DONE_BYTES if len(answer) == 1 else orders.answer_to_bytes(*answer)
+
+    def _bound(self, order: orders.UsualRun) -> BoundRun:
+        """Places are used again and again, in the same order: what was worked out for them is kept for a while."""
+        key = order.program, order.segment, order.offsets
+        bound = self._kept.get(key)
+        if bound is None:
+            loaded = self._programs[order.program].loaded[order.segment]
+            ports = *loaded.segment.inputs, *loaded.segment.outputs
+            types = _types(loaded) or ()
+            arrays = [
+                self._memory.array(at, port.piece.region.shape, np.dtype(name))
+                for at, port, name in zip(order.offsets, ports, types, strict=True)
+            ]
+            count = len(loaded.segment.inputs)
+            bound = self._kept[key] = loaded.bind(arrays[:count], arrays[count:])
+            if len(self._kept) > MOST_KEPT:
+                del self._kept[next(iter(self._kept))]
+        return bound
+
+    def _inputs(self, order: orders.Run) -> Sequence[Any]:
+        offset, nbytes, metas = order.packed
+        return unpack_arrays(metas, self._memory.span(offset, nbytes))
+
+    def _pack(self, values: Sequence[Any]) -> None:
+        """Puts outputs whose size was not known before where the agent then has room for them."""
+        metas, buffers = pack_arrays(values)
+        nbytes = sum(buffer.nbytes for buffer in buffers)
+        self._runs.send(orders.answer_to_bytes(orders.WANTS, nbytes, metas))
+        offset = int.from_bytes(self._runs.receive(), "little", signed=True)
+        if offset < 0:
+            raise RequestError(f"its outputs take {nbytes:,} bytes, for which this device has no room")
+        target = self._memory.span(offset, nbytes)
+        at = 0
+        for buffer in buffers:
+            target[at : at + buffer.nbytes] = buffer
+            at += buffer.nbytes
+
+
+def _types(loaded: LoadedSegment) -> tuple[str, ...] | None:
+    """numpy's names of what a segment takes and gives, where all of that is usual."""
+    ports = [(port, loaded.dtypes[port.name]) for port in (*loaded.segment.inputs, *loaded.segment.outputs)]
+    if not loaded.plain or not all(orders.is_usual(port, dtype) for port, dtype in ports):
+        return None
+    return tuple(dtype.str for _, dtype in ports if dtype is not None)
+
+
+def _limit(settings: orders.WorkerSettings) -> None:
+    """Of this process: over it ONNX Runtime is refused memory, and the request fails that asked for it."""
+    share_heaps()
+    if settings.memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_bytes, settings.memory_bytes))
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write(str(KILLED_FIRST))
+    except OSError as error:
+        log.info("the kernel is not told to end a worker before its agent: %s", error)
+
+
+def main() -> None:
+    """The process: three file descriptors as arguments, its settings as the first order."""
+    told, runs, memory = (int(text) for text in sys.argv[1:4])
+    with Connection(told) as orders_in:
+        settings, level = pickle.loads(orders_in.recv_bytes())
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        _limit(settings)
+        Worker(settings, orders_in, Channel(socket.socket(fileno=runs)), MappedMemory(memory)).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Attention of ONNX Runtime's own domain: MultiHeadAttention and GroupQueryAttention. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from edgepart.planner.access.attention.heads import BATCH, HEAD, KEY, ROW, Heads, loops_of, scores_followed
+from edgepart.planner.access.attention.mask import Frontier, forbidding
+from edgepart.planner.access.declare.aligned import Along
+from edgepart.planner.access.declare.bound import Bound, Shape, numpy_dtype
+from edgepart.planner.access.declare.derived import Derived, Whole, local_node
+from edgepart.planner.access.declare.loops import (
+    MISFIT,
+    Followed,
+    Job,
+    Loops,
+    Packed,
+    Piece,
+    Written,
+    fitting,
+    of_ranks,
+)
+from edgepart.planner.access.declare.protocol import Local, LocalNode
+from edgepart.planner.region import span, span_size
+
+SHARED = "it writes into the buffers of its past"
+_PACKED = "its mask is that of tokens packed without padding"
+_SCORES = "it gives its scores, of which the runtime infers no type"
+
+
+class Headed(Loops):
+    """What these operators share: the number of heads is an attribute, rows masked by position are written out into
+    what is added to scores."""
+
+    added: int
+    """Input that is added to the scores, [batch or 1, heads or 1, rows, keys]."""
+
+    def __init__(
+        self, bound: Bound, heads: Heads, inputs: Sequence[Followed | None], outputs: Mapping[int, Written]
+    ) -> None:
+        self.heads = heads
+        self.frontier = Frontier(bool(bound.attribute("unidirectional", 0)), heads.past)
+        named = {index: one for index, one in outputs.items() if bound.wants(index)}
+        super().__init__(bound, loops_of(heads), inputs[: len(bound.inputs)], named)
+
+    def job_work(self, job: Job) -> float:
+        return self.heads.work(job.space)
+
+    def attributes(self, job: Job) -> dict[str, Any]:
+        """The operator's own, for the job's heads."""
+        return self.bound.with_attributes(num_heads=span_size(job.space.spans[HEAD]) * self.heads.group)
+
+    def given(self, job: Job) -> tuple[int | None, ...]:
+        return tuple(None if region is None else n for n, region in enumerate(self.job_reads(job)))
+
+    def job_nodes(self, job: Job) -> Local:
+        node = local_node(self.bound, job.outputs, self.given(job))
+        return (replace(node, attributes=self.attributes(job)),)
+
+    def from_first(self, job: Job) -> bool:
+        """Whether the operator itself finds out which rows these are; it takes the last one to be that of the last key."""
+        rows, keys = job.space.spans[ROW], job.space.spans[KEY]
+        if not self.frontier.causal or span_size(rows) == self.heads.rows:
+            return True
+        return self.heads.past == 0 and rows == keys and len(rows) == 1 and rows[0].start == 0
+
+    def written_out(self, job: Job) -> Local:
+        """Nodes that make "added", what is added to scores, of positions and what was to be added before."""
+        allowed = self.frontier.allowed(job.space.spans[ROW], job.space.spans[KEY], "allowed")
+        dtype = self.bound.dtype(0)
+        before = self.added if self.bound.has(self.added) else np.zeros((1, 1, 1, 1), numpy_dtype(dtype))
+        return (*allowed, LocalNode("Where", ("allowed", before, forbidding(dtype)), ("added",)))
+
+    def narrowed(self, job: Job) -> Job:
+        """Causal rows read no keys behind their last one."""
+        if not self.narrow or not self.frontier.causal or job.outputs != (0,):
+            return job
+        last = min(job.space.spans[ROW][-1].stop, self.heads.total)
+        return replace(job, space=job.space.replace(KEY, span((0, last))))
+
+    narrow = False
+    """Whether keys may be left out at the end."""
+
+
+def padding_followed(shape: Shape | None, heads: Heads) -> Followed | str | None:
+    """How a mask of keys follows the loops: ends (and starts) of each batch's keys, or one value for each key, or row
+    and key; or why that is not known."""
+    batch, rows, total = heads.batch, heads.rows, heads.total
+    known: dict[Shape, Followed] = {
+        (batch, rows, total): [Along(BATCH), Along(ROW), Piece(KEY)],
+        (batch, total): [Along(BATCH), Piece(KEY)],
+        (2 * batch,): [Packed(BATCH, ((0, 1), (batch, 1)))],
+        (batch,): [Along(BATCH)],
+    }
+    return None if shape is None else known.get(shape, _PACKED)
+
+
+def given_shape(bound: Bound, index: int) -> Shape | None:
+    return bound.inputs[index] if bound.has(index) else None
+
+
+def multi_head(bound: Bound) -> Derived:
+    """MultiHeadAttention: query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value, then the
+    length of the past and the beams' order where buffers are shared."""
+    if bound.has(8) or bound.has(9):
+        return Whole(bound, SHARED)
+    if bound.wants(3):
+        return Whole(bound, _SCORES)
+    count = int(bound.attribute("num_heads", 0))
+    if not (bound.has(1) and bound.has(2)) or len(bound.shape(0)) == 5 or count < 1:
+        return Whole(bound, "its queries, keys and values are packed into one tensor")
+    if not of_ranks(bound, {0: (3,), 1: (3, 4), 2: (len(bound.shape(1)),), 6: (4,)}):
+        return Whole(bound, MISFIT)
+    q, k, v = (bound.shape(index) for index in range(3))
+    apart = len(k) == 4
+    hidden, value = (k[1] * k[3], v[1] * v[3]) if apart else (k[2], v[2])
+    if q[2] % count or hidden != q[2] or value % count:
+        return Whole(bound, "its hidden size is not that of whole heads")
+    past = bound.shape(6)[2] if bound.has(6) else 0
+    length = k[2] if apart else k[1]
+    heads = Heads(True, q[0], count, count, q[2] // count, value // count, q[1], past, past + length)
+    padding = padding_followed(given_shape(bound, 4), heads)
+    if isinstance(padding, str):
+        return Whole(bound, padding)
+    return fitting(MultiHead(bound, heads, apart, padding))
+
+
+class MultiHead(Headed):
+    """The local node is the operator."""
+
+    added = 5
+
+    def __init__(self, bound: Bound, heads: Heads, apart: bool, padding: Followed | None) -> None:
+        """`apart`: whether keys and values are [batch, heads, keys, size]."""
+        size, value = heads.size, heads.value_size
+        blocks = ((0, size), (heads.queries * size, size), (2 * heads.queries * size, value))
+        key: Followed = [Along(BATCH), Piece(KEY, heads.past), Along(HEAD, size)]
+        inputs: list[Followed | None] = [
+            [Along(BATCH), Along(ROW), Along(HEAD, size)],
+            [Along(BATCH), Along(HEAD), Piece(KEY, heads.past), None] if apart else key,
+            [Along(BATCH), Along(HEAD), Piece(KEY, heads.past), None]
+            if apart
+            else [*key[:2], Along(HEAD, value)],
+            [Packed(HEAD, blocks)],
+            padding,
+            scores_followed(given_shape(bound, 5), heads),
+            [Along(BATCH), Along(HEAD), Piece(KEY), None],
+            [Along(BATCH), Along(HEAD), Piece(KEY), None],
+        ]
+        square = heads.rows == heads.total - heads.past
+        causal = bool(bound.attribute("unidirectional", 0))
+        super().__init__(bound, heads, inputs, hidden_outputs(heads, rows=square or not causal))
+        self.narrow = square and heads.past == 0 and (padding is None or len(padding) > 1)
+
+    def job_nodes(self, job: Job) -> Local:
+        if self.from_first(job):
+            return super().job_nodes(job)
+        inputs = [*self.given(job), None, None, None][: max(len(self.bound.inputs), self.added + 1)]
+        node = local_node(
+            self.bound, job.outputs, [*inputs[: self.added], "added", *inputs[self.added + 1 :]]
+        )
+        attributes = {**self.attributes(job), "unidirectional": 0}
+        return (*self.written_out(job), replace(node, attributes=attributes))
+
+
+def hidden_outputs(heads: Heads, rows: bool = True) -> dict[int, Written]:
+    """Outputs of operators with present keys and values of their own; `rows`: whether a part of them can be made."""
+    row, whole = (Along(ROW), (KEY,)) if rows else (None, (ROW, KEY))
+    present = Written([Along(BATCH), Along(HEAD), None, None], (KEY,) if rows else (ROW, KEY))
+    hidden = Along(HEAD, heads.group * heads.value_size)
+    return {0: Written([Along(BATCH), row, hidden], whole), 1: present, 2: present}
+
+
+def group_query(bound: Bound) -> Derived:
+    """GroupQueryAttention: query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache,
+    sin_cache, position_ids, attention_bias, head_sink, scales of a quantised past, weights of norms."""
+    if bound.wants(3):
+        return Whole(bound, _SCORES)
+    if bound.has(12) or bound.has(13):
+        return Whole(bound, "its past is quantised")
+    if not of_ranks(bound, {0: (3,), 3: (4,)}):
+        return Whole(bound, MISFIT)
+    queries, keys = int(bound.attribute("num_heads", 0)), int(bound.attribute("kv_num_heads", 0))
+    packed = not bound.has(1)
+    hidden = bound.shape(0)[2]
+    parts = queries + 2 * keys if packed else queries
+    if queries < 1 or keys < 1 or queries % keys or hidden % parts:
+        return Whole(bound, "its hidden size is not that of whole heads")
+    return fitting(GroupQuery(bound, _group_heads(bound, queries, keys, hidden // parts), packed))
+
+
+def _group_heads(bound: Bound, queries: int, keys: int, size: int) -> Heads:
+    """Keys of the past are in a buffer that may be longer than they are: only the present ones can be counted."""
+    batch, rows, _ = bound.shape(0)
+    present = bound.outputs[1] if bound.wants(1) else None
+    past = bound.shape(3)[2] if bound.has(3) else 0
+    total = present[2] if present and len(present) == 4 else past + rows
+    return Heads(True, batch, queries, keys, size, size, rows, past, total)
+
+
+class GroupQuery(Headed):
+    """By batch and by groups of heads. Rows are not: they are placed by the lengths of the past, at run time. One node
+    makes all outputs: the runtime writes present keys over a past that was cut out for it, and finds no room there."""
+
+    apart = False
+
+    def __init__(self, bound: Bound, heads: Heads, packed: bool) -> None:
+        size, group = heads.size, heads.group
+        start = heads.queries * size
+        blocks = ((0, group * size), (start, size), (start + heads.keys * size, size))
+        query: Followed = [Along(BATCH), None, Packed(HEAD, blocks) if packed else Along(HEAD, group * size)]
+        key: Followed = [Along(BATCH), None, Along(HEAD, size)]
+        past: Followed = [Along(BATCH), Along(HEAD), None, None]
+        table: Followed = [None, None]
+        bias = scores_followed(given_shape(bound, 10), heads)
+        bias = None if bias is None else [*bias[:2], None, None]
+        scalar: Followed = [None] * len(bound.shape(6))
+        inputs: list[Followed | None] = [query, key, key, past, past, [Along(BATCH)], scalar, table, table]
+        inputs += [[Along(BATCH), None], bias, [Along(HEAD, group)], None, None, [None], [None]]
+        outputs = hidden_outputs(heads, False)
+        if bound.has(9) and heads.rows > 1:  # A prompt's positions are those of the first batch.
+            outputs = {n: Written([None, *one.axes[1:]], (BATCH, *one.whole)) for n, one in outputs.items()}
+        super().__init__(bound, heads, inputs, outputs)
+
+    def attributes(self, job: Job) -> dict[str, Any]:
+        return {**super().attributes(job), "kv_num_heads": span_size(job.space.spans[HEAD])}
+
+
+MICROSOFT = {
+    "GroupQueryAttention": group_query,
+    "MultiHeadAttention": multi_head,
+}
+_AGAIN = "it runs the models in its sub-graphs again and again"
+_EXPERTS = "it chooses experts for each row at run time"
+OPAQUE = {
+    ("com.microsoft", "BeamSearch"): _AGAIN,
+    ("com.microsoft", "DecoderMaskedMultiHeadAttention"): SHARED,
+    ("com.microsoft", "GreedySearch"): _AGAIN,
+    ("com.microsoft", "MoE"): _EXPERTS,
+    ("com.microsoft", "QMoE"): _EXPERTS,
+    ("com.microsoft", "Sampling"): _AGAIN,
+    ("com.microsoft", "SparseAttention"): SHARED,
+    ("com.microsoft", "WhisperBeamSearch"): _AGAIN,
+}

@@ -1,0 +1,68 @@
+"""Heads: the extents of an attention operator, its loops, and how what all such operators read follows them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from edgepart.planner.access.declare.aligned import Along
+from edgepart.planner.access.declare.bound import Shape
+from edgepart.planner.access.declare.loops import Followed, Loop, Piece
+from edgepart.planner.region import Region
+
+BATCH, HEAD, ROW, KEY, FEATURE = range(5)
+"""Loops of attention. HEAD runs over the heads of keys: each goes with a group of query heads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """The extents of an attention operator."""
+
+    flat: bool
+    """Whether queries, keys and values are [batch, sequence, heads * size], not [batch, heads, sequence, size]."""
+    batch: int
+    queries: int
+    """Heads of queries; a multiple of `keys`."""
+    keys: int
+    """Heads of keys and of values."""
+    size: int
+    """Of a head of queries and keys."""
+    value_size: int
+    rows: int
+    past: int
+    """Keys of the past, before those that this operator is given."""
+    total: int
+    """Keys, those of the past included."""
+
+    @property
+    def group(self) -> int:
+        return self.queries // self.keys
+
+    def work(self, space: Region) -> float:
+        """FLOPs: a product of queries and keys, one with values, and about five operations for each exponential."""
+        batch, heads, rows, keys, features = space.shape
+        inner = 2 * self.size + 2 * (self.value_size if self.flat else features) + 5
+        return float(batch * heads * self.group * rows * keys * inner)
+
+
+def loops_of(heads: Heads) -> tuple[Loop, ...]:
+    return (
+        Loop("batch", heads.batch),
+        Loop("head", heads.keys),
+        Loop("sequence", heads.rows),
+        Loop("key", heads.total, shared=False),
+        Loop("feature", 1 if heads.flat else heads.value_size),
+    )
+
+
+def past_followed(heads: Heads) -> tuple[Followed, Followed]:
+    """How past keys and values, [batch, heads, past, size], follow the loops."""
+    key: Followed = [Along(BATCH), Along(HEAD), Piece(KEY), None]
+    return key, [*key[:-1], None if heads.flat else Along(FEATURE)]
+
+
+def scores_followed(shape: Shape | None, heads: Heads) -> Followed | None:
+    """How what is broadcast to [batch, heads, rows, keys] follows the loops."""
+    if shape is None:
+        return None
+    full: list[Along | Piece] = [Piece(KEY), Along(ROW), Along(HEAD, heads.group), Along(BATCH)]
+    return [None if extent == 1 else one for extent, one in zip(shape[::-1], full, strict=False)][::-1]

@@ -1,0 +1,282 @@
+"""Attention and FlexAttention of ONNX: batches, heads, rows (queries) and columns of values are shared out; keys are
+read whole, or, in parts, reduced. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from edgepart.planner.access.attention.heads import (
+    BATCH,
+    FEATURE,
+    HEAD,
+    KEY,
+    ROW,
+    Heads,
+    loops_of,
+    past_followed,
+    scores_followed,
+)
+from edgepart.planner.access.attention.mask import Frontier, input_dtype, masked
+from edgepart.planner.access.attention.partial import MOST, OUTPUT, SUM, Blended, addends, maximum_and_sum
+from edgepart.planner.access.declare.aligned import Along
+from edgepart.planner.access.declare.bound import Bound, Shape, is_floating
+from edgepart.planner.access.declare.cut_nodes import integers
+from edgepart.planner.access.declare.derived import Derived, Reads, Whole, local_node
+from edgepart.planner.access.declare.loops import (
+    MISFIT,
+    Followed,
+    Job,
+    Loops,
+    Piece,
+    Written,
+    fitting,
+    of_ranks,
+)
+from edgepart.planner.access.declare.protocol import Addend, Axis, Local, LocalNode, Reduction
+from edgepart.planner.region import Interval, Region, span, span_size
+
+Q, K, V, MASK, PAST_K, PAST_V, VALID = range(7)
+Y, PRESENT_K, PRESENT_V, SCORES = range(4)
+
+
+def heads_of(bound: Bound) -> Heads | str:
+    """Extents; or why they cannot be known."""
+    q, k, v = (bound.shape(index) for index in (Q, K, V))
+    if len(q) not in (3, 4) or not len(q) == len(k) == len(v) or not of_ranks(bound, {PAST_K: (4,)}):
+        return MISFIT
+    past = bound.shape(PAST_K)[2] if bound.has(PAST_K) else 0
+    flat = len(q) == 3
+    if flat:
+        queries, keys = int(bound.attribute("q_num_heads", 0)), int(bound.attribute("kv_num_heads", 0))
+        if queries < 1 or keys < 1 or q[2] % queries or k[2] % keys or v[2] % keys:
+            return "its hidden size is not that of whole heads"
+        found = Heads(flat, q[0], queries, keys, q[2] // queries, v[2] // keys, q[1], past, past + k[1])
+    else:
+        found = Heads(flat, q[0], q[1], k[1], q[3], v[3], q[2], past, past + k[2])
+    if found.queries % found.keys:
+        return "its heads of queries are not a multiple of those of keys"
+    return found
+
+
+def attention(bound: Bound) -> Derived:
+    """Attention of opsets 23 and later."""
+    heads = heads_of(bound)
+    if isinstance(heads, str):
+        return Whole(bound, heads)
+    full = (heads.batch, heads.queries, heads.rows, heads.total)
+    mask = bound.inputs[MASK] if bound.has(MASK) else None
+    if mask is not None and not _fits(mask, full):
+        return Whole(bound, "its mask does not fit its scores")
+    return fitting(Attended(bound, heads))
+
+
+def _fits(mask: Shape, full: Shape) -> bool:
+    """Whether a mask is broadcast to the scores; it may end before the keys do."""
+    extents = zip(mask[:-1][::-1], full[:-1][::-1], strict=False)
+    return 0 < len(mask) <= 4 and all(e in (1, f) for e, f in extents) and mask[-1] <= full[-1]
+
+
+class Attended(Loops):
+    """See the module's docstring. The local node is the operator; where rows do not start at the first one, what
+    position masks is written out."""
+
+    def __init__(self, bound: Bound, heads: Heads, outputs: Mapping[int, Written] | None = None) -> None:
+        """`outputs`: other ones than the operator's."""
+        self.heads = heads
+        valid = VALID if bound.has(VALID) else None
+        before = heads.past if valid is None else -heads.rows
+        self.frontier = Frontier(bool(bound.attribute("is_causal", 0)), before, valid)
+        self.windowed = any(
+            int(bound.attribute(f"{side}_window_size", -1)) >= 0 for side in ("left", "right")
+        )
+        self.writable = not self.windowed and _writable(bound, heads)
+        in_parts = self.writable or not (self.frontier.causal or self.windowed)
+        mask = bound.shape(MASK) if bound.has(MASK) else None
+        given = [*_followed(heads), scores_followed(mask, heads), *past_followed(heads), [Along(BATCH)]]
+        super().__init__(
+            bound,
+            loops_of(heads),
+            given[: len(bound.inputs)],
+            outputs or _written(bound, heads, in_parts),
+            reduced=() if outputs else self._keys(bound),
+        )
+
+    def _keys(self, bound: Bound) -> tuple[Axis, ...]:
+        """Keys are reduced in parts where nothing else than the output is made of them."""
+        others = any(bound.wants(index) for index in (PRESENT_K, PRESENT_V, SCORES))
+        if others or not self.writable or self.heads.total < 2:
+            return ()
+        return (Axis("key", KEY, self.heads.total, reducer="log-sum-exp"),)
+
+    def narrowed(self, job: Job) -> Job:
+        """The last keys that causal rows may attend to are the last that are read."""
+        narrow = (
+            self.frontier.causal and self.frontier.valid is None and self.writable and self.heads.rows > 1
+        )
+        if not narrow or job.outputs != (Y,):
+            return job
+        last = job.space.spans[ROW][-1].stop + self.frontier.before
+        return replace(job, space=job.space.replace(KEY, span((0, min(last, self.heads.total)))))
+
+    def job_nodes(self, job: Job) -> Local:
+        read = self.job_reads(job)
+        inputs: list[int | str | None] = [None if region is None else n for n, region in enumerate(read)]
+        nodes: Local = ()
+        changed: dict[str, Any] = {}
+        if self.heads.flat:
+            keys = span_size(job.space.spans[HEAD])
+            changed |= {"q_num_heads": keys * self.heads.group, "kv_num_heads": keys}
+        if self.frontier.causal and not self._finds_positions(job):
+            nodes = self.written_out(job)
+            inputs = [*inputs[:MASK], "mask", *inputs[MASK + 1 :]]
+            changed["is_causal"] = None
+        attributes = self.bound.with_attributes(**changed)
+        return (*nodes, LocalNode("Attention", tuple(inputs), self._named(job), attributes))
+
+    def _finds_positions(self, job: Job) -> bool:
+        """Whether the operator itself finds out which rows these are. (The runtime's kernel masks no keys for a single
+        row behind a past, as it takes all other keys to be before it.)"""
+        rows, size = job.space.spans[ROW], span_size(job.space.spans[ROW])
+        if size == self.heads.rows:
+            return True
+        alone = size == 1 and self.heads.past > 0
+        return self.frontier.valid is None and len(rows) == 1 and rows[0].start == 0 and not alone
+
+    def written_out(self, job: Job) -> Local:
+        """Nodes that make "mask" of positions and the mask that is given."""
+        allowed = self.frontier.allowed(job.space.spans[ROW], job.space.spans[KEY], "allowed")
+        return (*allowed, masked(self.bound, MASK, "allowed", "mask"))
+
+    def _named(self, job: Job) -> tuple[int | str | None, ...]:
+        """The runtime always makes the output, and present keys wherever there is a past."""
+        kept = (Y, PRESENT_K, PRESENT_V) if self.bound.has(PAST_K) else (Y,)
+        return tuple(
+            index if index in job.outputs else f"unwanted_{index}" if index in kept else None
+            for index in range(len(self.bound.outputs))
+        )
+
+    def job_work(self, job: Job) -> float:
+        return self.heads.work(job.space)
+
+    def reduction(self, axis: Axis) -> Reduction:
+        heads = self.heads
+        made = addends(heads.batch, heads.queries, heads.rows, heads.value_size, self.bound.dtype(0))
+        return Reduction(
+            made,
+            lambda part: AttendedPart(self.bound, heads, made, part),
+            lambda parts: Blended(self.bound, heads.flat, made, len(parts)),
+        )
+
+
+class AttendedPart(Attended):
+    """Of a part of the keys, the addends of partial.py."""
+
+    def __init__(self, bound: Bound, heads: Heads, made: Sequence[Addend], part: Interval) -> None:
+        self.part = part
+        row: list[Along | None] = [Along(BATCH), Along(HEAD, heads.group), Along(ROW)]
+        value = None if heads.flat else Along(FEATURE)
+        outputs = {MOST: Written([*row, None]), SUM: Written([*row, None]), OUTPUT: Written([*row, value])}
+        super().__init__(replace(bound, outputs=tuple(one.shape for one in made)), heads, outputs)
+
+    def narrowed(self, job: Job) -> Job:
+        return replace(job, space=job.space.replace(KEY, (self.part,)))
+
+    def job_nodes(self, job: Job) -> Local:
+        """The operator on this part, with its scores; heads are an axis, the past is put before the other keys."""
+        keys = span_size(job.space.spans[HEAD])
+        read = self.job_reads(job)
+        nodes = [*self._headed(Q, read[Q], keys * self.heads.group, "heads_0")]
+        for new, past in ((K, PAST_K), (V, PAST_V)):
+            nodes += self._joined(past, new, read, keys)
+        mask = MASK if self.bound.has(MASK) else None
+        inputs: tuple[int | str | None, ...] = ("heads_0", "heads_1", "heads_2", mask)
+        if self.frontier.causal or self.frontier.valid is not None:
+            nodes += self.written_out(job)
+            inputs = (*inputs[:MASK], "mask")
+        most, total, output = (n if n in job.outputs else f"unwanted_{n}" for n in (MOST, SUM, OUTPUT))
+        unset = dict.fromkeys(("is_causal", "q_num_heads", "kv_num_heads"))
+        attributes = self.bound.with_attributes(qk_matmul_output_mode=2, **unset)
+        nodes.append(LocalNode("Attention", inputs, (output, None, None, "scores"), attributes))
+        if MOST not in job.outputs and SUM not in job.outputs:
+            return tuple(nodes)
+        return (*nodes, *maximum_and_sum("scores", self.bound.dtype(0), self.bound.opset, (most, total)))
+
+    def _joined(self, past: int, new: int, read: Reads, heads: int) -> Iterator[LocalNode]:
+        """This part of the past and of new keys, or values, as heads_1 or heads_2."""
+        sources: list[int | str] = []
+        if past < len(read) and read[past] is not None:
+            sources.append(past)
+        if read[new] is not None:
+            yield from self._headed(new, read[new], heads, f"new_{new}")
+            sources.append(f"new_{new}")
+        yield LocalNode("Concat", tuple(sources), (f"heads_{new}",), {"axis": 2})
+
+    def _headed(self, index: int, region: Region | None, heads: int, target: str) -> Iterator[LocalNode]:
+        """An input with heads as its second axis."""
+        if not self.heads.flat or region is None:
+            yield LocalNode("Identity", (index,), (target,))
+            return
+        batch, length, hidden = region.shape
+        shape = integers([batch, length, heads, hidden // heads])
+        yield LocalNode("Reshape", (index, shape), (f"{target}.split",))
+        yield LocalNode("Transpose", (f"{target}.split",), (target,), {"perm": [0, 2, 1, 3]})
+
+
+def _writable(bound: Bound, heads: Heads) -> bool:
+    """Whether positions can be written into the mask: it must be of a known kind and go on to the last key."""
+    if not bound.has(MASK):
+        return True
+    dtype, last = input_dtype(bound, MASK), bound.shape(MASK)[-1]
+    return (dtype == "bool" or is_floating(dtype)) and last in (1, heads.total)
+
+
+def _followed(heads: Heads) -> list[Followed | None]:
+    """How queries, keys and values follow the loops."""
+    past, size, value = heads.past, heads.size, heads.value_size
+    if heads.flat:
+        query: Followed = [Along(BATCH), Along(ROW), Along(HEAD, heads.group * size)]
+        key: Followed = [Along(BATCH), Piece(KEY, past), Along(HEAD, size)]
+        return [query, key, [*key[:-1], Along(HEAD, value)]]
+    query = [Along(BATCH), Along(HEAD, heads.group), Along(ROW), None]
+    key = [Along(BATCH), Along(HEAD), Piece(KEY, past), None]
+    return [query, key, [*key[:-1], Along(FEATURE)]]
+
+
+def _written(bound: Bound, heads: Heads, rows: bool) -> Mapping[int, Written]:
+    """How outputs follow the loops; `rows`: whether a part of them can be made."""
+    row = Along(ROW) if rows else None
+    whole = (KEY,) if rows else (ROW, KEY)
+    batch, value = Along(BATCH), None if heads.flat else Along(FEATURE)
+    query = Along(HEAD, heads.group)
+    made = {
+        Y: Written([batch, row, Along(HEAD, heads.group * heads.value_size)], whole)
+        if heads.flat
+        else Written([batch, query, row, value], whole),
+        PRESENT_K: Written([batch, Along(HEAD), None, None], (KEY,)),
+        PRESENT_V: Written([batch, Along(HEAD), None, value], (KEY,)),
+        SCORES: Written([batch, query, row, None], whole),
+    }
+    return {index: one for index, one in made.items() if bound.wants(index)}
+
+
+class Flexible(Attended):
+    """FlexAttention without sub-graphs: Attention without masks."""
+
+    def _keys(self, bound: Bound) -> tuple[Axis, ...]:
+        return ()
+
+    def job_nodes(self, job: Job) -> Local:
+        return (local_node(self.bound),)
+
+
+def flex_attention(bound: Bound) -> Derived:
+    if any(bound.attribute(name) is not None for name in ("score_mod", "prob_mod")):
+        return Whole(bound, "its sub-graphs may change any score by any other")
+    heads = heads_of(bound)
+    return Whole(bound, heads) if isinstance(heads, str) else fitting(Flexible(bound, heads))
+
+
+DECLARATIONS = {"Attention": attention}
+PREVIEW = {"FlexAttention": flex_attention}

@@ -1,0 +1,98 @@
+"""Blended: attention over keys in parts. Each part gives, per row, its largest score, the sum of exponentials of its
+scores less that, and its own output; outputs are put together weighted by how much of all exponentials they hold.
+Numerically safe: no exponential is of a positive number (Milakov and Gimelshein 2018, section 3). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from onnx import TensorProto
+
+from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads
+from edgepart.planner.access.declare.bound import Bound, numpy_dtype
+from edgepart.planner.access.declare.cut_nodes import integers
+from edgepart.planner.access.declare.protocol import Addend, Local, LocalNode, Outputs
+from edgepart.planner.access.declare.reducers import chain
+from edgepart.planner.access.operators.normalisation import stabilised
+from edgepart.planner.region import Region
+
+MOST, SUM, OUTPUT = range(3)
+"""Addends of each part."""
+
+Target = int | str
+
+
+def addends(batch: int, heads: int, rows: int, size: int, dtype: str) -> tuple[Addend, ...]:
+    """Maximum and sum, [batch, heads, rows, 1], and output, [batch, heads, rows, size], of each part."""
+    one = Addend((batch, heads, rows, 1), _precise(dtype))
+    return one, one, Addend((batch, heads, rows, size), dtype)
+
+
+def maximum_and_sum(scores: str, dtype: str, opset: int, targets: tuple[Target, Target]) -> Local:
+    """Nodes that make MOST and SUM of scores [batch, heads, rows, keys] of type `dtype`."""
+    return (
+        LocalNode("Cast", (scores,), ("precise",), {"to": _element(_precise(dtype))}),
+        *stabilised("precise", 3, _precise(dtype), opset, targets),
+    )
+
+
+class Blended(Aligned):
+    """The output, [batch, heads, rows, size] or, `flat`, [batch, rows, heads * size], from every part's addends."""
+
+    def __init__(self, bound: Bound, flat: bool, one: tuple[Addend, ...], count: int) -> None:
+        """`one`: what each of `count` parts gives."""
+        shapes = tuple(addend.shape for addend in one) * count
+        operator = replace(bound.operator, inputs=("",) * len(shapes), captured=())
+        given = replace(bound, operator=operator, inputs=shapes, outputs=(bound.output,))
+        self.flat, self.count, self.size = flat, count, one[OUTPUT].shape[-1]
+        self.precise = one[SUM].dtype
+        value: AxisReads = self._rows() if flat else [*self._rows()[:3], Along(3)]
+        names = ("batch", "sequence", "head") if flat else ("batch", "head", "sequence", "feature")
+        super().__init__(given, [self._rows(), self._rows(), value] * count, work=4.0 * count, names=names)
+
+    def _rows(self) -> list[Along | None]:
+        if self.flat:
+            return [Along(0), Along(2, per=self.size), Along(1), None]
+        return [Along(0), Along(1), Along(2), None]
+
+    def nodes(self, computed: Outputs) -> Local:
+        return (*self._weights(), *self._weighted(), *self._shaped(computed[0]))
+
+    def _weights(self) -> Iterator[LocalNode]:
+        """Shares of each part in all exponentials. Where keys are left at all, they sum to 1 at least; where every key
+        is masked, outputs are 0 and no matter what they are divided by."""
+        parts = range(self.count)
+        yield from chain("Max", [3 * n + MOST for n in parts], "most", "max")
+        for n in parts:
+            yield LocalNode("Sub", (3 * n + MOST, "most"), (f"less_{n}",))
+            yield LocalNode("Exp", (f"less_{n}",), (f"scale_{n}",))
+            yield LocalNode("Mul", (3 * n + SUM, f"scale_{n}"), (f"share_{n}",))
+        yield from chain("Add", [f"share_{n}" for n in parts], "sum", "add")
+        yield LocalNode("Max", ("sum", np.ones((), numpy_dtype(self.precise))), ("total",))
+
+    def _weighted(self) -> Iterator[LocalNode]:
+        for n in range(self.count):
+            yield LocalNode("Div", (f"share_{n}", "total"), (f"weight_{n}",))
+            yield LocalNode("Cast", (3 * n + OUTPUT,), (f"output_{n}",), {"to": _element(self.precise)})
+            yield LocalNode("Mul", (f"output_{n}", f"weight_{n}"), (f"weighted_{n}",))
+        yield from chain("Add", [f"weighted_{n}" for n in range(self.count)], "blended", "blend")
+
+    def _shaped(self, region: Region) -> Iterator[LocalNode]:
+        to = {"to": _element(self.bound.dtype(0))}
+        if not self.flat:
+            yield LocalNode("Cast", ("blended",), (0,), to)
+            return
+        yield LocalNode("Cast", ("blended",), ("cast",), to)
+        yield LocalNode("Transpose", ("cast",), ("rows",), {"perm": [0, 2, 1, 3]})
+        yield LocalNode("Reshape", ("rows", integers(region.shape)), (0,))
+
+
+def _precise(dtype: str) -> str:
+    """The type in which exponentials are summed."""
+    return "double" if dtype == "double" else "float"
+
+
+def _element(dtype: str) -> int:
+    return int(TensorProto.DataType.Value(dtype.upper()))

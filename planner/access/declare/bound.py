@@ -1,0 +1,164 @@
+"""Bound: one operator together with what its graph knows of it. Facts and pure look-ups; nothing decides
+here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from edgepart.planner.model.graph import Graph, Operator
+from edgepart.planner.region import Array, Region
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An operator whose shapes are all known."""
+
+    operator: Operator
+    graph: Graph
+    inputs: tuple[Shape | None, ...]
+    """Shapes; None for an input left out."""
+    outputs: tuple[Shape | None, ...]
+    """Shapes; None for an output left out."""
+
+    @property
+    def version(self) -> int:
+        """Of the operator's own domain."""
+        return self.operator.version
+
+    @cached_property
+    def opset(self) -> int:
+        """Version of ai.onnx in the model: the form that added nodes (Slice, Concat ...) must have."""
+        if self.operator.domain == "":
+            return self.operator.version
+        imports = self.graph.opset_imports
+        return imports.get("", imports.get("ai.onnx", self.operator.version))
+
+    @cached_property
+    def output(self) -> Shape:
+        """Shape of output 0."""
+        shape = self.outputs[0]
+        assert shape is not None
+        return shape
+
+    def shape(self, index: int) -> Shape:
+        """Shape of an input that must be there; KeyError-free only for inputs that `has` says are there."""
+        shape = self.inputs[index]
+        assert shape is not None
+        return shape
+
+    def has(self, index: int) -> bool:
+        """Whether the input is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def wants(self, index: int) -> bool:
+        """Whether the model names that output."""
+        return index < len(self.outputs) and self.outputs[index] is not None
+
+    def whole(self, index: int) -> Region | None:
+        """All of an input; None for one left out."""
+        shape = self.inputs[index]
+        return None if shape is None else Region.full(shape)
+
+    @cached_property
+    def present(self) -> tuple[int | None, ...]:
+        """Inputs of a local node that takes all of the operator's inputs in their places."""
+        return tuple(index if shape is not None else None for index, shape in enumerate(self.inputs))
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        return self.operator.attributes.get(name, default)
+
+    def text(self, name: str, default: str) -> str:
+        """A string attribute, whether it came as str or bytes."""
+        value = self.operator.attributes.get(name, default)
+        return value.decode() if isinstance(value, bytes) else str(value)
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """A list attribute; None where the model does not give it."""
+        value = self.operator.attributes.get(name)
+        return None if value is None else tuple(int(v) for v in value)
+
+    def constant(self, index: int) -> Array | None:
+        """The value of an input that is a constant of the graph; None where it is not."""
+        if not self.has(index):
+            return None
+        found = self.graph.constants.get(self.operator.inputs[index])
+        return None if found is None else found.load()
+
+    def listed(self, index: int, name: str) -> tuple[int, ...] | None:
+        """Integers that are an attribute in old opsets and a constant input in new ones; None where
+        neither."""
+        if (given := self.integers(name)) is not None:
+            return given
+        value = self.constant(index)
+        return None if value is None else tuple(int(v) for v in np.atleast_1d(value))
+
+    def dtype(self, output: int) -> str:
+        return self.graph.tensors[self.operator.outputs[output]].dtype
+
+    def with_attributes(self, **changed: Any) -> dict[str, Any]:
+        """The operator's attributes with some replaced; those given as None are dropped."""
+        merged = {**self.operator.attributes, **changed}
+        return {name: value for name, value in merged.items() if value is not None}
+
+
+def bind(operator: Operator, graph: Graph) -> Bound | str:
+    """The operator with its shapes, or why they do not suffice."""
+
+    def shapes(names: Sequence[str]) -> list[Shape | None]:
+        return [graph.shape_of(name) if name else None for name in names]
+
+    inputs, outputs = shapes(operator.inputs), shapes(operator.outputs)
+    for names, found in ((operator.inputs, inputs), (operator.outputs, outputs)):
+        for name, shape in zip(names, found, strict=True):
+            if name and shape is None:
+                return f"the shape of {name!r} is known only at run time"
+    if not operator.outputs or not operator.outputs[0]:
+        return "its first output is left out"
+    if any(0 in shape for shape in outputs if shape is not None):
+        return "it writes a tensor without elements"
+    return Bound(operator, graph, tuple(inputs), tuple(outputs))
+
+
+@cache
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    """numpy's type for an ONNX element type in lower case ("float", "int64", "bfloat16" ...)."""
+    return helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(name.upper()))
+
+
+def is_floating(name: str) -> bool:
+    """Whether an ONNX element type in lower case is a floating-point one."""
+    return name.startswith(("float", "bfloat")) or name == "double"
+
+
+_NAMES = {
+    2: ("batch", "channel"),
+    3: ("batch", "sequence", "feature"),
+    4: ("batch", "channel", "height", "width"),
+    5: ("batch", "channel", "depth", "height", "width"),
+}
+
+
+ATTENTION = ("batch", "head", "sequence", "feature")
+"""Names of four axes where an operator is attention's rather than a picture's: a product of stacks of matrices, a Softmax
+over the last axis."""
+
+
+def matrix_names(rank: int) -> tuple[str, ...]:
+    """Names of the axes of a product of matrices."""
+    return ATTENTION if rank == 4 else axis_names(rank)
+
+
+def axis_names(rank: int, spatial: bool = False) -> tuple[str, ...]:
+    """Names of a tensor's axes by its rank; `spatial` where the operator itself says that axes 2... are
+    space."""
+    if spatial and rank == 3:
+        return ("batch", "channel", "width")
+    return _NAMES.get(rank) or tuple(f"axis{axis}" for axis in range(rank))

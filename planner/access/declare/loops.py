@@ -1,0 +1,304 @@
+"""Loops: the word for operators whose work runs over loops that each tensor follows in its own way.
+
+Attention is of this kind: heads are an axis of their own in one tensor, blocks of the hidden axis in another, three
+blocks side by side in packed weights, and every second one counts where keys are shared. A declaration says per axis
+of each input and output which loop it follows; what a wanted region means for the loops, and what is read for that,
+follows. Outputs that want different parts of the loops are made by nodes of their own. Pure.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from edgepart.planner.access.declare.aligned import Along
+from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.cut_nodes import cut
+from edgepart.planner.access.declare.derived import Derived, Reads, Whole
+from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Outputs
+from edgepart.planner.region import Array, Region, Span, span
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One loop of an operator's work."""
+
+    name: str
+    """Of the axis that shares it out."""
+    extent: int
+    shared: bool = True
+    """Whether devices can each do a part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """An input axis that is the piece from `start` on of a loop: new keys behind those of the past."""
+
+    axis: int
+    start: int = 0
+
+    def read(self, space: Region, extent: int) -> Span:
+        bounds = ((i.start - self.start, i.stop - self.start) for i in space.spans[self.axis])
+        return span(*((max(start, 0), min(stop, extent)) for start, stop in bounds))
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An input axis with several blocks side by side, such as the columns of queries, keys and values in one weight:
+    index `i` of the loop reads `times` columns of each block, from its start."""
+
+    axis: int
+    blocks: tuple[tuple[int, int], ...]
+    """Per block where it starts and `times`."""
+
+    def read(self, space: Region, extent: int) -> Span:
+        return span(
+            *(
+                (start + i.start * times, start + i.stop * times)
+                for start, times in self.blocks
+                for i in space.spans[self.axis]
+            )
+        )
+
+
+Followed = Sequence[Along | Piece | Packed | None]
+"""Per axis of an input: how it follows the loops; None where it is read whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How an output follows the loops."""
+
+    axes: Sequence[Along | None]
+    """Per axis; None where it is always made whole."""
+    whole: tuple[int, ...] = ()
+    """Loops that must run in full to make any of it. Loops that are neither here nor in `axes` do not matter to it:
+    where it is made alone, they run once."""
+
+
+MISFIT = "the shapes of its inputs do not fit each other"
+
+Spans = list[Span | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Outputs that the same part of the loops makes."""
+
+    space: Region
+    """Per loop the indices that run."""
+    outputs: tuple[int, ...]
+
+
+class Loops(Derived):
+    """See the module's docstring. `job_nodes` are the operator on a part of its loops."""
+
+    apart = True
+    """Whether outputs that want different parts of the loops are made by nodes of their own, not by one for all."""
+
+    def __init__(
+        self,
+        bound: Bound,
+        loops: Sequence[Loop],
+        inputs: Sequence[Followed | None],
+        outputs: Mapping[int, Written],
+        *,
+        reduced: tuple[Axis, ...] = (),
+        family: str = "gemm",
+    ) -> None:
+        """`outputs`: all that the model names."""
+        self.bound = bound
+        self.family = family
+        self.loops = tuple(loops)
+        self._inputs = tuple(inputs)
+        self._outputs = dict(outputs)
+        self._axes = (*self._shared_axes(), *reduced)
+
+    @abstractmethod
+    def job_nodes(self, job: Job) -> Local:
+        """Nodes that make the job's outputs from what `job_reads` says, both cropped."""
+
+    @abstractmethod
+    def job_work(self, job: Job) -> float:
+        """FLOPs of the job."""
+
+    def narrowed(self, job: Job) -> Job:
+        """The job with loops that matter less than all for these indices of the others (keys that are masked)."""
+        return job
+
+    @property
+    def fits(self) -> bool:
+        """Whether the extents of all inputs and outputs are those of the loops that they follow."""
+        follows = [*zip(self.bound.inputs, self._inputs, strict=True)]
+        follows += [(self.bound.outputs[index], one.axes) for index, one in self._outputs.items()]
+        return all(
+            len(shape) == len(axes) and all(map(self._fits, axes, shape))
+            for shape, axes in follows
+            if shape is not None and axes is not None
+        )
+
+    def _fits(self, one: Along | Piece | Packed | None, extent: int) -> bool:
+        loop = 0 if one is None else self.loops[one.axis].extent
+        match one:
+            case Along():
+                return extent == loop * one.times
+            case Piece():
+                return one.start + extent <= loop
+            case Packed():
+                return all(start + loop * times <= extent for start, times in one.blocks)
+        return True
+
+    def axes(self) -> tuple[Axis, ...]:
+        return self._axes
+
+    def widen(self, outputs: Outputs) -> Outputs:
+        made = {index: self.made(job, index) for job in self._jobs(outputs) for index in job.outputs}
+        return {index: made[index] for index in outputs}
+
+    def reads(self, computed: Outputs) -> Reads:
+        found: list[Region | None] = [None] * len(self.bound.inputs)
+        for job in self._jobs(computed):
+            for index, region in enumerate(self.job_reads(job)):
+                if region is not None:
+                    before = found[index]
+                    found[index] = region if before is None else before.union_spans(region)
+        return tuple(found)
+
+    def nodes(self, computed: Outputs) -> Local:
+        jobs, read = self._jobs(computed), self.reads(computed)
+        if len(jobs) == 1:
+            return self.job_nodes(jobs[0])
+        nodes: list[LocalNode] = []
+        for n, job in enumerate(jobs):
+            nodes += self._apart(job, f"job{n}", read)
+        return tuple(nodes)
+
+    def work(self, computed: Outputs) -> float:
+        return sum(self.job_work(job) for job in self._jobs(computed))
+
+    def job_reads(self, job: Job) -> Reads:
+        """Per input what the job reads; None where that is nothing."""
+        found: list[Region | None] = []
+        for shape, axes in zip(self.bound.inputs, self._inputs, strict=True):
+            region = None if shape is None or axes is None else _region(axes, job.space, shape)
+            found.append(None if region is None or region.is_empty else region)
+        return tuple(found)
+
+    def _shared_axes(self) -> Iterable[Axis]:
+        """An axis for each loop that output 0 follows."""
+        first = self._outputs[0]
+        for n, loop in enumerate(self.loops):
+            at = _place(first, n)
+            if not loop.shared or at is None or n in first.whole or loop.extent < 2:
+                continue
+            places = tuple(self._same_place(index, n, at[1]) for index in range(len(self.bound.outputs)))
+            yield Axis(
+                loop.name,
+                at[0],
+                loop.extent * at[1],
+                quantum=at[1],
+                places=places if len(places) > 1 else (),
+            )
+
+    def _same_place(self, index: int, loop: int, times: int) -> int | None:
+        written = self._outputs.get(index)
+        at = None if written is None or loop in written.whole else _place(written, loop)
+        return at[0] if at is not None and at[1] == times else None
+
+    def _jobs(self, outputs: Outputs) -> list[Job]:
+        """Outputs that need the same of the loops they have in common are made together."""
+        groups: list[tuple[Spans, list[int]]] = []
+        for index, region in outputs.items():
+            wanted = self._spans(index, region)
+            for spans, members in groups:
+                if not self.apart or all(map(_agree, spans, wanted)):
+                    spans[:] = [_joined(a, b) for a, b in zip(spans, wanted, strict=True)]
+                    members.append(index)
+                    break
+            else:
+                groups.append((wanted, [index]))
+        return [
+            self.narrowed(
+                Job(Region(tuple(span((0, 1)) if one is None else one for one in spans)), (*members,))
+            )
+            for spans, members in groups
+        ]
+
+    def _spans(self, index: int, region: Region) -> Spans:
+        """Per loop what must run to make `region` of an output; None where the loop does not matter."""
+        written = self._outputs[index]
+        found: Spans = [None] * len(self.loops)
+        for along, one in zip(written.axes, region.spans, strict=True):
+            if along is not None:
+                bounds = ((i.start // along.times, -(-i.stop // along.times)) for i in one)
+                found[along.axis] = span(*bounds)
+        for loop in written.whole:
+            found[loop] = span((0, self.loops[loop].extent))
+        return found
+
+    def made(self, job: Job, index: int) -> Region:
+        """The region of an output that a job makes."""
+        shape = self.bound.outputs[index]
+        assert shape is not None
+        return _region(self._outputs[index].axes, job.space, shape)
+
+    def _apart(self, job: Job, name: str, read: Reads) -> Iterable[LocalNode]:
+        """The job's nodes where other jobs read more of the inputs: names of its own, and inputs cut to its part."""
+        cropped: dict[int, str] = {}
+        for index, (mine, everything) in enumerate(zip(self.job_reads(job), read, strict=True)):
+            if mine is not None and everything is not None and mine != everything:
+                cropped[index] = f"{name}.in{index}"
+                yield from cut(
+                    index, cropped[index], mine.within(everything), everything.shape, self.bound.opset
+                )
+
+        def renamed(value: int | str | Array | None) -> int | str | Array | None:
+            if isinstance(value, int):
+                return cropped.get(value, value)
+            return f"{name}.{value}" if isinstance(value, str) else value
+
+        for node in self.job_nodes(job):
+            targets = tuple(f"{name}.{o}" if isinstance(o, str) else o for o in node.outputs)
+            yield replace(node, inputs=tuple(map(renamed, node.inputs)), outputs=targets)
+
+
+def fitting(access: Loops) -> Derived:
+    """`access`; Whole where the model is wrong about its shapes."""
+    return access if access.fits else Whole(access.bound, MISFIT)
+
+
+def of_ranks(bound: Bound, ranks: Mapping[int, tuple[int, ...]]) -> bool:
+    """Whether inputs, those that are given, have one of these numbers of axes."""
+    return all(len(bound.shape(index)) in found for index, found in ranks.items() if bound.has(index))
+
+
+def _agree(one: Span | None, two: Span | None) -> bool:
+    return one is None or two is None or one == two
+
+
+def _joined(one: Span | None, two: Span | None) -> Span | None:
+    if one is None or two is None:
+        return two if one is None else one
+    return span(*one, *two)
+
+
+def _place(written: Written, loop: int) -> tuple[int, int] | None:
+    """The axis of an output that follows a loop, and how many of its indices each of the loop's are."""
+    return next(
+        (
+            (axis, along.times)
+            for axis, along in enumerate(written.axes)
+            if along is not None and along.axis == loop
+        ),
+        None,
+    )
+
+
+def _region(axes: Followed, space: Region, shape: Sequence[int]) -> Region:
+    return Region(
+        tuple(
+            span((0, extent)) if one is None else one.read(space, extent)
+            for one, extent in zip(axes, shape, strict=True)
+        )
+    )

@@ -1,0 +1,137 @@
+"""Window and Stretch: the arithmetic of sliding windows along one axis, forwards (convolution, pooling) and
+backwards (transposed convolution). Every formula about kernels, strides, dilations and pads is written
+here, once. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.region import Interval, Span, span, span_hull
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One axis of a convolution or pooling; `extent` is the input's."""
+
+    extent: int
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+    pad_begin: int = 0
+    pad_end: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Input elements from a window's first to its last."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    def touched(self, out: Interval) -> tuple[int, int]:
+        """What the windows of `out` cover, padding included (so perhaps negative, or beyond the extent).
+
+        >>> Window(extent=8, kernel=3, pad_begin=1, pad_end=1).touched(Interval(4, 8))
+        (3, 9)
+        """
+        start = out.start * self.stride - self.pad_begin
+        return start, (out.stop - 1) * self.stride - self.pad_begin + self.reach
+
+    def read(self, out: Interval) -> Span:
+        """The input under the windows of `out`; () where they lie in the padding altogether."""
+        start, stop = self.touched(out)
+        return span((max(start, 0), min(stop, self.extent)))
+
+    def pads(self, out: Interval) -> tuple[int, int]:
+        """Padding that is left to add to `read(out)` (what hangs over the padded input does not count)."""
+        start, stop = self.touched(out)
+        return max(-start, 0), min(max(stop - self.extent, 0), self.pad_end)
+
+    def hangs_over(self, out: Interval) -> bool:
+        """Whether the last window ends beyond the padding, as ceil_mode allows."""
+        return self.touched(out)[1] > self.extent + self.pad_end
+
+    def widen(self, wanted: Span, output_extent: int) -> Span:
+        """The box that is made for `wanted`: its hull, or the whole axis where only padding would be read."""
+        hull = span_hull(wanted)
+        return hull if self.read(hull[0]) else span((0, output_extent))
+
+
+def windows(bound: Bound, kernel: Sequence[int], extents: Sequence[int]) -> tuple[Window, ...]:
+    """A Window for each spatial axis, from the attributes strides, dilations, pads and auto_pad."""
+    rank = len(kernel)
+    strides = bound.integers("strides") or (1,) * rank
+    dilations = bound.integers("dilations") or (1,) * rank
+    pads = bound.integers("pads") or (0,) * (2 * rank)
+    how = bound.text("auto_pad", "NOTSET")
+    found = []
+    for axis, extent in enumerate(extents):
+        begin, end = pads[axis], pads[axis + rank]
+        window = Window(extent, kernel[axis], strides[axis], dilations[axis])
+        if how == "VALID":
+            begin = end = 0
+        elif how.startswith("SAME"):
+            begin, end = _same(window, how)
+        found.append(
+            Window(extent, window.kernel, window.stride, window.dilation, pad_begin=begin, pad_end=end)
+        )
+    return tuple(found)
+
+
+def _same(window: Window, how: str) -> tuple[int, int]:
+    """Pads with which the output has ceil(extent / stride) elements; the odd one goes to the named side."""
+    count = -(-window.extent // window.stride)
+    total = max((count - 1) * window.stride + window.reach - window.extent, 0)
+    less, more = total // 2, total - total // 2
+    return (less, more) if how == "SAME_UPPER" else (more, less)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One axis of a transposed convolution: input `i` is spread over outputs from `i * stride - pad_begin`
+    on."""
+
+    extent: int
+    kernel: int
+    stride: int = 1
+    dilation: int = 1
+    pad_begin: int = 0
+
+    def read(self, out: Interval) -> Interval:
+        """Inputs that reach `out`, and at least one that begins at or before it."""
+        reach = (self.kernel - 1) * self.dilation
+        first = -(-(out.start + self.pad_begin - reach) // self.stride)
+        first = min(first, (out.start + self.pad_begin) // self.stride)
+        last = (out.stop - 1 + self.pad_begin) // self.stride
+        first = min(max(first, 0), self.extent - 1)
+        return Interval(first, max(min(last, self.extent - 1), first) + 1)
+
+    def pads(self, out: Interval) -> tuple[int, int, int]:
+        """What to cut off at the begin and at the end of the spread of `read(out)`, and what to add to its
+        end."""
+        read = self.read(out)
+        begin = read.start * self.stride - self.pad_begin
+        end = (read.stop - 1) * self.stride - self.pad_begin + (self.kernel - 1) * self.dilation + 1
+        return out.start - begin, max(end - out.stop, 0), max(out.stop - end, 0)
+
+
+def stretches(
+    bound: Bound, kernel: Sequence[int], extents: Sequence[int], outputs: Sequence[int]
+) -> tuple[Stretch, ...]:
+    """A Stretch for each spatial axis, from strides, dilations, pads, output_padding, output_shape and
+    auto_pad."""
+    rank = len(kernel)
+    strides = bound.integers("strides") or (1,) * rank
+    dilations = bound.integers("dilations") or (1,) * rank
+    pads = bound.integers("pads") or (0,) * (2 * rank)
+    extra = bound.integers("output_padding") or (0,) * rank
+    how = bound.text("auto_pad", "NOTSET")
+    fitted = bound.integers("output_shape") is not None or how.startswith("SAME")
+    found = []
+    for axis, extent in enumerate(extents):
+        begin = 0 if how == "VALID" else pads[axis]
+        if fitted:
+            spread = (extent - 1) * strides[axis] + (kernel[axis] - 1) * dilations[axis] + 1 + extra[axis]
+            total = max(spread - outputs[axis], 0)
+            begin = total // 2 if how == "SAME_UPPER" else total - total // 2
+        found.append(Stretch(extent, kernel[axis], strides[axis], dilations[axis], begin))
+    return tuple(found)

@@ -1,0 +1,90 @@
+"""Generators: operators that make a tensor out of a few numbers, and those that tell what is known at loading. A part
+is made where it is wanted, and no other tensor is read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from edgepart.planner.access.declare.bound import Bound, numpy_dtype
+from edgepart.planner.access.declare.cut_nodes import integers
+from edgepart.planner.access.declare.derived import Derived, Reads, Whole, split_axes
+from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Outputs
+from edgepart.planner.region import Array
+
+
+class Generated(Derived):
+    """What the declarations here share: any axis can be cut, into boxes."""
+
+    family = "move"
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
+
+    def axes(self) -> tuple[Axis, ...]:
+        return split_axes(self.bound.output, range(len(self.bound.output)))
+
+    def widen(self, outputs: Outputs) -> Outputs:
+        return {0: outputs[0].hull()}
+
+    def reads(self, computed: Outputs) -> Reads:
+        return (None,) * len(self.bound.inputs)
+
+    def work(self, computed: Outputs) -> float:
+        return 0.0
+
+
+class Filled(Generated):
+    """ConstantOfShape: one value everywhere."""
+
+    def nodes(self, computed: Outputs) -> Local:
+        attributes = self.bound.operator.attributes
+        return (LocalNode("ConstantOfShape", (integers(computed[0].shape),), (0,), attributes),)
+
+
+class Range(Generated):
+    """Element i is start + i * delta, in whole numbers: a part counts from its own first to its own last."""
+
+    def reads(self, computed: Outputs) -> Reads:
+        count = len(self.bound.inputs)
+        return tuple(None if index == 1 else self.bound.whole(index) for index in range(count))
+
+    def nodes(self, computed: Outputs) -> Local:
+        (part,) = computed[0].spans[0]
+        start, stop, step = (self._number(value) for value in (part.start, part.stop, 1))
+        delta: int | Array = 2 if self.bound.has(2) else step
+        return (
+            LocalNode("Range", (start, stop, step), ("index",)),
+            LocalNode("Mul", ("index", delta), ("scaled",)),
+            LocalNode("Add", ("scaled", 0), (0,)),
+        )
+
+    def work(self, computed: Outputs) -> float:
+        return 2.0 * computed[0].size
+
+    def _number(self, value: int) -> Array:
+        return np.asarray(value, numpy_dtype(self.bound.dtype(0)))
+
+
+def range_(bound: Bound) -> Derived:
+    if bound.opset < 11:
+        return Whole(bound, "it is in a model of an opset before 11, which has no Range of its own")
+    whole_numbers = ("int32", "int64") if bound.opset < 14 else ("int16", "int32", "int64")
+    if bound.dtype(0) not in whole_numbers:
+        return Whole(bound, "it adds one step after another, and rounds each sum")
+    return Range(bound)
+
+
+DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {"ConstantOfShape": Filled, "Range": range_}
+MICROSOFT = {"Range": range_}
+
+_SHAPE = (
+    "it tells a shape: that is known when the model is loaded, or else only once all of the tensor is there"
+)
+
+OPAQUE = {
+    ("", "Constant"): "it is a value of the model's own, which is read when the model is loaded",
+    ("", "Shape"): _SHAPE,
+    ("", "Size"): _SHAPE,
+}

@@ -1,0 +1,125 @@
+"""Losses: NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss. The classes of a sample are whole; samples and the
+places of each are free, and where the losses are put together they are a sum, or a mean, of parts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from edgepart.planner.access.declare.aligned import Aligned, AxisReads, Fixed, Inner
+from edgepart.planner.access.declare.bound import Bound, axis_names, numpy_dtype
+from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.protocol import Addend, Axis, Local, LocalNode, Outputs, Reduction
+from edgepart.planner.access.declare.reducers import chain
+from edgepart.planner.access.declare.shared_axes import Runs, Together, Tracks
+from edgepart.planner.region import Interval
+
+
+def loss(bound: Bound) -> Derived:
+    """Scores (samples, classes, places ...), labels (samples, places ...) and perhaps a weight for each class; the
+    second output of SoftmaxCrossEntropyLoss is of the scores' shape."""
+    shape = bound.shape(0)
+    if len(shape) < 2 or len(bound.shape(1)) != len(shape) - 1:
+        return Whole(bound, "its labels do not fit its scores")
+    names = axis_names(len(shape), spatial=True)
+    kept = [name for axis, name in enumerate(names) if axis != 1]
+    extents = dict(zip(kept, bound.shape(1), strict=True))
+    how = bound.text("reduction", "mean")
+    if how == "none":
+        return _each(bound, names, extents)
+    if how not in ("sum", "mean"):
+        return Whole(bound, f"its reduction is {how!r}")
+    if bound.wants(1):
+        return Whole(bound, "it gives one loss of all samples and log-probabilities of each")
+    reads: list[AxisReads | None] = [
+        [None if axis == 1 else Inner(name) for axis, name in enumerate(names)],
+        [Inner(name) for name in kept],
+        *([None] for _ in bound.inputs[2:]),
+    ]
+    weighed = how == "mean" and (bound.has(2) or bound.attribute("ignore_index") is not None)
+    ways = [Axis(name, 0, extent, reducer=how) for name, extent in extents.items() if extent > 1]
+    if weighed:
+        return WeightedMean(bound, reads, ways)
+    return Aligned(bound, reads, family="reduce", work=_work(bound), reduced=tuple(ways))
+
+
+def _work(bound: Bound) -> float:
+    """An exponential, a sum and a logarithm for each score; without them, one score of each sample is read."""
+    softmax = bound.operator.op_type == "SoftmaxCrossEntropyLoss"
+    return 5.0 * prod(bound.shape(0)) if softmax else 2.0 * prod(bound.shape(1))
+
+
+def _each(bound: Bound, names: Sequence[str], extents: dict[str, int]) -> Derived:
+    """The loss of each sample, or each place of it."""
+    scores: Tracks = [None if axis == 1 else Runs(name) for axis, name in enumerate(names)]
+    labels: Tracks = [Runs(name) for name in extents]
+    inputs: list[Tracks | None] = [scores, labels, *([None] for _ in bound.inputs[2:])]
+    return Together(bound, extents, inputs, [labels, scores], family="reduce", work=_work(bound))
+
+
+class WeightedMean(Aligned):
+    """The sum of weighted losses over the sum of weights, of the labels that are not ignored."""
+
+    def __init__(self, bound: Bound, reads: Sequence[AxisReads | None], ways: Sequence[Axis]) -> None:
+        super().__init__(bound, reads, family="reduce", work=_work(bound), reduced=tuple(ways))
+
+    def reduction(self, axis: Axis) -> Reduction:
+        addend = Addend((), self.bound.dtype(0))
+        return Reduction(
+            (addend, addend),
+            lambda part: WeightedSums(self.bound, self._reads, axis, part),
+            lambda parts: Quotient(self.bound, len(parts)),
+        )
+
+
+class WeightedSums(Aligned):
+    """Of a part of the samples: the sum of weighted losses (output 0) and the sum of weights (output 1)."""
+
+    def __init__(self, bound: Bound, reads: Sequence[AxisReads | None], axis: Axis, part: Interval) -> None:
+        def restricted(read: AxisReads) -> AxisReads:
+            return [Fixed(part) if one == Inner(axis.name) else one for one in read]
+
+        super().__init__(
+            replace(bound, outputs=((), ())),
+            [None if read is None else restricted(read) for read in reads],
+            family="reduce",
+            work=_work(bound) * part.size / axis.extent,
+        )
+
+    def nodes(self, computed: Outputs) -> Local:
+        """A loss of which every log-probability is -1 is the sum of weights."""
+        op, (_, *rest) = self.bound.operator, self.bound.present
+        attributes = self.bound.with_attributes(reduction="sum")
+        nodes = []
+        if 0 in computed:
+            nodes.append(LocalNode(op.op_type, self.bound.present, (0,), attributes))
+        if 1 in computed:
+            one = np.asarray([-1], numpy_dtype(self.bound.dtype(0)))
+            nodes.append(LocalNode("Shape", (0,), ("shape",)))
+            nodes.append(LocalNode("Expand", (one, "shape"), ("ones",)))
+            nodes.append(LocalNode("NegativeLogLikelihoodLoss", ("ones", *rest), (1,), attributes))
+        return tuple(nodes)
+
+
+class Quotient(Aligned):
+    """A mean, from every part's sum of losses and sum of weights."""
+
+    def __init__(self, bound: Bound, count: int) -> None:
+        operator = replace(bound.operator, inputs=("",) * (2 * count))
+        given = replace(bound, operator=operator, inputs=((),) * (2 * count))
+        super().__init__(given, [()] * (2 * count), work=2.0 * count)
+        self.count = count
+
+    def nodes(self, computed: Outputs) -> Local:
+        losses, weights = range(0, 2 * self.count, 2), range(1, 2 * self.count, 2)
+        return (
+            *chain("Add", losses, "losses", "loss"),
+            *chain("Add", weights, "weights", "weight"),
+            LocalNode("Div", ("losses", "weights"), (0,)),
+        )
+
+
+DECLARATIONS = {"NegativeLogLikelihoodLoss": loss, "SoftmaxCrossEntropyLoss": loss}

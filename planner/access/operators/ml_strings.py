@@ -1,0 +1,36 @@
+"""Strings: element by element where a string becomes a value, row by row where n-grams are counted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from edgepart.planner.access.declare.aligned import Aligned, Along
+from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.operators.elementwise import elementwise
+
+
+def normalizer(bound: Bound) -> Derived:
+    if bound.attribute("stopwords"):
+        return Whole(bound, "the words that it drops decide how much it writes")
+    return elementwise(bound)
+
+
+def n_grams(bound: Bound) -> Derived:
+    """TfIdfVectorizer: [rows, words] or [words]."""
+    if len(bound.output) < 2:
+        return Whole(bound, "it counts in one row of words, from its begin to its end")
+    work = float(bound.shape(0)[1] * int(bound.attribute("max_gram_length", 1)))
+    return Aligned(bound, [[Along(0), None]], whole=(1,), family="other", work=work / bound.output[1])
+
+
+DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+    "RegexFullMatch": elementwise,
+    "StringConcat": elementwise,
+    "StringNormalizer": normalizer,
+    "TfIdfVectorizer": n_grams,
+}
+
+_LONGEST = "the longest of all that it cuts up decides the shape of what it writes"
+
+OPAQUE = {("", "StringSplit"): _LONGEST, ("com.microsoft", "Tokenizer"): _LONGEST}

@@ -1,0 +1,212 @@
+"""Recurrent operators: each step along time reads the one before, so that time is whole; sequences of a batch, the
+two directions, heads and channels know nothing of each other. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from edgepart.planner.access.declare.aligned import Aligned, Along, broadcast
+from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.cut_nodes import slice_node
+from edgepart.planner.access.declare.derived import Derived, Reads, Whole
+from edgepart.planner.access.declare.protocol import Axis, Local, Outputs
+from edgepart.planner.access.declare.shared_axes import Parts, Runs, Together, Tracks
+from edgepart.planner.region import Interval, span, span_hull, span_size
+
+_BATCH, _DIRECTION, _HEAD, _CHANNEL = Runs("batch"), Runs("direction"), Runs("head"), Runs("channel")
+
+
+def recurrent(bound: Bound) -> Derived:
+    """RNN, GRU, LSTM: X, W, R, B, sequence_lens, initial_h, initial_c, P give Y, Y_h, Y_c."""
+    return _layers(bound, _BATCH)
+
+
+def quantised_lstm(bound: Bound) -> Derived:
+    """com.microsoft, DynamicQuantizeLSTM: an LSTM and then W's scales and zero points, and R's. Its activations have
+    one scale for the whole batch."""
+    if not _two_ways(bound):
+        return Whole(bound, "it scales what it reads by the largest of the whole batch")
+    return _layers(bound, None)
+
+
+def _layers(bound: Bound, batch: Runs | None) -> Derived:
+    batch_first = bool(bound.attribute("layout", 0))
+    sequences, weights = bound.shape(0), bound.shape(1)
+    directions = _DIRECTION if _two_ways(bound) else None
+    weight: Tracks = [directions, None, None]
+    state: Tracks = [batch, directions, None] if batch_first else [directions, batch, None]
+    steps: Tracks = [batch, None, None] if batch_first else [None, batch, None]
+    inputs: list[Tracks | None] = [steps, weight, weight, weight[:2], [batch], state, state, weight[:2]]
+    inputs += [[directions, None][: len(shape or ())] for shape in bound.inputs[8:]]
+    made: Tracks = [batch, None, directions, None] if batch_first else [None, directions, batch, None]
+    shared = {"batch": sequences[0 if batch_first else 1], "direction": weights[0]}
+    return Together(
+        bound,
+        {track.name: shared[track.name] for track in (batch, directions) if track is not None},
+        inputs[: len(bound.inputs)],
+        [made, state, state][: len(bound.outputs)],
+        work=2.0 * prod(sequences[:2]) * (prod(weights) + prod(bound.shape(2))),
+        attributes=lambda parts: _direction(bound, parts),
+        optional=True,
+    )
+
+
+def _two_ways(bound: Bound) -> bool:
+    """Whether its two directions can be told apart: which values activations take is not read off their lists."""
+    valued = bound.attribute("activation_alpha") or bound.attribute("activation_beta")
+    return bound.text("direction", "forward") == "bidirectional" and not valued
+
+
+def _direction(bound: Bound, parts: Parts) -> Mapping[str, Any]:
+    """Of one of two directions: its own name, and its own half of the activations."""
+    way = parts.get("direction", ())
+    if span_size(way) != 1:
+        return {}
+    backwards = way[0].start == 1
+    found: dict[str, Any] = {"direction": "reverse" if backwards else "forward"}
+    if names := list(bound.attribute("activations") or ()):
+        half = len(names) // 2
+        found["activations"] = names[half:] if backwards else names[:half]
+    return found
+
+
+def reverse_sequence(bound: Bound) -> Derived:
+    """The first elements along time, as many as `sequence_lens` says of each of the batch, turned round."""
+    time, batch = int(bound.attribute("time_axis", 0)), int(bound.attribute("batch_axis", 1))
+    if {time, batch} != {0, 1}:
+        return Whole(bound, "its time and its batch are not its first two axes")
+    reads = [broadcast(bound.inputs[0], bound.output), [Along(batch)]]
+    return Aligned(bound, reads, whole=(time,), family="move", work=0.0)
+
+
+def linear_attention(bound: Bound) -> Derived:
+    """query, key, value, past_state, decay, beta give the output and present_state. A head of keys and values serves a
+    group of query heads; the present state has another extent than the output, so that whoever wants it as well
+    makes all heads."""
+    if bound.attribute("state_window"):
+        return Whole(bound, "it keeps the states of several positions")
+    heads, queries = int(bound.attribute("kv_num_heads", 0)), int(bound.attribute("q_num_heads", 0))
+    if heads < 1 or queries < heads or queries % heads:
+        return Whole(bound, "its query heads share no keys evenly")
+    batch, _, size = bound.shape(2)
+    keys, values = bound.shape(1)[2] // heads, size // heads
+    group = queries // heads
+    state: Tracks = [_BATCH, _HEAD, None, None]
+
+    def packed(index: int) -> Tracks | None:
+        """[batch, time, heads x something]; a beta of extent 1 is for all heads."""
+        shape = bound.inputs[index] if index < len(bound.inputs) else None
+        if shape is None:
+            return None
+        return [_BATCH, None, Runs("head", shape[2] // heads) if shape[2] % heads == 0 else None]
+
+    inputs = [packed(0), packed(1), packed(2), state, packed(4), packed(5)]
+    return Together(
+        bound,
+        {"batch": batch, "head": heads},
+        inputs[: len(bound.inputs)],
+        [[_BATCH, None, Runs("head", group * values)], state][: len(bound.outputs)],
+        work=float(prod(bound.shape(0)[:2]) * heads * keys * values * (6 + 2 * group)),
+        attributes=lambda parts: _heads(span_size(parts["head"]), group),
+    )
+
+
+def _heads(count: int, group: int) -> Mapping[str, Any]:
+    return {"kv_num_heads": count, "q_num_heads": count * group}
+
+
+def causal_convolution(bound: Bound) -> Derived:
+    unusual = ("state_window", 0), ("channels_last", 0), ("ndim", 1)
+    for name, plain in unusual:
+        if bound.attribute(name, plain) != plain:
+            return Whole(bound, f"its {name} is not {plain}")
+    return CausalConvolution(bound)
+
+
+class CausalConvolution(Together):
+    """CausalConvWithState: input, weight, bias, past_state give the output and present_state. A position reads those
+    before it: what a part of the length lacks to its left is given to it as the past."""
+
+    def __init__(self, bound: Bound) -> None:
+        batch, channels, self.length = bound.shape(0)
+        kernel = bound.shape(1)[2]
+        self.state = (kernel - 1) * int(bound.attribute("dilation", 1))
+        values: Tracks = [_BATCH, _CHANNEL, None]
+        inputs: list[Tracks | None] = [values, [_CHANNEL, None, None], [_CHANNEL], values]
+        super().__init__(
+            bound,
+            {"batch": batch, "channel": channels},
+            inputs[: len(bound.inputs)],
+            [values, values][: len(bound.outputs)],
+            family="depthwise",
+            work=2.0 * prod(bound.output) * kernel,
+        )
+
+    def axes(self) -> tuple[Axis, ...]:
+        if self.length < 2:
+            return super().axes()
+        places = (2, *(None,) * (len(self.bound.outputs) - 1))
+        return (*super().axes(), Axis("sequence", 2, self.length, places=places if places[1:] else ()))
+
+    def widen(self, outputs: Outputs) -> Outputs:
+        computed = dict(super().widen(outputs))
+        if 0 in computed:
+            made = self._made(outputs)
+            computed[0] = computed[0].replace(2, (made,))
+        return computed
+
+    def _made(self, outputs: Outputs) -> Interval:
+        """What is made of the length. The present state is that after the last position; the first positions need
+        the past that the model gives, which all that is made must follow."""
+        wanted = [*outputs[0].spans[2]] if 0 in outputs else []
+        if 1 in outputs:
+            wanted.append(Interval(self.length - 1, self.length))
+        (hull,) = span_hull(span(*wanted))
+        return hull if hull.start >= self.state else Interval(0, hull.stop)
+
+    def reads(self, computed: Outputs) -> Reads:
+        made = self._made(computed)
+        values, *rest = super().reads(computed)
+        assert values is not None
+        if made.start:
+            values = values.replace(2, (Interval(made.start - self.state, made.stop),))
+            rest = [*rest[:2], *(None for _ in rest[2:])]
+        else:
+            values = values.replace(2, (made,))
+        return (values, *rest)
+
+    def nodes(self, computed: Outputs) -> Local:
+        (node,) = super().nodes(computed)
+        made = self._made(computed)
+        if not made.start:
+            return (node,)
+        opset, stop = self.bound.opset, self.state + made.size
+        inputs = (*node.inputs, None, None)[:3]
+        if not self.state:
+            return (replace(node, inputs=inputs),)
+        return (
+            slice_node(0, "past", [2], [0], [self.state], opset),
+            slice_node(0, "now", [2], [self.state], [stop], opset),
+            replace(node, inputs=("now", *inputs[1:], "past")),
+        )
+
+    def work(self, computed: Outputs) -> float:
+        return super().work(computed) * self._made(computed).size / self.length
+
+
+DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+    "CausalConvWithState": causal_convolution,
+    "GRU": recurrent,
+    "LSTM": recurrent,
+    "LinearAttention": linear_attention,
+    "RNN": recurrent,
+    "ReverseSequence": reverse_sequence,
+}
+MICROSOFT = {
+    "CausalConvWithState": causal_convolution,
+    "DynamicQuantizeLSTM": quantised_lstm,
+    "LinearAttention": linear_attention,
+}

@@ -1,0 +1,223 @@
+"""Sampling: operators that read an image at places that other inputs tell. The image is read whole where it lies;
+what is sampled runs along the places. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads
+from edgepart.planner.access.declare.bound import Bound, Shape, axis_names, numpy_dtype
+from edgepart.planner.access.declare.cut_nodes import integers
+from edgepart.planner.access.declare.derived import Derived, Whole, local_node
+from edgepart.planner.access.declare.protocol import Local, LocalNode, Outputs
+from edgepart.planner.access.declare.window import Window, windows
+from edgepart.planner.region import Array, Region, Span, span_size
+
+_MISFIT = "its inputs do not fit each other"
+
+
+def grid_sample(bound: Bound) -> Derived:
+    """X (N, C, places of the image ...) at grid (N, places of the output ..., coordinates)."""
+    rank = len(bound.output)
+    if not len(bound.shape(0)) == len(bound.shape(1)) == rank > 2:
+        return Whole(bound, _MISFIT)
+    image: AxisReads = [Along(0), Along(1), *[None] * (rank - 2)]
+    grid: AxisReads = [Along(0), *map(Along, range(2, rank)), None]
+    each = 4.0 if "cubic" in bound.text("mode", "linear") else 2.0
+    names = axis_names(rank, spatial=True)
+    return Aligned(bound, [image, grid], family="other", work=2.0 * each ** (rank - 2), names=names)
+
+
+def roi_pool(bound: Bound) -> Derived:
+    """RoiAlign, MaxRoiPool: of every region of interest (axis 0) and channel, a small image."""
+    if len(bound.shape(0)) != 4 or len(bound.output) != 4 or not bound.shape(1):
+        return Whole(bound, _MISFIT)
+    image: AxisReads = [None, Along(1), None, None]
+    rois: list[AxisReads | None] = [
+        [Along(0), *[None] * (len(shape) - 1)] for shape in bound.inputs[1:] if shape
+    ]
+    names = ("roi", *axis_names(4)[1:])
+    ratio = max(int(bound.attribute("sampling_ratio", 0)), 1)
+    return Aligned(bound, [image, *rois], whole=(2, 3), work=8.0 * ratio * ratio, family="other", names=names)
+
+
+class DeformConv(Aligned):
+    """A convolution whose taps are moved by offsets, and so may lie anywhere in the image. Some places of the output
+    are a convolution with another stride, and offsets that make up for the difference."""
+
+    def __init__(
+        self, bound: Bound, reads: Sequence[AxisReads | None], channels: Channels, moves: bool
+    ) -> None:
+        shape, kernel = bound.shape(0), channels.kernel
+        super().__init__(
+            bound,
+            reads,
+            family="conv",
+            work=2.0 * channels.read_each * prod(kernel),
+            names=axis_names(len(shape), spatial=True),
+            quanta={1: channels.quantum},
+            whole=() if moves else range(2, len(shape)),
+        )
+        self.channels = channels
+        self.steps = windows(bound, kernel, shape[2:])
+
+    def nodes(self, computed: Outputs) -> Local:
+        region = computed[0]
+        groups = max(self.channels.groups * span_size(region.spans[1]) // self.bound.output[1], 1)
+        if region.shape[2:] == self.bound.output[2:]:
+            attributes = self.bound.with_attributes(group=groups)
+            return (replace(local_node(self.bound), attributes=attributes),)
+        moved = [
+            Moved.to(w, one, extent)
+            for w, one, extent in zip(self.steps, region.spans[2:], self.bound.output[2:], strict=True)
+        ]
+        attributes = self.bound.with_attributes(
+            group=groups,
+            strides=[one.stride for one in moved],
+            pads=[w.pad_begin for w in self.steps] + [one.pad_end for one in moved],
+        )
+        corrected, offsets = self._corrected(moved)
+        inputs = tuple(offsets if n == 2 else n for n in self.bound.present)
+        return (*corrected, replace(local_node(self.bound, inputs=inputs), attributes=attributes))
+
+    def _corrected(self, moved: Sequence[Moved]) -> tuple[Local, int | str]:
+        """Offsets are channels (group, tap, axis), each of the output's places."""
+        found: list[LocalNode] = []
+        offsets: int | str = 2
+        taps = self.bound.shape(2)[1] // len(moved)
+        for axis, one in enumerate(moved):
+            if not any(one.corrections):
+                continue
+            of_axis = np.tile(np.arange(len(moved)) == axis, taps)[:, None]
+            added = np.asarray(of_axis * np.asarray(one.corrections), numpy_dtype(self.bound.dtype(0)))
+            shape = [1, added.shape[0], *(added.shape[1] if n == axis else 1 for n in range(len(moved)))]
+            found.append(LocalNode("Add", (offsets, added.reshape(shape)), (f"offsets_{axis}",)))
+            offsets = f"offsets_{axis}"
+        return tuple(found), offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Of a deformable convolution."""
+
+    groups: int
+    quantum: int
+    """Output channels are cut at multiples of it."""
+    read_each: int
+    """Input channels that one output channel reads."""
+    kernel: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One axis of a convolution that makes given places of another's output, as many and no more, from all of its
+    input: place `i` of it lies `corrections[i]` before where it should."""
+
+    stride: int
+    pad_end: int
+    corrections: tuple[int, ...]
+
+    @staticmethod
+    def to(window: Window, wanted: Span, extent: int) -> Moved:
+        count = span_size(wanted)
+        if count == extent:
+            return Moved(window.stride, window.pad_end, (0,) * count)
+        room = window.extent + window.pad_begin + window.pad_end - window.reach
+        stride = -(-room // (count - 1)) if count > 1 else room + 1
+        more = stride * (count - 1) - room if count > 1 else 0
+        places = (place for one in wanted for place in range(one.start, one.stop))
+        corrections = tuple(place * window.stride - n * stride for n, place in enumerate(places))
+        return Moved(stride, window.pad_end + more, corrections)
+
+
+def deform_conv(bound: Bound) -> Derived:
+    """X, W, offset, B, mask: places of offset and mask run along the output's."""
+    x, w, rank = bound.shape(0), bound.shape(1), len(bound.output)
+    if not len(x) == len(w) == len(bound.shape(2)) == rank > 2:
+        return Whole(bound, _MISFIT)
+    groups, parts = int(bound.attribute("group", 1)), int(bound.attribute("offset_group", 1))
+    counts = {len(bound.integers(name) or x[2:]) for name in ("kernel_shape", "strides", "dilations")}
+    padded = len(bound.integers("pads") or x[2:] * 2)
+    if groups < 1 or w[0] % groups or x[1] != w[1] * groups or counts != {rank - 2} or padded != 2 * rank - 4:
+        return Whole(bound, _MISFIT)
+    each = w[0] // groups
+    channels = Channels(groups, each if groups > 1 else 1, w[1], bound.integers("kernel_shape") or w[2:])
+    if groups > 1 and parts > 1:  # Which channels an offset is of would change with the part.
+        channels = replace(channels, quantum=w[0])
+    image = Along(1, times=x[1] // groups, per=each) if groups > 1 else None
+    places = [Along(axis) for axis in range(2, rank)]
+    reads: list[AxisReads | None] = [
+        [Along(0), image, *[None] * (rank - 2)],
+        [Along(1), *[None] * (rank - 1)],
+        [Along(0), None, *places],
+        [Along(1)],
+        [Along(0), None, *places],
+    ]
+    # Half floats would round offsets that reach across the image.
+    moves = bound.dtype(0) in ("float", "double")
+    return DeformConv(bound, reads[: len(bound.inputs)], channels, moves)
+
+
+def max_unpool(bound: Bound) -> Derived:
+    """Each value goes to the place that its index, as MaxPool gives it, names in the whole output."""
+    fits = bound.shape(0) == bound.shape(1) and bound.shape(0)[:2] == bound.output[:2]
+    if not fits or len(bound.output) < 3 or not _own_planes(bound):
+        return Whole(bound, "its indices may point anywhere in the whole output")
+    return Unpool(bound)
+
+
+def _own_planes(bound: Bound) -> bool:
+    """Whether every index is known to lie in its own sample and channel."""
+    plane = prod(bound.output[2:])
+    if (known := bound.constant(1)) is not None:
+        first = np.arange(prod(known.shape[:2])).reshape(*known.shape[:2], *[1] * (known.ndim - 2)) * plane
+        return bool(((known >= first) & (known < first + plane)).all())
+    source = bound.graph.producers.get(bound.operator.inputs[1])
+    if source is None or source.op_type != "MaxPool" or source.domain not in ("", "ai.onnx"):
+        return False
+    return bound.graph.shape_of(source.inputs[0]) == bound.output
+
+
+class Unpool(Aligned):
+    """MaxUnpool by indices that stay in their own sample and channel, where space is whole."""
+
+    def __init__(self, bound: Bound) -> None:
+        rank = len(bound.output)
+        planes: AxisReads = [Along(0), Along(1), *[None] * (rank - 2)]
+        reads: list[AxisReads | None] = [planes, planes, None]
+        names = axis_names(rank, spatial=True)
+        super().__init__(
+            bound, reads[: len(bound.inputs)], whole=range(2, rank), family="move", work=1.0, names=names
+        )
+
+    def nodes(self, computed: Outputs) -> Local:
+        inputs: list[int | str | Array | None] = [0, 1]
+        if self.bound.has(2):
+            inputs.append(integers(computed[0].shape))
+        shift = self._shift(computed[0])
+        if not shift.any():
+            return (local_node(self.bound, inputs=inputs),)
+        inputs[1] = "inside"
+        return (LocalNode("Sub", (1, shift), ("inside",)), local_node(self.bound, inputs=inputs))
+
+    def _shift(self, region: Region) -> Array:
+        """By how much an index is less in the part than in the whole, for each sample and channel."""
+        samples, channels, *space = self.bound.output
+        planes = np.arange(samples * channels, dtype=np.int64).reshape(samples, channels)
+        wanted = Region(region.spans[:2]).crop(planes)
+        shift = (wanted - np.arange(wanted.size).reshape(wanted.shape)) * prod(space)
+        return np.asarray(shift.reshape(*wanted.shape, *[1] * len(space)))
+
+
+DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+    "DeformConv": deform_conv,
+    "GridSample": grid_sample,
+    "MaxRoiPool": roi_pool,
+    "MaxUnpool": max_unpool,
+    "RoiAlign": roi_pool,
+}
+OPAQUE = {("", "NonMaxSuppression"): "it selects as many boxes as their scores and overlaps leave"}

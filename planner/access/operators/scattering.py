@@ -1,0 +1,213 @@
+"""Scattering and its inverse: ScatterElements, ScatterND, TensorScatter, GatherND. An axis that indices point
+into is whole, as they may point anywhere; where they are known, only the updates that land in a region are read. Pure.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads
+from edgepart.planner.access.declare.bound import Bound, Shape
+from edgepart.planner.access.declare.derived import Derived, Reads, Whole, local_node, split_axes
+from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Outputs
+from edgepart.planner.region import Array, Interval, Region, Span, span, span_hull, span_intersect
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Of the indices and of the updates, those that land in a region."""
+
+    indices: Region
+    updates: Region
+
+
+class Scatter(Derived):
+    """Operators that change some elements of input 0 by `indices` (input 1) and updates (input 2). Where no update
+    lands in a region, it is what it was."""
+
+    family = "move"
+    whole: frozenset[int]
+    """Axes that cannot be cut."""
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
+
+    def axes(self) -> tuple[Axis, ...]:
+        return split_axes(
+            self.bound.output, [n for n in range(len(self.bound.output)) if n not in self.whole]
+        )
+
+    def widen(self, outputs: Outputs) -> Outputs:
+        region = outputs[0]
+        for axis in self.whole:
+            region = region.replace(axis, span((0, self.bound.output[axis])))
+        return {0: region}
+
+    @abstractmethod
+    def landing(self, region: Region) -> Landing | None:
+        """What lands in `region`; None where nothing does."""
+
+    def reads(self, computed: Outputs) -> Reads:
+        found = self.landing(computed[0])
+        return (computed[0], found.indices, found.updates) if found else (computed[0], None, None)
+
+    def nodes(self, computed: Outputs) -> Local:
+        if self.landing(computed[0]) is None:
+            return (LocalNode("Identity", (0,), (0,)),)
+        return self.scattered(computed[0])
+
+    def scattered(self, region: Region) -> Local:
+        """Nodes that put what lands in `region` there."""
+        return (local_node(self.bound),)
+
+    def work(self, computed: Outputs) -> float:
+        found = self.landing(computed[0])
+        return float(found.updates.size) if found else 0.0
+
+
+class ScatterElements(Scatter):
+    """output[..., indices[p], ...] = updates[p], at p's own place on each other axis. Indices may have fewer places
+    there than the data, always the first ones."""
+
+    def __init__(self, bound: Bound) -> None:
+        super().__init__(bound)
+        self.axis = int(bound.attribute("axis", 0)) % len(bound.output)
+        self.whole = frozenset({self.axis})
+
+    def landing(self, region: Region) -> Landing | None:
+        places = Region.full(self.bound.shape(1))
+        found = region.replace(self.axis, places.spans[self.axis]).intersect(places)
+        return None if found.is_empty else Landing(found, found)
+
+
+class ScatterSlices(Scatter):
+    """ScatterND: output[indices[p]] = updates[p], where an index names the first axes of the data; the axes after
+    them run along. `tuples` are the indices where they are known."""
+
+    def __init__(self, bound: Bound, tuples: Array | None) -> None:
+        super().__init__(bound)
+        *places, self.named = bound.shape(1)
+        self.places: Shape = tuple(places)
+        self.ways = (
+            [None] * self.named if tuples is None else [_way(tuples[..., n]) for n in range(self.named)]
+        )
+        self.whole = frozenset(axis for axis, way in enumerate(self.ways) if way is None)
+
+    def widen(self, outputs: Outputs) -> Outputs:
+        """An axis that is named is made as one interval, so that its indices are less by where it begins."""
+        region = super().widen(outputs)[0]
+        for axis in range(self.named):
+            region = region.replace(axis, span_hull(region.spans[axis]))
+        return {0: region}
+
+    def landing(self, region: Region) -> Landing | None:
+        places = list(Region.full(self.places).spans)
+        for axis, way in enumerate(self.ways):
+            if way is None:
+                continue
+            landed = way.landing(region.spans[axis])
+            if not landed:
+                return None
+            if way.axis is not None:
+                places[way.axis] = span_intersect(places[way.axis], landed)
+        updates = Region((*places, *region.spans[self.named :]))
+        indices = Region((*places, span((0, self.named))))
+        return None if updates.is_empty else Landing(indices, updates)
+
+    def scattered(self, region: Region) -> Local:
+        start = np.asarray(region.origin[: self.named], np.int64)
+        if not start.any():
+            return (local_node(self.bound),)
+        return (LocalNode("Sub", (1, start), ("inside",)), local_node(self.bound, inputs=(0, "inside", 2)))
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where known indices go on one axis of the data: the same everywhere but along one axis of theirs, at most."""
+
+    axis: int | None
+    """Of the places of indices; None where all name the same."""
+    targets: Array
+    """By place on that axis."""
+
+    def landing(self, wanted: Span) -> Span:
+        """The places on `axis` whose index is in `wanted`; where there is no axis, something if all are."""
+        return span(*(run for one in wanted for run in _runs(self.targets, one)))
+
+
+def _runs(targets: Array, wanted: Interval) -> Iterator[tuple[int, int]]:
+    """The longest runs of positions whose values are in `wanted`."""
+    inside = np.concatenate([[False], (targets >= wanted.start) & (targets < wanted.stop), [False]])
+    edges = np.flatnonzero(inside[1:] != inside[:-1]).tolist()
+    return zip(edges[::2], edges[1::2], strict=True)
+
+
+def _way(targets: Array) -> Way | None:
+    """Of the index on one axis of the data, by place; None where it changes along several axes, or counts from the
+    end."""
+    if targets.size == 0 or (targets < 0).any():
+        return None
+    varying = [axis for axis in range(targets.ndim) if (targets != targets.take([0], axis)).any()]
+    if len(varying) > 1:
+        return None
+    one = tuple(slice(None) if axis in varying else 0 for axis in range(targets.ndim))
+    return Way(varying[0] if varying else None, np.atleast_1d(targets[one]))
+
+
+_MISFIT = "its indices do not fit its data"
+
+
+def scatter_elements(bound: Bound) -> Derived:
+    rank = len(bound.output)
+    if rank == 0 or any(len(bound.shape(index)) != rank for index in (1, 2)):
+        return Whole(bound, _MISFIT)
+    return ScatterElements(bound)
+
+
+def scatter_nd(bound: Bound) -> Derived:
+    rank, indices, updates = len(bound.output), bound.shape(1), bound.shape(2)
+    if not indices or indices[-1] > rank or len(updates) != len(indices) - 1 + rank - indices[-1]:
+        return Whole(bound, _MISFIT)
+    return ScatterSlices(bound, bound.constant(1))
+
+
+def gather_nd(bound: Bound) -> Derived:
+    """Some first axes are batches of both inputs; then come those of the indices alone, and what they point at."""
+    data, indices = bound.shape(0), bound.shape(1)
+    batches, named = int(bound.attribute("batch_dims", 0)), indices[-1] if indices else 0
+    if not 0 <= batches < min(len(data), len(indices)) or batches + named > len(data):
+        return Whole(bound, _MISFIT)
+    after = len(indices) - 1 - (batches + named)
+    if len(bound.output) != len(data) + after:
+        return Whole(bound, _MISFIT)
+    reads: list[AxisReads] = [
+        [
+            Along(n) if n < batches else None if n < batches + named else Along(n + after)
+            for n in range(len(data))
+        ],
+        [*map(Along, range(len(indices) - 1)), None],
+    ]
+    return Aligned(bound, reads, family="move", work=0.0)
+
+
+def tensor_scatter(bound: Bound) -> Derived:
+    """Rows of a cache are replaced from an index on that each batch has of its own."""
+    if len(bound.output) < 2:
+        return Whole(bound, "it has no batches")
+    axis = int(bound.attribute("axis", -2)) % len(bound.output)
+    rows: AxisReads = [None if n == axis else Along(n) for n in range(len(bound.output))]
+    reads: list[AxisReads | None] = [rows, rows, [Along(0)]]
+    return Aligned(bound, reads[: len(bound.inputs)], whole=(axis,), family="move", work=0.0)
+
+
+DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+    "GatherND": gather_nd,
+    "Scatter": scatter_elements,
+    "ScatterElements": scatter_elements,
+    "ScatterND": scatter_nd,
+    "TensorScatter": tensor_scatter,
+}

@@ -1,0 +1,135 @@
+"""Cost: predicted seconds of computing and of moving bytes. Rules: no clock, no measuring; the numbers come
+from the cluster's devices (calibrated) and from profiles of real segments on real devices, where there are
+any. What an operator does, and how fast work of its kind goes, is in work.py and rates.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from edgepart.planner.access.declare.protocol import Access, Outputs
+from edgepart.planner.cost.work import FUSED_BEHIND, NOTHING, VIEWS, Work, work_of
+from edgepart.planner.devices.cluster import Cluster, Link
+from edgepart.planner.model.graph import Graph, Operator
+from edgepart.planner.plan.plan import Program, Segment
+from edgepart.planner.region import Region
+
+__all__ = ["Cost", "Profiles", "Work"]
+
+Profiles = Mapping[tuple[str, str, int], float]
+"""Measured seconds, by (segment digest, device pace, threads)."""
+
+
+@dataclass
+class Cost:
+    """Seconds on the devices of one cluster for the operators of one graph. Holds a memo and nothing else
+    that changes."""
+
+    cluster: Cluster
+    graph: Graph
+    profiles: Profiles = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._devices = {device.name: device for device in self.cluster.devices}
+        self._work: dict[tuple[str, tuple[tuple[int, Region], ...]], Work] = {}
+        self.free = _fused(self.graph)
+        """Operators that cost nothing of their own: the runtime computes them with the one before."""
+        self._addends: dict[str, float] = {}
+
+    def know(self, graph: Graph) -> None:
+        """Predicts for the operators of `graph` as well: its own graph with partial sums written out."""
+        for name, tensor in graph.tensors.items():
+            if name not in self.graph.tensors:
+                self._addends[name] = tensor.item_bytes
+
+    def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
+        """Seconds to write `outputs` of `op`. Starting the segment that it runs in is not counted."""
+        return self.work(op, access, outputs).on(self._devices[device])
+
+    def segment_s(self, device: str) -> float:
+        """Seconds to start one segment."""
+        return self._devices[device].segment_s
+
+    def copy_s(self, device: str, nbytes: float) -> float:
+        """Seconds to read so many bytes and write them elsewhere."""
+        here = self._devices[device]
+        return 2 * nbytes / (here.rates.bytes_per_s("border", nbytes) or here.memory_bytes_per_s)
+
+    def profiled_s(self, digest: str, device: str) -> float | None:
+        """What running the segment took on a device of this kind; None where nobody measured it."""
+        here = self._devices[device]
+        return self.profiles.get((digest, here.pace, here.threads))
+
+    def drift(self, device: str) -> float:
+        """How many times as long as calibrated everything here is predicted to take."""
+        return self._devices[device].drift
+
+    def running_s(self, program: Program, segment: Segment) -> float:
+        """Seconds of a segment of a plan, which may have been made when less was known: what it took on a device like
+        this where that was measured, else as calibrated, with what the device has drifted since."""
+        measured = self.profiled_s(segment.digest, program.device) if segment.digest else None
+        if measured is not None:
+            return measured
+        here = self._devices[program.device]
+        now = here.drift * here.slower_than(program.flops_per_s)
+        return segment.calibrated_s * now if segment.calibrated_s else segment.compute_s
+
+    def transfer_s(self, nbytes: float, link: Link) -> float:
+        """Seconds from handing over a message to having all of it there, on an idle link."""
+        return 2 * link.message_s + link.latency_s + nbytes / link.bytes_per_s
+
+    def work(self, op: Operator, access: Access, outputs: Outputs) -> Work:
+        key = (op.name, tuple(sorted(outputs.items(), key=lambda item: item[0])))
+        found = self._work.get(key)
+        if found is None:
+            found = self._work[key] = self.measure(op, access, outputs, access.needs(outputs))
+        return found
+
+    def item_bytes(self, name: str) -> float:
+        """Bytes per element of a tensor or constant."""
+        found = self._item_bytes.get(name)
+        return self._addends[name] if found is None else found
+
+    @cached_property
+    def _item_bytes(self) -> Mapping[str, float]:
+        """Of tensors and constants of the graph."""
+        constants = self.graph.constants.items()
+        known = {name: constant.nbytes / max(1, constant.region.size) for name, constant in constants}
+        return {name: tensor.item_bytes for name, tensor in self.graph.tensors.items()} | known
+
+    def measure(self, op: Operator, access: Access, outputs: Outputs, needs: Sequence[Region | None]) -> Work:
+        """The same for what is asked once only, with `needs` at hand."""
+        if op.op_type in VIEWS or op.name in self.free:
+            return NOTHING
+        reads = [
+            (name, region, region.size * self.item_bytes(name))
+            for name, region in zip(op.inputs, needs, strict=True)
+            if name and region is not None
+        ]
+        writes = [
+            (region, region.size * self.item_bytes(op.outputs[index]))
+            for index, region in outputs.items()
+            if op.outputs[index]
+        ]
+        return work_of(self.graph, op, access.family, access.flops(outputs), reads, writes)
+
+
+def _fused(graph: Graph) -> frozenset[str]:
+    """Names of the operators that cost nothing of their own: the runtime computes them with the one
+    before."""
+    heads: dict[str, str] = {}
+    for op in graph.operators:
+        for name in op.inputs:
+            before = graph.producers.get(name)
+            if before is None or len(graph.consumers[name]) > 1 or name in graph.outputs:
+                continue
+            head = heads.get(before.name, before.op_type)
+            if op.op_type in FUSED_BEHIND.get(head, ()) and _same_shape(graph, op, name):
+                heads[op.name] = head
+                break
+    return frozenset(heads)
+
+
+def _same_shape(graph: Graph, op: Operator, name: str) -> bool:
+    return graph.tensors[name].shape == graph.tensors[op.outputs[0]].shape

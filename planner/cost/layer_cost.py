@@ -1,0 +1,207 @@
+"""Portion: what a device does for its part of a layer, whichever device it is: work, weights, and what it reads. From
+access maps alone. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from edgepart.planner.access.declare.bound import numpy_dtype
+from edgepart.planner.access.declare.protocol import Access, Outputs
+from edgepart.planner.cost.cost import Work
+from edgepart.planner.cost.operator_cost import Ground, Piece
+from edgepart.planner.cost.work import work_of
+from edgepart.planner.devices.cluster import Device
+from edgepart.planner.layers.recompute import Reach
+from edgepart.planner.layout.choices import compact
+from edgepart.planner.layout.partial_sums import reduced_axis
+from edgepart.planner.model.graph import Operator
+from edgepart.planner.region import Interval, Region
+
+Held = tuple[Region | None, ...]
+"""Of one device, its region of each exit of a layer."""
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Of one layer, for given regions of its exits."""
+
+    works: tuple[Piece | Work, ...] = ()
+    weight_bytes: float = 0.0
+    reads: Mapping[str, Region] = field(default_factory=dict)
+    """By tensor; what its own operators hand each other is in here too."""
+
+    def seconds(self, device: Device) -> float:
+        return sum([work.on(device) for work in self.works])
+
+    def __add__(self, other: Portion) -> Portion:
+        """Both, on one device."""
+        reads = dict(self.reads)
+        unite(reads, other.reads.items())
+        return Portion(self.works + other.works, self.weight_bytes + other.weight_bytes, reads)
+
+
+def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
+    """Adds `more` to `reads`, as one region for each tensor."""
+    for name, region in more:
+        before = reads.get(name)
+        reads[name] = region if before is None or before == region else before.union_spans(region)
+
+
+def portion(ground: Ground, reach: Reach, held: Mapping[str, Region], without: str | None = None) -> Portion:
+    """What a device does that holds the regions `held` of the exits; without the operator `without`, and what only
+    that one reads."""
+    found = _Growing(ground)
+    found.walk(reach.operators, reach.exits, held, without)
+    return found.done()
+
+
+@dataclass
+class _Growing:
+    """A portion while operators are added."""
+
+    ground: Ground
+    works: list[Piece | Work] = field(default_factory=list)
+    weight_bytes: float = 0.0
+    reads: dict[str, Region] = field(default_factory=dict)
+
+    def walk(
+        self,
+        operators: Sequence[Operator],
+        exits: Sequence[str],
+        held: Mapping[str, Region],
+        without: str | None = None,
+    ) -> None:
+        """Computes, from readers to writers, what is held of `exits`, and what is read of the rest."""
+        for op in operators:
+            outputs = tuple(self._outputs(op, exits, held))
+            if outputs and op.name != without:
+                self.compute(op, outputs)
+
+    def _outputs(
+        self, op: Operator, exits: Sequence[str], held: Mapping[str, Region]
+    ) -> Iterator[tuple[int, Region]]:
+        for index, name in enumerate(op.outputs):
+            if name in exits:
+                if name in held:
+                    yield index, held[name]
+            elif name in self.reads:
+                region = self.reads[name]
+                yield index, region if region.is_box else compact(region)
+
+    def compute(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> None:
+        piece = self.ground.piece(op, outputs)
+        self.works.append(piece)
+        self.weight_bytes += piece.weight_bytes
+        inputs = op.inputs
+        unite(self.reads, [(inputs[index], region) for index, region in piece.reads])
+        if op.captured:
+            self.read((name, self.ground.graph.region_of(name)) for name in op.captured)
+
+    def read(self, pairs: Iterable[tuple[str, Region | None]]) -> None:
+        constants = self.ground.graph.constants
+        for name, region in pairs:
+            if region is None or not name:
+                continue
+            if name in constants:
+                self.weight_bytes += region.size * self.ground.cost.item_bytes(name)
+            elif not region.is_empty:
+                unite(self.reads, ((name, region),))
+
+    def done(self) -> Portion:
+        return Portion(tuple(self.works), self.weight_bytes, self.reads)
+
+
+Addends = dict[int, Region]
+"""By addend, a region of it."""
+
+
+class Sums:
+    """An operator that is parted along a reduced axis."""
+
+    def __init__(
+        self, ground: Ground, reach: Reach, op: Operator, axis: str, parts: Sequence[tuple[int, Interval]]
+    ) -> None:
+        """`op` of `reach`; `parts`: by the place of a device, what it sums over."""
+        access = ground.accesses[op.name]
+        self.ground = ground
+        self.item_bytes = ground.cost.item_bytes
+        self.op = op
+        self.places = tuple(place for place, _ in parts)
+        self.reduction = access.reduction(reduced_axis(op, access, axis))
+        place = next(n for n, one in enumerate(reach.operators) if one.name == op.name)
+        self._behind = reach.operators[place + 1 :]
+        self._exits = reach.exits
+        self._makes = {place: self.reduction.part(one) for place, one in parts}
+        self._combines = self.reduction.combine(tuple(one for _, one in parts))
+        self._combining = replace(op, inputs=tuple(self._inputs()))
+        self._making = replace(
+            op, outputs=tuple(f"{self._name}.{k}" for k in range(len(self.reduction.addends)))
+        )
+        self._combined: dict[Region, tuple[Portion, dict[int, Addends]]] = {}
+        self._made: dict[tuple[int, tuple[tuple[int, Region], ...]], Portion] = {}
+
+    @property
+    def _name(self) -> str:
+        """Of addends, which the graph does not have."""
+        return f"{self.op.outputs[0]}#"
+
+    def _inputs(self) -> Iterator[str]:
+        """What is combined: the addends of each part, and what is read again."""
+        for n in range(len(self.places)):
+            yield from (f"{self._name}{n}.{k}" for k in range(len(self.reduction.addends)))
+        yield from (self.op.inputs[index] for index in self.reduction.again)
+
+    def combine(self, region: Region) -> tuple[Portion, dict[int, Addends]]:
+        """What making `region` out of addends takes, and the addends, by the place of who makes them."""
+        if region not in self._combined:
+            self._combined[region] = self._combine(region)
+        return self._combined[region]
+
+    def make(self, place: int, wanted: Addends) -> Portion:
+        """What making addends takes."""
+        key = (place, tuple(wanted.items()))
+        if key not in self._made:
+            self._made[key] = self._make(self._makes[place], wanted)
+        return self._made[key]
+
+    def nbytes(self, addends: Addends) -> float:
+        kinds = self.reduction.addends
+        return sum(float(r.size * numpy_dtype(kinds[k].dtype).itemsize) for k, r in addends.items())
+
+    def _combine(self, region: Region) -> tuple[Portion, dict[int, Addends]]:
+        needs, each = self._combines.needs({0: region}), len(self.reduction.addends)
+        wanted = {
+            place: {k: r for k, r in enumerate(needs[n * each : (n + 1) * each]) if r is not None}
+            for n, place in enumerate(self.places)
+        }
+        again = _Growing(self.ground)
+        inputs = (self.op.inputs[index] for index in self.reduction.again)
+        again.read(zip(inputs, needs[each * len(self.places) :], strict=True))
+        again.works.append(self._work(self._combining, self._combines, needs, {0: region}))
+        again.walk(self._behind, self._exits, {})
+        return again.done(), wanted
+
+    def _make(self, access: Access, wanted: Addends) -> Portion:
+        found = _Growing(self.ground)
+        needs = access.needs(wanted)
+        found.read(zip(self.op.inputs, needs, strict=False))
+        found.works.append(self._work(self._making, access, needs, wanted))
+        found.walk(self._behind, self._exits, {})
+        return found.done()
+
+    def _work(self, op: Operator, access: Access, needs: Sequence[Region | None], outputs: Outputs) -> Work:
+        """Of a part, or of combining, as it is lowered (planner/layout/partial_sums.py)."""
+        reads = [
+            (name, region, region.size * self._item_bytes(name))
+            for name, region in zip(op.inputs, needs, strict=False)
+            if name and region is not None
+        ]
+        writes = [(region, region.size * self._item_bytes(op.outputs[k])) for k, region in outputs.items()]
+        return work_of(self.ground.graph, op, access.family, access.flops(outputs), reads, writes)
+
+    def _item_bytes(self, name: str) -> float:
+        if name.startswith(self._name):
+            kind = self.reduction.addends[int(name.rpartition(".")[2])]
+            return float(numpy_dtype(kind.dtype).itemsize)
+        return self.item_bytes(name)

@@ -1,0 +1,360 @@
+"""Device, Link, Cluster: the device graph, read and written as cluster.json (SI units, named in the keys).
+
+Facts, and the one place that knows the JSON's form. No file is opened here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from math import log2
+from typing import Any
+
+from edgepart.planner.devices.rates import Rates, curves
+from edgepart.planner.errors import UsageError
+
+FIXED_S = 5e-5
+"""Fixed cost of a segment or a message where nobody has measured it."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One box."""
+
+    name: str
+    """Unique in the cluster; on a live cluster the member's name."""
+    kind: str
+    """Boxes of one kind have equal hardware: profiles are shared between them."""
+    flops_per_s: float
+    """Achieved on convolutions with all `threads`; 1 multiply-add = 2 FLOPs."""
+    memory_bytes_per_s: float
+    """Achieved by memory-bound operators."""
+    memory_bytes: float
+    """What a plan may use."""
+    threads: int = 1
+    segment_s: float = FIXED_S
+    """Fixed cost of starting one segment."""
+    families: Mapping[str, float] = field(default_factory=dict)
+    """Achieved FLOP/s by operator family ("conv", "depthwise", "gemm" ...) where it was measured; overrides
+    `flops_per_s` for that family. With a size behind a slash, at so many channels or rows (planner/devices/rates.py)."""
+    moves: Mapping[str, float] = field(default_factory=dict)
+    """Achieved bytes/s, read and written, by kind of operator that mostly moves data ("softmax", "lrn" ...) where it was
+    measured; overrides `memory_bytes_per_s` for that kind. With a size behind a slash, at so many bytes."""
+    kernel_s: float = 0.0
+    """Fixed cost of each operator that the runtime runs."""
+    drift: float = 1.0
+    """How many times as long as it was calibrated to take it computes now; the other numbers have it in them already."""
+
+    @cached_property
+    def rates(self) -> Rates:
+        """The same, to be asked."""
+        return Rates(curves(self.families), curves(self.moves), self.flops_per_s, self.memory_bytes_per_s)
+
+    @property
+    def calibrated_flops_per_s(self) -> float:
+        """Without the drift."""
+        return self.flops_per_s * self.drift
+
+    def slower_than(self, flops_per_s: float) -> float:
+        """How many times as long as a box that was calibrated to do so much it takes, by its own calibration. 0 stands for
+        one that is not known: as long."""
+        return flops_per_s / self.calibrated_flops_per_s if flops_per_s else 1.0
+
+    @property
+    def pace(self) -> str:
+        """Devices of one pace share profiles: of equal hardware, and found to be about equally fast, in steps of half an
+        octave. A box that is throttled is not what its twin is, nor what it was before it drifted: so what it takes
+        then is no profile of theirs, and is not stretched by the drift a second time. Less than a whole step is what
+        calibration may be wrong by for a model, and there a profile is to hold when the model is deployed again."""
+        steps = int(round(2 * log2(self.drift), 6))  # towards 0
+        return f"{self.kind}~{round(2 * log2(self.calibrated_flops_per_s)) - steps}"
+
+    def drifted(self, drift: float) -> Device:
+        """The same box where everything takes `drift` times as long as it was calibrated to."""
+        if drift == self.drift:
+            return self
+        slower = drift / self.drift
+        return replace(
+            self,
+            flops_per_s=self.flops_per_s / slower,
+            memory_bytes_per_s=self.memory_bytes_per_s / slower,
+            segment_s=self.segment_s * slower,
+            families={name: rate / slower for name, rate in self.families.items()},
+            moves={name: rate / slower for name, rate in self.moves.items()},
+            kernel_s=self.kernel_s * slower,
+            drift=drift,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What the way between two devices can do, each direction."""
+
+    bytes_per_s: float
+    latency_s: float
+    """From the first byte sent to the first byte there, for a small message: half a round trip."""
+    message_s: float = FIXED_S
+    """Fixed cost per message at each end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """What several ways between devices share, both directions together: a Wi-Fi channel, a bus, a cable between two
+    switches."""
+
+    name: str
+    bytes_per_s: float
+    """Of all that crosses it, at any time."""
+    devices: frozenset[str] = frozenset()
+    """All that they send to others, and receive from them, crosses it."""
+    links: frozenset[tuple[str, str]] = frozenset()
+    """What goes between these pairs crosses it, either way."""
+    relayed: bool = False
+    """Whether what goes from one of `devices` to another crosses it twice, as it does through an access point."""
+
+    def crossings(self, a: str, b: str) -> int:
+        """How often what goes from `a` to `b` crosses it."""
+        ends = (a in self.devices) + (b in self.devices)
+        if ends == 0:
+            return int((a, b) in self.links or (b, a) in self.links)
+        return ends if self.relayed else 1
+
+
+LEAST, MOST = 1e-30, 1e30
+"""Of what devices and links do: what is not between is no measurement, and reckoning with it would come to infinity."""
+
+LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
+"""From a device to itself: the gateway and the executor of one box."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Devices and the links between them."""
+
+    devices: tuple[Device, ...]
+    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    """By (a, b) with a's and b's names; looked up in both orders."""
+    default_link: Link = Link(bytes_per_s=1.17e8, latency_s=2e-4)
+    media: tuple[Medium, ...] = ()
+    """What links share; links that are in none have their bytes to themselves."""
+
+    def __post_init__(self) -> None:
+        names = [device.name for device in self.devices]
+        if len(set(names)) < len(names):
+            raise UsageError(f"cluster: two devices share a name among {sorted(names)}; give each its own")
+        for pair in self.links:
+            for name in pair:
+                if name not in names:
+                    raise UsageError(f"cluster: link {pair} names {name!r}, which is no device of it")
+        if len({medium.name for medium in self.media}) < len(self.media):
+            raise UsageError(f"cluster: two media share a name among {sorted(m.name for m in self.media)}")
+        for medium in self.media:
+            for name in sorted(medium.devices.union(*medium.links)):
+                if name not in names:
+                    raise UsageError(
+                        f"cluster: medium {medium.name!r} names {name!r}, which is no device of it"
+                    )
+
+    def device(self, name: str) -> Device:
+        for device in self.devices:
+            if device.name == name:
+                return device
+        raise UsageError(f"no device {name!r} in the cluster; there are {[d.name for d in self.devices]}")
+
+    def link(self, a: str, b: str) -> Link:
+        if a == b:
+            return LOCAL
+        return self.links.get((a, b)) or self.links.get((b, a)) or self.default_link
+
+    def only(self, names: tuple[str, ...]) -> Cluster:
+        """The cluster with just these devices, in the order given."""
+        kept = {pair: link for pair, link in self.links.items() if set(pair) <= set(names)}
+        media = tuple(
+            replace(
+                medium,
+                devices=medium.devices & set(names),
+                links=frozenset(pair for pair in medium.links if set(pair) <= set(names)),
+            )
+            for medium in self.media
+        )
+        devices = tuple(self.device(name) for name in names)
+        return Cluster(devices, kept, self.default_link, tuple(m for m in media if m.devices or m.links))
+
+    @cached_property
+    def card_bytes_per_s(self) -> Mapping[str, float]:
+        """By device, what its network card can send, and at the same time receive: as much as the fastest of its
+        links."""
+        pairs = {
+            tuple(sorted(pair)): self.link(*pair).bytes_per_s for pair in self.links if len(set(pair)) > 1
+        }
+        linked = Counter(name for pair in pairs for name in pair)
+        rest = len(self.devices) - 1
+        found = {
+            d.name: self.default_link.bytes_per_s if linked[d.name] < rest else 0.0 for d in self.devices
+        }
+        for pair, rate in pairs.items():
+            found.update({name: rate for name in pair if rate > found[name]})
+        return found
+
+    def faster(self, times: float) -> Cluster:
+        """The cluster with so many times the bytes a second on every link and medium."""
+
+        def sped(link: Link) -> Link:
+            return replace(link, bytes_per_s=times * link.bytes_per_s)
+
+        links = {pair: sped(link) for pair, link in self.links.items()}
+        media = tuple(replace(medium, bytes_per_s=times * medium.bytes_per_s) for medium in self.media)
+        return Cluster(self.devices, links, sped(self.default_link), media)
+
+    def joined_by_another(self, like: str, name: str) -> Cluster:
+        """The cluster with one more device, `name`, just like `like`, linked to the others as that is, to `like` by the
+        fastest link that `like` has, and in the same media."""
+        others = [device.name for device in self.devices if device.name != like]
+        mine = {other: self.link(like, other) for other in others}
+        best = max(mine.values(), key=lambda link: link.bytes_per_s, default=self.default_link)
+        links = (
+            dict(self.links) | {(name, other): link for other, link in mine.items()} | {(name, like): best}
+        )
+        media = tuple(
+            replace(
+                medium,
+                devices=medium.devices | ({name} if like in medium.devices else set()),
+                links=medium.links
+                | {(name, b if a == like else a) for a, b in medium.links if like in (a, b)},
+            )
+            for medium in self.media
+        )
+        twin = replace(self.device(like), name=name)
+        return Cluster((*self.devices, twin), links, self.default_link, media)
+
+
+def to_json(cluster: Cluster) -> dict[str, Any]:
+    document = {
+        "devices": [_device_document(device) for device in cluster.devices],
+        "links": [{"a": a, "b": b, **asdict(link)} for (a, b), link in cluster.links.items()],
+        "default_link": asdict(cluster.default_link),
+    }
+    media = [
+        asdict(m) | {"devices": sorted(m.devices), "links": sorted(map(list, m.links))} for m in cluster.media
+    ]
+    return document | {"media": media} if media else document
+
+
+def _device_document(device: Device) -> dict[str, Any]:
+    """Without the drift of a device that has none."""
+    document = asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
+    return {key: value for key, value in document.items() if key != "drift" or value != 1.0}
+
+
+def from_json(document: Any) -> Cluster:
+    """UsageError names the place and the fault: a missing key, a number that is none or not positive."""
+    root = _mapping(document, "cluster")
+    devices = tuple(
+        _device(entry, f"devices[{i}]") for i, entry in enumerate(_list(root, "devices", "cluster"))
+    )
+    if not devices:
+        raise UsageError("cluster: 'devices' is empty; name at least one")
+    links = dict(
+        _linked(entry, f"links[{i}]")
+        for i, entry in enumerate(_list(root, "links", "cluster") if "links" in root else [])
+    )
+    default = _link(root["default_link"], "default_link") if "default_link" in root else Cluster.default_link
+    media = tuple(
+        _medium(entry, f"media[{i}]")
+        for i, entry in enumerate(_list(root, "media", "cluster") if "media" in root else [])
+    )
+    return Cluster(devices, links, default, media)
+
+
+def _device(entry: Any, where: str) -> Device:
+    entry = _mapping(entry, where)
+    return Device(
+        name=_text(entry, "name", where),
+        kind=str(entry.get("kind", "unknown")),
+        flops_per_s=_positive(entry, "flops_per_s", where),
+        memory_bytes_per_s=_positive(entry, "memory_bytes_per_s", where),
+        memory_bytes=_positive(entry, "memory_bytes", where),
+        threads=int(_positive(entry, "threads", where, default=1)),
+        segment_s=_positive(entry, "segment_s", where, default=FIXED_S),
+        families=_rates(entry, "families", where),
+        moves=_rates(entry, "moves", where),
+        kernel_s=_positive(entry, "kernel_s", where, default=0.0, or_zero=True),
+        drift=_positive(entry, "drift", where, default=1.0),
+    )
+
+
+def _rates(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
+    inside = f"{where}.{key}"
+    rates = _mapping(entry.get(key, {}), inside)
+    found = {str(name): _positive(rates, name, inside) for name in rates}
+    try:
+        curves(found)
+    except ValueError as error:
+        raise UsageError(f"{inside}: {error}") from error
+    return found
+
+
+def _linked(entry: Any, where: str) -> tuple[tuple[str, str], Link]:
+    entry = _mapping(entry, where)
+    return (_text(entry, "a", where), _text(entry, "b", where)), _link(entry, where)
+
+
+def _link(entry: Any, where: str) -> Link:
+    entry = _mapping(entry, where)
+    return Link(
+        bytes_per_s=_positive(entry, "bytes_per_s", where),
+        latency_s=_positive(entry, "latency_s", where, or_zero=True),
+        message_s=_positive(entry, "message_s", where, default=FIXED_S, or_zero=True),
+    )
+
+
+def _medium(entry: Any, where: str) -> Medium:
+    entry = _mapping(entry, where)
+    devices = _list(entry, "devices", where) if "devices" in entry else []
+    pairs = _list(entry, "links", where) if "links" in entry else []
+    named = [*devices, *(name for pair in pairs for name in (pair if isinstance(pair, list) else [None]))]
+    if not named or not all(isinstance(name, str) for name in named) or any(len(pair) != 2 for pair in pairs):
+        raise UsageError(
+            f'{where}: give the names of its devices ("devices": ["a", "b"]), or of linked pairs ("links": [["a", "b"]])'
+        )
+    relayed = entry.get("relayed", False)
+    if not isinstance(relayed, bool):
+        raise UsageError(f"{where}: expected true or false under 'relayed', found {relayed!r}")
+    return Medium(
+        name=_text(entry, "name", where),
+        bytes_per_s=_positive(entry, "bytes_per_s", where),
+        devices=frozenset(devices),
+        links=frozenset((a, b) for a, b in pairs),
+        relayed=relayed,
+    )
+
+
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{where}: expected an object, found {type(value).__name__}")
+    return value
+
+
+def _list(root: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    if not isinstance(root.get(key), list):
+        raise UsageError(f"{where}: expected a list under {key!r}")
+    return list(root[key])
+
+
+def _text(entry: Mapping[str, Any], key: str, where: str) -> str:
+    if not isinstance(entry.get(key), str) or not entry[key]:
+        raise UsageError(f"{where}: expected a name under {key!r}")
+    return str(entry[key])
+
+
+def _positive(
+    entry: Mapping[str, Any], key: str, where: str, *, default: float | None = None, or_zero: bool = False
+) -> float:
+    value = entry.get(key, default)
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    # Written so that it is false for what is no number.
+    if not good or value is None or not (LEAST <= value <= MOST or (value == 0 and or_zero)):
+        raise UsageError(f"{where}: expected a positive number under {key!r}, found {str(value)[:40]}")
+    return float(value)

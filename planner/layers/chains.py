@@ -1,0 +1,52 @@
+"""Chains: operators of one layer that always run together, whatever a strategy chooses: each reads the one before it and
+constants, and nobody else reads what they hand each other. Rules only."""
+
+from __future__ import annotations
+
+from edgepart.planner.layers.coarsen import DEQUANTIZE, PULLED_FAMILIES, QUANTIZE, Coarse
+from edgepart.planner.lowering.session_memory import TABLES
+from edgepart.planner.model.graph import Operator
+
+
+def written(op: Operator) -> str:
+    """The one tensor that it writes."""
+    return next(filter(None, op.outputs))
+
+
+def chains(coarse: Coarse) -> tuple[tuple[Operator, ...], ...]:
+    """Each of two operators or more, as long as it can be; no two of a chain read the same constant."""
+    found: dict[str, tuple[list[Operator], set[str]]] = {}
+    """By its last operator's name, a chain and the constants that it reads."""
+    for op in coarse.graph.operators:
+        before, constants = _before(coarse, op), _constants(coarse, op)
+        chain = found.get(before.name) if before is not None else None
+        if before is not None and chain is not None and constants.isdisjoint(chain[1]):
+            chain[0].append(op)
+            chain[1].update(constants)
+            found[op.name] = found.pop(before.name)
+        elif _is_plain(coarse, op) and any(True for _ in coarse.graph.reads(op)):
+            found[op.name] = [op], constants
+    return tuple(tuple(chain) for chain, _ in found.values() if len(chain) > 1)
+
+
+def _before(coarse: Coarse, op: Operator) -> Operator | None:
+    """The operator that alone feeds `op`, and nobody else, in the same layer."""
+    graph = coarse.graph
+    reads = tuple(graph.reads(op))
+    before = graph.producers.get(reads[0]) if len(reads) == 1 else None
+    if before is None or not _is_plain(coarse, op) or op.inputs.count(reads[0]) > 1:
+        return None
+    alone = len(graph.consumers[reads[0]]) == 1 and reads[0] not in graph.outputs
+    return before if alone and coarse.layer_of[before.name] == coarse.layer_of[op.name] else None
+
+
+def _is_plain(coarse: Coarse, op: Operator) -> bool:
+    """Whether it computes one tensor where it is laid out, and nothing special is done about it."""
+    access = coarse.accesses[op.name]
+    left = coarse.is_pulled(op) or access.opaque is not None or access.family in PULLED_FAMILIES
+    special = op.op_type in DEQUANTIZE | QUANTIZE | frozenset(TABLES) or op.captured
+    return not left and not special and sum(map(bool, op.outputs)) == 1
+
+
+def _constants(coarse: Coarse, op: Operator) -> set[str]:
+    return {name for name in op.inputs if name in coarse.graph.constants}

@@ -1,0 +1,257 @@
+"""Coarsening (Moirai, section 3.2): what the runtime computes in one pass stays together, as one layer.
+Rules as data.
+
+A layer is what a strategy decides about. Its **exits** are the tensors that somebody outside it reads; the
+layer's choice divides those. All its other tensors are **pulled**: a device computes of them what it needs
+itself, so that nothing inside a layer ever travels. Views and copies (Reshape, Concat, Transpose ...) are
+pulled by their readers.
+
+A quantise/dequantise group (the DequantizeLinears of an operator's inputs, the operator, the QuantizeLinear
+behind it) is one layer: only the quantised tensors between groups are ever cut or moved, which keeps the
+rounding the same as in the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from edgepart.planner.access import accesses as accesses_of
+from edgepart.planner.access.declare.cache import remembered
+from edgepart.planner.access.declare.protocol import Access, Axis
+from edgepart.planner.layers.isomorphism import alike
+from edgepart.planner.model.graph import Graph, Operator
+from edgepart.planner.region import Interval
+
+DEQUANTIZE = frozenset({"DequantizeLinear"})
+"""Belong to whoever reads them, and are computed again by each reader."""
+
+QUANTIZE = frozenset({"QuantizeLinear"})
+"""Belong to whoever writes what they read."""
+
+FOLLOWER_FAMILIES = frozenset({"elementwise"})
+"""Join the layer that writes their input, where input and output have the same shape."""
+
+FOLLOWERS = frozenset({"BatchNormalization"})
+"""Join as well."""
+
+PULLED_FAMILIES = frozenset({"move"})
+"""Compute nothing: each reader's device makes what it needs itself."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Operators about which one decision is taken."""
+
+    number: int
+    operators: tuple[Operator, ...]
+    exits: tuple[str, ...]
+    """Tensors that are read outside the layer or are outputs of the model; () for a layer that is
+    pulled."""
+    axes: tuple[Axis, ...]
+    """The ways in which its exits can be divided without computing anything twice; indices are those of the
+    exits."""
+    opaque: bool
+    """Whether it can only be placed whole."""
+    places: Mapping[tuple[str, str], int | None] = field(default_factory=dict)
+    """By name of an axis and exit, where that is not the axis' own index: which axis of the exit it is; None where the
+    exit has no such axis."""
+    reduced: tuple[tuple[str, Axis], ...] = ()
+    """Operators of it that can be parted along a reduced axis, and the axis."""
+    combined: tuple[Axis, ...] = ()
+    """Reduced axes that the exits have too (a Softmax's, a norm's): once the addends are combined, they can be divided
+    along them."""
+
+    def axis(self, name: str) -> Axis | None:
+        """One along which the exits can be divided, if need be once what is reduced along it is combined."""
+        return next((axis for axis in (*self.axes, *self.combined) if axis.name == name), None)
+
+    def splits(self, name: str) -> bool:
+        """Whether at least two devices can share it along the axis `name`, each on its own."""
+        axis = next((axis for axis in self.axes if axis.name == name), None)
+        return axis is not None and axis.extent >= 2 * axis.quantum
+
+    def place(self, axis: Axis, name: str) -> int | None:
+        """Which axis of the exit `name` the axis is; None where one device makes all of that exit."""
+        return self.places.get((axis.name, name), axis.index)
+
+    def reduces(self, name: str) -> tuple[str, Axis] | None:
+        """The operator that can be parted along the reduced axis `name`, and the axis, if two devices can share it."""
+        return next(((op, a) for op, a in self.reduced if a.name == name and a.extent >= 2 * a.quantum), None)
+
+    def extent(self, name: str) -> int:
+        """Of the axis `name`; 0 where the layer has none."""
+        axis = self.axis(name)
+        return axis.extent if axis else 0
+
+    @property
+    def anchor(self) -> Operator:
+        """The operator that gives the layer its character."""
+        return next((op for op in self.operators if op.op_type not in DEQUANTIZE), self.operators[0])
+
+
+@dataclass(frozen=True)
+class Coarse:
+    """A graph and its layers."""
+
+    graph: Graph
+    accesses: Mapping[str, Access]
+    """By operator name."""
+    layer_of: Mapping[str, int]
+    """By operator name."""
+    declared: Mapping[str, Access]
+    """The same, without a memory: for what is asked once only."""
+    kinds: Mapping[str, int]
+    """By operator name; equal for operators that are the same but for names."""
+    _kept: dict[tuple[int, Axis], tuple[Axis, ...]] = field(default_factory=dict, compare=False, repr=False)
+    """By kind and reduced axis, remembered."""
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """By number, which grows along the model."""
+        members: dict[int, list[Operator]] = {}
+        for op in self.graph.operators:
+            members.setdefault(self.layer_of[op.name], []).append(op)
+        return tuple(self._layer(number, tuple(members[number])) for number in range(len(members)))
+
+    def _layer(self, number: int, operators: tuple[Operator, ...]) -> Layer:
+        exits = tuple(
+            name
+            for op in operators
+            if not self.is_pulled(op)
+            for name in op.outputs
+            if name and self._leaves(name, number)
+        )
+        opaque = any(self.accesses[op.name].opaque is not None for op in operators)
+        if opaque or not exits:
+            return Layer(number, operators, exits, (), opaque)
+        axes = self._axes(operators, exits)
+        places = {key: index for axis in axes for key, index in self._places(axis, exits)}
+        reduced = tuple(self._reduced(operators))
+        combined = tuple(self._combined(reduced, exits))
+        return Layer(number, operators, exits, axes, False, places, reduced, combined)
+
+    def _combined(self, reduced: tuple[tuple[str, Axis], ...], exits: tuple[str, ...]) -> Iterator[Axis]:
+        shapes = {self.graph.tensors[name].shape for name in exits}
+        for name, axis in reduced:
+            written = self.graph.shape_of(self.graph.by_name[name].outputs[0])
+            if axis.extent < 2 * axis.quantum or shapes != {written}:
+                continue
+            key = self.kinds[name], axis
+            if key not in self._kept:
+                self._kept[key] = tuple(self._kept_by(name, axis))
+            yield from self._kept[key]
+
+    def _kept_by(self, name: str, axis: Axis) -> Iterator[Axis]:
+        """What of a reduced axis the operator's output has."""
+        reduction = self.accesses[name].reduction(axis)
+        halves = (Interval(0, axis.quantum), Interval(axis.quantum, axis.extent))
+        for made in reduction.combine(halves).axes() if reduction.again else ():
+            if made.reducer is None and made.index == axis.index:
+                yield replace(made, name=axis.name)
+
+    def _places(self, axis: Axis, exits: tuple[str, ...]) -> Iterator[tuple[tuple[str, str], int | None]]:
+        """Of an operator with several outputs."""
+        if axis.places:
+            for name in exits:
+                outputs = self.graph.producers[name].outputs
+                yield (axis.name, name), axis.place(outputs.index(name))
+
+    def _reduced(self, operators: tuple[Operator, ...]) -> Iterator[tuple[str, Axis]]:
+        """Never inside a quantise/dequantise group: sums of parts round differently."""
+        if any(op.op_type in DEQUANTIZE | QUANTIZE for op in operators):
+            return
+        for op in operators:
+            if not self.is_pulled(op):
+                yield from (
+                    (op.name, axis) for axis in self.accesses[op.name].axes() if axis.reducer is not None
+                )
+
+    def _leaves(self, name: str, number: int) -> bool:
+        readers = self.graph.consumers[name]
+        return name in self.graph.outputs or any(self.layer_of[op.name] != number for op in readers)
+
+    def is_pulled(self, op: Operator) -> bool:
+        """Whether `op` is computed by whoever reads it, wherever that is."""
+        return op.name in self.pulled
+
+    @cached_property
+    def pulled(self) -> frozenset[str]:
+        """Names of all that are."""
+        return frozenset(op.name for op in self.graph.operators if self._is_left(op))
+
+    def _is_left(self, op: Operator) -> bool:
+        access = self.accesses[op.name]
+        if access.opaque is not None or any(name in self.graph.outputs for name in op.outputs):
+            return False
+        constant = not any(True for _ in self.graph.reads(op))
+        return constant or op.op_type in DEQUANTIZE or access.family in PULLED_FAMILIES
+
+    def _axes(self, operators: tuple[Operator, ...], exits: tuple[str, ...]) -> tuple[Axis, ...]:
+        """Axes that every operator of the layer can be split along, with the coarsest quantum among
+        them."""
+        writers = {self.graph.producers[name].name: self.graph.producers[name] for name in exits}
+        if len(writers) == 1:
+            ((name, writer),) = writers.items()
+            if len(writer.outputs) > 1:
+                return tuple(axis for axis in self.accesses[name].axes() if axis.reducer is None)
+        shape = self.graph.tensors[exits[0]].shape
+        if any(self.graph.tensors[name].shape != shape for name in exits):
+            return ()
+        inside = [
+            op for op in operators if not self.is_pulled(op) and self.graph.shape_of(op.outputs[0]) == shape
+        ]
+        found = [a for a in self.accesses[inside[0].name].axes() if a.reducer is None]
+        for op in inside[1:]:
+            quanta = {a.index: a.quantum for a in self.accesses[op.name].axes() if a.reducer is None}
+            found = [
+                Axis(a.name, a.index, a.extent, max(a.quantum, quanta[a.index]))
+                for a in found
+                if a.index in quanta
+            ]
+        return tuple(found)
+
+
+def coarsen(graph: Graph) -> Coarse:
+    """The layers of `graph`."""
+    kinds = alike(graph)
+    declared = accesses_of(graph)
+    accesses = remembered(declared, kinds)
+    position = {op.name: number for number, op in enumerate(graph.operators)}
+    joined: dict[str, str] = {}
+    for op in graph.operators:
+        before = max(_leaders(op, graph, accesses), key=lambda p: position[p.name], default=None)
+        joined[op.name] = joined[before.name] if before else op.name
+    for op in reversed(graph.operators):
+        if op.op_type in DEQUANTIZE and accesses[op.name].opaque is None:
+            readers = graph.consumers[op.outputs[0]]
+            if readers and op.outputs[0] not in graph.outputs:
+                joined[op.name] = joined[readers[0].name]
+    numbers: dict[str, int] = {}
+    for op in graph.operators:
+        numbers.setdefault(joined[op.name], len(numbers))
+    layer_of = {op.name: numbers[joined[op.name]] for op in graph.operators}
+    return Coarse(graph, accesses, layer_of, declared, kinds)
+
+
+def layers(graph: Graph) -> Mapping[str, int]:
+    """By operator name, the layer it belongs to."""
+    return coarsen(graph).layer_of
+
+
+def _leaders(op: Operator, graph: Graph, accesses: Mapping[str, Access]) -> list[Operator]:
+    """The operators whose layer `op` may join: they write an input of the shape of its output."""
+    access = accesses[op.name]
+    if access.family not in FOLLOWER_FAMILIES and op.op_type not in FOLLOWERS | QUANTIZE:
+        return []
+    if not _plain(op, access):
+        return []
+    shape = graph.shape_of(op.outputs[0])
+    writers = [graph.producers[n] for n in op.inputs if n in graph.producers and graph.shape_of(n) == shape]
+    return [
+        w for w in writers if _plain(w, accesses[w.name]) and accesses[w.name].family not in PULLED_FAMILIES
+    ]
+
+
+def _plain(op: Operator, access: Access) -> bool:
+    return access.opaque is None and sum(map(bool, op.outputs)) == 1 and op.op_type not in DEQUANTIZE

@@ -1,0 +1,130 @@
+"""Reach: a layer together with what it computes again of the pulled operators behind it, back to the tensors that
+other layers hold. What a layer-wise search chooses for. Rules only.
+
+A pulled tensor that several layers read (the Concat at the end of an inception module) is a **junction**: a node of
+the search of its own, as a layer is in OptCNN, that stands for how its readers find it put together. Nothing is laid out
+by what is chosen for it: each reader still pulls what it needs; but what they agree on is moved, and paid for, once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from edgepart.planner.layers.coarsen import PULLED_FAMILIES, Coarse, Layer
+from edgepart.planner.model.graph import Operator
+
+
+@dataclass(frozen=True)
+class Reach:
+    """One node of the search."""
+
+    layer: Layer
+    """Its number is below zero for a junction."""
+    operators: tuple[Operator, ...]
+    """Its own, and the pulled ones that it computes again, each before what it reads."""
+    sources: tuple[str, ...]
+    """What it reads of others: exits of other reaches, and inputs of the model."""
+    kind: int
+    """Equal for reaches of one model that are the same but for names: blocks of a network repeat."""
+
+    @property
+    def exits(self) -> tuple[str, ...]:
+        """What others read of it."""
+        return self.layer.exits
+
+    @property
+    def is_junction(self) -> bool:
+        return self.layer.number < 0
+
+
+def reaches(coarse: Coarse, free: frozenset[str] = frozenset()) -> tuple[Reach, ...]:
+    """Of every layer that has exits, and of every junction; in the order of their last operators. `free` are the
+    operators that cost nothing where they stand, which makes otherwise equal reaches different."""
+    return tuple(_Builder(coarse, free).run())
+
+
+@dataclass
+class _Builder:
+    coarse: Coarse
+    free: frozenset[str]
+    pulled: frozenset[str] = field(init=False)
+    joints: dict[str, int] = field(default_factory=dict)
+    """By name of a pulled operator that is a junction, its number."""
+    kinds: dict[Hashable, int] = field(default_factory=dict)
+
+    def run(self) -> Iterator[Reach]:
+        graph, coarse = self.coarse.graph, self.coarse
+        self.position = {op.name: n for n, op in enumerate(graph.operators)}
+        self.pulled = coarse.pulled
+        self._find_joints()
+        found = [
+            (layer, [op for op in layer.operators if op.name not in self.pulled]) for layer in coarse.layers
+        ]
+        starts = [(layer, own) for layer, own in found if layer.exits]
+        starts += [
+            (self._junction(name, number), [graph.by_name[name]]) for name, number in self.joints.items()
+        ]
+        for layer, own in sorted(starts, key=lambda one: self.position[one[1][-1].name]):
+            yield self._reach(layer, own)
+
+    def _find_joints(self) -> None:
+        """Pulled operators with more than one reader, from the last back."""
+        readers: dict[str, set[int]] = {}
+        graph, layer_of = self.coarse.graph, self.coarse.layer_of
+        for op in reversed(graph.operators):
+            if op.name not in self.pulled:
+                continue
+            found: set[int] = set()
+            for reader in (r for name in op.outputs if name for r in graph.consumers[name]):
+                if reader.name in self.joints:
+                    found.add(self.joints[reader.name])
+                elif reader.name in self.pulled:
+                    found |= readers[reader.name]
+                else:
+                    found.add(layer_of[reader.name])
+            readers[op.name] = found
+            if len(found) > 1 and self._can_join(op):
+                self.joints[op.name] = -1 - len(self.joints)
+
+    def _can_join(self, op: Operator) -> bool:
+        access = self.coarse.accesses[op.name]
+        reads = any(True for _ in self.coarse.graph.reads(op))
+        return reads and access.family in PULLED_FAMILIES and len(op.outputs) == 1 and bool(access.axes())
+
+    def _junction(self, name: str, number: int) -> Layer:
+        op = self.coarse.graph.by_name[name]
+        axes = tuple(axis for axis in self.coarse.accesses[name].axes() if axis.reducer is None)
+        return Layer(number, (op,), op.outputs, axes, opaque=False)
+
+    def _reach(self, layer: Layer, own: list[Operator]) -> Reach:
+        graph = self.coarse.graph
+        members = {op.name: op for op in own}
+        sources: dict[str, None] = {}
+        waiting = list(own)
+        while waiting:
+            for name in graph.reads(waiting.pop()):
+                writer = graph.producers.get(name)
+                if writer is None or (writer.name not in members and not self._again(writer)):
+                    sources[name] = None
+                elif writer.name not in members:
+                    members[writer.name] = writer
+                    waiting.append(writer)
+        operators = sorted(members.values(), key=lambda op: -self.position[op.name])
+        order = {name: n for n, name in enumerate(sources)}
+        described = (layer.number < 0, tuple(self._kinds(layer, operators, order)))
+        kind = self.kinds.setdefault(described, len(self.kinds))
+        return Reach(layer, tuple(operators), tuple(sources), kind)
+
+    def _again(self, op: Operator) -> bool:
+        """Whether each of its readers computes it."""
+        return op.name in self.pulled and op.name not in self.joints
+
+    def _kinds(
+        self, layer: Layer, operators: list[Operator], sources: Mapping[str, int]
+    ) -> Iterator[Hashable]:
+        graph = self.coarse.graph
+        inside = {name: (n, k) for n, op in enumerate(operators) for k, name in enumerate(op.outputs) if name}
+        for op in operators:
+            reads = tuple(inside.get(name) or sources.get(name) for name in op.inputs)
+            leaves = tuple((name in layer.exits, name in graph.outputs) for name in op.outputs)
+            yield self.coarse.kinds[op.name], reads, leaves, op.name in self.free

@@ -1,0 +1,306 @@
+"""Pricing: the cost tables of a layer-wise search (OptCNN, section 5.1): by its configuration, the seconds of a layer;
+by the configurations of two, the seconds of moving what the second reads and the first holds elsewhere.
+
+What moves is what lowering moves: the elements of the region that a device reads which another one holds. No formula
+here knows what a convolution is. Layers and edges that are the same but for names are priced once. Rules only.
+
+The paper's t_S, the time to synchronise parameters, is not here: inference changes none."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from edgepart.planner.cost.layer_cost import Portion
+from edgepart.planner.cost.work import CONVOLUTIONS
+from edgepart.planner.devices.cluster import Link
+from edgepart.planner.layers.recompute import Reach
+from edgepart.planner.layerwise.configurations import Space, configurations, is_alone, most, worth
+from edgepart.planner.layerwise.elimination import Edge, Table
+from edgepart.planner.layerwise.footprint import Footprint, Spread, Walker
+from edgepart.planner.layerwise.overlap import overlaps
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part
+from edgepart.planner.plan.reduced_precision import SHARE
+from edgepart.planner.search.study import Study
+
+PRODUCTS = CONVOLUTIONS | {"gemm"}
+"""Families of operators whose addends are of the shape of what they write."""
+
+NEARLY = 1 - 1e-9
+"""Of a bound, what is sure where numbers are rounded."""
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A search problem, as `elimination.minimise` takes it, and what its nodes stand for."""
+
+    reaches: tuple[Reach, ...]
+    choices: tuple[tuple[Choice, ...], ...]
+    """By node, its configurations."""
+    unary: tuple[Table, ...]
+    edges: tuple[Edge, ...]
+
+    def taken(self, found: Sequence[int]) -> dict[int, Choice]:
+        """What was chosen for each layer; junctions are left out."""
+        named = zip(self.reaches, self.choices, found, strict=True)
+        return {reach.layer.number: choices[n] for reach, choices, n in named if not reach.is_junction}
+
+
+def price(study: Study, among: Space) -> Priced:
+    """Every layer and junction, and every tensor between two of them."""
+    return Pricer(study, among).run()
+
+
+class Pricer:
+    """Tables, each made once for all that are alike."""
+
+    def __init__(self, study: Study, among: Space) -> None:
+        self.study = study
+        self.among = among
+        self.devices = study.cluster.devices
+        self.gateway = next(n for n, d in enumerate(self.devices) if d.name == study.problem.gateway)
+        self.wires = _wires(study)
+        self.share = SHARE[study.problem.transfer_dtype]
+        """Of the bytes of addends, what travels at the least."""
+        self._masks: dict[Hashable, Mask] = {}
+        self.start_s = np.array([study.cost.segment_s(d.name) for d in self.devices])
+        self.copy_s = np.array([study.cost.copy_s(d.name, 1.0) for d in self.devices])
+        self._footprints: dict[Hashable, Footprint] = {}
+        self._tables: dict[Hashable, Table] = {}
+
+    def run(self) -> Priced:
+        nodes = self.study.ground.reaches
+        prints = [self.footprint(node) for node in nodes]
+        homes = {name: (n, k) for n, node in enumerate(nodes) for k, name in enumerate(node.layer.exits)}
+        unary = [one.seconds for one in prints]
+        edges: list[Edge] = []
+        brought: set[str] = set()
+        for n, (node, one) in enumerate(zip(nodes, prints, strict=True)):
+            for s, name in enumerate(node.sources):
+                if name in homes:
+                    m, k = homes[name]
+                    edges.append((m, n, self.edge(nodes[m], k, node, s)))
+                elif name not in brought:
+                    # Later readers find it there: it was sent when the request came in.
+                    brought.add(name)
+                    unary[n] = unary[n] + self._brought(node, one.reads[s], s, name)
+            for k, name in enumerate(node.layer.exits):
+                if name in self.study.graph.outputs:
+                    unary[n] = unary[n] + self._answered(node, k, name)
+        return Priced(nodes, tuple(one.choices for one in prints), tuple(unary), tuple(edges))
+
+    def footprint(self, reach: Reach) -> Footprint:
+        """Under the configurations that are worth weighing."""
+        found = self._footprints.get(reach.kind)
+        if found is None:
+            walker = Walker(self.study, reach)
+            speeds = walker.speeds()
+            choices = configurations(reach.layer, self.among, speeds, self._may_sum(reach, walker.whole))
+            kept = tuple(self._worth(reach, walker, choices))
+            one = walker.measure(kept)
+            seconds = one.seconds + self._summing(one.addends)
+            found = self._footprints[reach.kind] = replace(one, seconds=seconds)
+        return found
+
+    def _worth(self, reach: Reach, walker: Walker, choices: Sequence[Choice]) -> Iterator[Choice]:
+        """Those that are worth weighing, in order; what is sure not to be among them is not measured."""
+        places = max(1, most(len(self.devices)) - sum(map(self._kept, choices)))
+        alone_s = min((walker.row(one).seconds for one in choices if is_alone(one)), default=float("inf"))
+        least = [
+            (walker.least_s(choice) + self._least_summing_s(reach, choice)) * NEARLY for choice in choices
+        ]
+        measured: dict[int, float] = {}
+        ranked: list[float] = []
+        """Seconds of those that compete for the places."""
+        for n in sorted(range(len(choices)), key=lambda n: (not self._kept(choices[n]), least[n])):
+            if len(ranked) >= places and least[n] > ranked[places - 1]:
+                break
+            choice = choices[n]
+            measured[n] = self._seconds(walker, choice)
+            if not self._kept(choice) and (is_alone(choice) or measured[n] < alone_s):
+                insort(ranked, measured[n])
+        known = sorted(measured)
+        taken = worth(
+            [choices[n] for n in known], [measured[n] for n in known], self._kept, most(len(self.devices))
+        )
+        yield from (choices[known[n]] for n in taken)
+
+    def _seconds(self, walker: Walker, choice: Choice) -> float:
+        """Of one configuration, and of summing what it makes parts of."""
+        row = walker.row(choice)
+        return row.seconds + (
+            float(self._summing(row.addends[None])[0]) if isinstance(choice, Reduce) else 0.0
+        )
+
+    def _least_summing_s(self, reach: Reach, choice: Choice) -> float:
+        """Until a product's addends are combined, at the very least: each is as large as what the product writes. Where all
+        of it is wanted, each device gets one from each other; else all devices together get one from each but one."""
+        found = part(reach.layer, choice) if isinstance(choice, Reduce) else None
+        if found is None or not isinstance(choice, Reduce):
+            return 0.0
+        op, others = self.study.graph.by_name[found[0]], len(found[1].parts) - 1
+        if self.study.coarse.accesses[op.name].family not in PRODUCTS:
+            return 0.0
+        received = float(self.study.graph.tensors[op.outputs[0]].nbytes * others)
+        if isinstance(choice.then, Divide):
+            received /= others + 1
+        return received * self.share * self.wires.least_byte_s
+
+    def _may_sum(self, reach: Reach, whole: Portion) -> bool:
+        """Whether parts of sums are worth weighing: where a layer has more weights than output, as dense layers have,
+        and half of the output can travel (at the least that has to) in less time than one device takes for it all."""
+        nbytes = max(self.study.graph.tensors[name].nbytes for name in reach.exits)
+        alone_s = min(whole.seconds(device) for device in self.devices)
+        pays = nbytes < whole.weight_bytes and nbytes * self.share / 2 * self.wires.least_byte_s < alone_s
+        return pays or self.among.axis is not None
+
+    def _kept(self, choice: Choice) -> bool:
+        """On the fastest device, at the gateway, and on all."""
+        ends = (self.among.devices[0], self.among.gateway)
+        return isinstance(choice, Whole) and (not is_alone(choice) or choice.devices[0] in ends)
+
+    def _summing(self, moved: Table) -> Table:
+        """Seconds in which addends travel and are taken in, by configuration."""
+        gets = moved.sum(1)
+        border = (gets > 0) * self.start_s + (gets + moved.sum(2)) * self.copy_s
+        found: Table = self.wires.seconds(moved * self.share) + border.max(1)
+        return found
+
+    def edge(self, writer: Reach, exit: int, reader: Reach, source: int) -> Table:
+        """Seconds until the reader has what it reads of one of the writer's exits, by their configurations: the messages,
+        and what is copied at the segments' ends."""
+        key = (writer.kind, exit, reader.kind, source)
+        if key not in self._tables:
+            holds, reads = self.footprint(writer).holds[exit], self.footprint(reader).reads[source]
+            moved = self.moved(writer, exit, reader, source)
+            name = writer.exits[exit]
+            border = self._border(moved, holds, reads, name)
+            share = self.study.travel_bytes(name) / (self.study.cost.item_bytes(name) or 1.0)
+            self._tables[key] = self.wires.seconds(moved * share) + border.max(2)
+        return self._tables[key]
+
+    def moved(self, writer: Reach, exit: int, reader: Reach, source: int) -> Table:
+        """Bytes by [writer's configuration, reader's, source device, target device]."""
+        one, two, name = self.footprint(writer), self.footprint(reader), writer.exits[exit]
+        elements = float(self.study.graph.region_of(name).size)
+        sends = np.stack([self._senders(choice, elements) for choice in one.choices])
+        return self._moved(one.holds[exit], two.reads[source], sends, name)
+
+    def _brought(self, reach: Reach, reads: Spread, source: int, name: str) -> Table:
+        """An input of the model, from the gateway to whoever reads it."""
+        key = (reach.kind, "input", source)
+        if key not in self._tables:
+            full = self.study.graph.region_of(name)
+            held = Spread([[full if n == self.gateway else None for n in range(len(self.devices))]])
+            sends = np.zeros((1, len(self.devices), len(self.devices)), bool)
+            sends[:, self.gateway] = True
+            moved = self._moved(held, reads, sends, name)
+            nbytes = moved.sum(2)
+            border = (nbytes > 0) * self.start_s + nbytes * self.copy_s
+            self._tables[key] = (self.wires.seconds(moved) + border.max(2))[0]
+        return self._tables[key]
+
+    def _answered(self, reach: Reach, exit: int, name: str) -> Table:
+        """An output of the model, from whoever holds it to the gateway."""
+        key = (reach.kind, "output", exit)
+        if key not in self._tables:
+            one, full = self.footprint(reach), self.study.graph.region_of(name)
+            reads = Spread([[full if n == self.gateway else None for n in range(len(self.devices))]])
+            sends = np.stack(
+                [self._senders(choice, float(full.size), to_gateway=True) for choice in one.choices]
+            )
+            moved = self._moved(one.holds[exit], reads, sends, name)
+            self._tables[key] = (self.wires.seconds(moved) + (moved.sum(3) * self.copy_s).max(2))[:, 0]
+        return self._tables[key]
+
+    def _senders(self, choice: Choice, elements: float, to_gateway: bool = False) -> Mask:
+        """Who sends to whom what the other lacks (rows send): all who hold a part; of several who hold everything,
+        one, the same as `demand.fetch` takes. To the gateway, its own device sends too."""
+        choice = choice.then if isinstance(choice, Reduce) else choice
+        names = choice.devices if isinstance(choice, Whole) else ()
+        key = (names, elements if len(names) > 1 else 0, to_gateway)
+        if key not in self._masks:
+            self._masks[key] = self._mask(names, elements, to_gateway)
+        return self._masks[key]
+
+    def _mask(self, names: Sequence[str], elements: float, to_gateway: bool) -> Mask:
+        count = len(self.devices)
+        if not names:
+            return np.full((count, count), True) if to_gateway else ~np.eye(count, dtype=bool)
+        owners = [n for n, device in enumerate(self.devices) if device.name in names]
+        found = np.zeros((count, count), bool)
+        for target in range(count):
+            if to_gateway or target not in owners:
+                found[self._sender(owners, target, elements, to_gateway), target] = True
+        return found
+
+    def _sender(self, owners: Sequence[int], target: int, elements: float, to_gateway: bool) -> int:
+        def rank(n: int) -> tuple[float, int]:
+            link = self.study.cluster.link(self.devices[owners[n]].name, self.devices[target].name)
+            turn = (n - (0 if to_gateway else target)) % len(owners)
+            return link.latency_s + elements / link.bytes_per_s, turn
+
+        return owners[min(range(len(owners)), key=rank)]
+
+    def _moved(self, holds: Spread, reads: Spread, sends: Mask, name: str) -> Table:
+        common = overlaps(holds.regions, reads.regions) * self.study.cost.item_bytes(name)
+        lanes = common[holds.index.T[:, None, :, None], reads.index.T[None, :, None, :]]
+        lanes *= sends.transpose(1, 2, 0)[..., None]
+        moved: Table = np.moveaxis(lanes, (0, 1), (2, 3))
+        return moved
+
+    def _border(self, moved: Table, holds: Spread, reads: Spread, name: str) -> Table:
+        """Seconds of the segments' ends, by [writer's configuration, reader's, device]: who receives starts a segment and
+        puts together what it reads; who sends or receives has written what it holds."""
+        item_bytes = self.study.cost.item_bytes(name)
+        gets, gives = moved.any(2), moved.any(3)
+        taken = self.start_s + reads.sizes * item_bytes * self.copy_s
+        given = holds.sizes * item_bytes * self.copy_s
+        border: Table = gets * taken[None] + (gets | gives) * given[:, None]
+        return border
+
+
+@dataclass(frozen=True)
+class _Wires:
+    """The links between any two devices, [source, target]."""
+
+    fixed_s: Table
+    """Of a message, at each end."""
+    latency_s: Table
+    byte_s: Table
+
+    @property
+    def least_byte_s(self) -> float:
+        """Between two devices, of the quickest link."""
+        apart = ~np.eye(len(self.byte_s), dtype=bool)
+        return float(self.byte_s[apart].min(initial=np.inf))
+
+    def seconds(self, moved: Table) -> Table:
+        """Until all messages are there; bytes by [..., source, target]. As in the simulator, a device sends one after
+        another and receives one after another."""
+        count = len(self.byte_s)
+        # Devices first, as `_moved` has them in memory: numpy adds up long rows, and not four numbers at a time.
+        lanes = np.ascontiguousarray(np.moveaxis(moved, (-2, -1), (0, 1))).reshape(count, count, -1)
+        sent = lanes > 0
+        busy = lanes * self.byte_s[:, :, None] + sent * self.fixed_s[:, :, None]
+        way = sent * (self.fixed_s + self.latency_s)[:, :, None]
+        out = (busy.sum(1) + way.max(1)).max(0)
+        into = (busy.sum(0) + way.max(0)).max(0)
+        found: Table = np.maximum(out, into).reshape(moved.shape[:-2])
+        return found
+
+
+def _wires(study: Study) -> _Wires:
+    names = [device.name for device in study.cluster.devices]
+    links: list[list[Link]] = [[study.cluster.link(a, b) for b in names] for a in names]
+
+    def table(attribute: str) -> Table:
+        return np.array([[float(getattr(link, attribute)) for link in row] for row in links])
+
+    return _Wires(table("message_s"), table("latency_s"), 1 / table("bytes_per_s"))

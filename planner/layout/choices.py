@@ -1,0 +1,198 @@
+"""Choices for layers, and the layouts that follow from them. Rules only.
+
+A strategy takes one choice for every layer: divide its exits along an axis, place it whole, or leave it to
+its readers (which recompute the halo that they need). Everything else follows, back to front, from the
+access maps (propagate.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import lcm
+
+from edgepart.planner.access.declare.protocol import Axis
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layout.strategy import Layout, Parted
+from edgepart.planner.region import Interval, Region, span
+
+
+@dataclass(frozen=True)
+class Divide:
+    """Each exit divided along axes, in proportion; two axes make a grid, or any number halves of halves."""
+
+    axes: tuple[str, ...]
+    """Names of axes of the layer; one, two for a grid, or for halves one after another, the same again if need be."""
+    shares: tuple[tuple[str, float], ...]
+    """Device and its part, in order along the axis; need not sum to one. For a grid, row by row; for halves, those of
+    the first half first."""
+    grid: tuple[int, ...] = ()
+    """How many parts along each axis. () for one axis, and for halves: the devices and the exit along the first axis are
+    cut in two, each half again along the next axis, until one device is left."""
+    widened: bool = False
+    """Whether a device also computes what its own next layers need of its neighbours' parts, so that they
+    fetch nothing."""
+    aligned: bool = False
+    """Whether a device computes what its own next layers need instead, wherever that computes all of it and nothing
+    twice: channels that a Concat, a Split or a shuffle puts elsewhere then stay where they are."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All of it on each of these devices."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Each device computes what the layers after it need there, halo included."""
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """An operator of it is parted along a reduced axis: each device makes the addends of its part."""
+
+    axis: str
+    """Name of a reduced axis of the layer."""
+    shares: tuple[tuple[str, float], ...]
+    """Device and its part, in order along the axis; need not sum to one."""
+    then: Divide | Whole
+    """Where the addends are combined, and the rest of the layer is computed: in pieces (a reduce-scatter), or all of
+    it on each of some devices (an all-reduce)."""
+    quantum: int = 1
+    """Parts begin at multiples of this: of a head's features, where heads are what arrives divided."""
+
+
+Choice = Divide | Whole | Pull | Reduce
+
+
+@dataclass(frozen=True)
+class Laid:
+    """What follows from choices."""
+
+    layouts: Mapping[str, Layout]
+    """By tensor that an operator writes."""
+    parted: Mapping[str, Parted]
+    """By operator that is parted along a reduced axis."""
+    needed: Mapping[str, Mapping[str, Region]]
+    """By tensor and device, what the device reads of it to compute what it holds."""
+
+
+COMPACT = 1.5
+"""The box around a region over the region, in elements, up to which the box is computed."""
+
+
+def divide(extent: int, shares: Sequence[float], quantum: int = 1) -> tuple[tuple[int, int], ...]:
+    """`extent` cut in proportion to `shares`, on multiples of `quantum`; () bounds (a, a) where nothing is
+    left.
+
+    With equal shares this is BBGraP's Equation 1: the floor for everybody, and the remainder round robin.
+
+    >>> divide(8, [1, 1, 1])
+    ((0, 3), (3, 6), (6, 8))
+    >>> divide(10, [3, 1], quantum=2)
+    ((0, 8), (8, 10))
+    """
+    units = -(-extent // quantum)
+    total = sum(shares)
+    exact = [units * share / total for share in shares]
+    counts = [int(part + 1e-9) for part in exact]
+    by_remainder = sorted(range(len(shares)), key=lambda i: (counts[i] - exact[i], i))
+    for i in by_remainder[: units - sum(counts)]:
+        counts[i] += 1
+    ends = [min(extent, quantum * sum(counts[: i + 1])) for i in range(len(counts))]
+    return tuple(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def compact(region: Region) -> Region:
+    """A box where that is hardly more: local nodes compute boxes, and put together what has gaps."""
+    box = region.hull()
+    return box if box.size <= COMPACT * region.size else region
+
+
+def part(layer: Layer, choice: Reduce) -> tuple[str, Parted] | None:
+    """The operator that `choice` parts, and its parts; None where one device would get all. ValueError where the
+    layer lacks the axis."""
+    found = layer.reduces(choice.axis)
+    if found is None:
+        raise ValueError(f"layer {layer.number} has no reduced axis {choice.axis!r} that can be parted")
+    op, axis = found
+    cuts = divide(axis.extent, [share for _, share in choice.shares], lcm(axis.quantum, choice.quantum))
+    named = zip(choice.shares, cuts, strict=True)
+    parts = tuple((device, Interval(*cut)) for (device, _), cut in named if cut[0] < cut[1])
+    return (op, Parted(choice.axis, parts)) if len(parts) > 1 else None
+
+
+def tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
+    """By device, its part of the exit `name`, of which `region` is all; ValueError where the layer lacks an axis."""
+    axes = [axis for name in choice.axes if (axis := layer.axis(name)) is not None]
+    if len(axes) < len(choice.axes):
+        raise ValueError(
+            f"layer {layer.number} has no axes {choice.axes}, only {[a.name for a in layer.axes]}"
+        )
+    places = [layer.place(axis, name) for axis in axes]
+    if None in places:
+        return {choice.shares[0][0]: region}
+    shares = tuple(share for _, share in choice.shares)
+    cuts = _cuts(tuple(axes), shares, choice.grid)
+    found: dict[str, Region] = {}
+    for (device, _), bounds in zip(choice.shares, cuts, strict=True):
+        spans = list(region.spans)
+        for place, bound in zip(places, bounds, strict=True):
+            assert place is not None
+            spans[place] = span(bound)
+        tile = Region(tuple(spans))
+        if not tile.is_empty:
+            found[device] = tile
+    return found
+
+
+@lru_cache(maxsize=1 << 14)
+def _cuts(
+    axes: tuple[Axis, ...], shares: tuple[float, ...], grid: tuple[int, ...]
+) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Bounds along each axis, for each device. Layers of one shape are many, and are cut in the same few ways."""
+    if len(axes) > 1 and not grid:
+        return tuple(_halves(axes, shares, {axis.name: (0, axis.extent) for axis in axes}))
+    return tuple(_grid(axes, shares, grid))
+
+
+def _grid(
+    axes: Sequence[Axis], shares: Sequence[float], grid: Sequence[int]
+) -> list[tuple[tuple[int, int], ...]]:
+    """Bounds along each axis, for each device."""
+    if len(axes) == 1:
+        return [(bounds,) for bounds in divide(axes[0].extent, shares, axes[0].quantum)]
+    rows, columns = grid
+    lines = [shares[r * columns : (r + 1) * columns] for r in range(rows)]
+    tall = divide(axes[0].extent, [sum(line) for line in lines], axes[0].quantum)
+    return [
+        (height, width)
+        for height, line in zip(tall, lines, strict=True)
+        for width in divide(axes[1].extent, line, axes[1].quantum)
+    ]
+
+
+def _halves(
+    axes: Sequence[Axis], shares: Sequence[float], within: Mapping[str, tuple[int, int]], level: int = 0
+) -> list[tuple[tuple[int, int], ...]]:
+    """Bounds along each axis, for each device; ValueError where devices are left and no axis. Cuts of one axis are
+    nested, so that each device has one stretch of it; `within` are those of the axes so far."""
+    if len(shares) == 1:
+        return [tuple(within[axis.name] for axis in axes)]
+    if level == len(axes):
+        raise ValueError(f"{len(axes)} axes are not enough to tell all devices apart")
+    axis, (start, stop) = axes[level], within[axes[level].name]
+    halves = shares[: middle(len(shares))], shares[middle(len(shares)) :]
+    cuts = divide(stop - start, [sum(half) for half in halves], axis.quantum)
+    return [
+        bounds
+        for half, (low, high) in zip(halves, cuts, strict=True)
+        for bounds in _halves(axes, half, {**within, axis.name: (start + low, start + high)}, level + 1)
+    ]
+
+
+def middle(count: int) -> int:
+    """How many of `count` are in the first half: the larger one, where they are odd."""
+    return -(-count // 2)

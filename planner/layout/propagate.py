@@ -1,0 +1,319 @@
+"""Laying: from choices for layers to the layouts that follow, back to front, from the access maps. Rules only.
+
+A search lays out hundreds of candidates that differ in few layers. So what follows from the same choice and the same
+readers is worked out once: everything here is a pure function of records that are compared by identity, and a
+candidate costs a look-up for each operator where nothing is new."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from edgepart.planner.layers.chains import chains
+from edgepart.planner.layers.chains import written as written_by
+from edgepart.planner.layers.coarsen import Coarse, Layer
+from edgepart.planner.layout.choices import Choice, Divide, Laid, Pull, Reduce, Whole, compact, part, tiles
+from edgepart.planner.layout.partial_sums import addends_wanted, read_again, reduced_axis
+from edgepart.planner.layout.strategy import Layout, Parted
+from edgepart.planner.model.graph import Operator
+from edgepart.planner.region import Region
+
+Spread = Mapping[str, Region]
+"""By device, a region of one tensor; never changed once it is made."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """What is read of one tensor, by whoever reads it."""
+
+    regions: Spread
+    by_parts: Spread
+    """Without what is read for layers that are whole: that is all of it, and is no halo."""
+    for_whole: frozenset[str] = frozenset()
+    """Devices where a layer that is whole reads it, if only through layers that are left to it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """A choice; equal ones are the same one."""
+
+    choice: Choice
+
+
+NOBODY = Read({}, {})
+LEFT = Taken(Pull())
+
+Reads = tuple[tuple[int, Read], ...]
+"""What one operator reads: the places of tensors among its inputs and what it captures, and of each what."""
+
+
+class Laying:
+    """Layouts for many candidates of one graph."""
+
+    def __init__(self, coarse: Coarse) -> None:
+        self.coarse = coarse
+        self.graph = coarse.graph
+        self._layers = {n: layer for layer in coarse.layers for n in layer.exits}
+        self._chains = {chain[-1].name: chain for chain in chains(coarse)}
+        self._chain_kinds: dict[str, Hashable] = {}
+        self._walk = tuple(
+            (
+                op,
+                coarse.layer_of[op.name],
+                tuple(filter(None, op.outputs)),
+                (*op.inputs, *op.captured),
+                self._chains.get(op.name, ()),
+            )
+            for op in reversed(self.graph.operators)
+        )
+        self._followed: dict[Hashable, tuple[tuple[tuple[Layout, Read], ...], Reads]] = {}
+        self._laid: dict[frozenset[tuple[int, Taken]], Laid] = {}
+        self._taken: dict[Choice, Taken] = {}
+        self._parts: dict[tuple[int, Taken], tuple[str, Parted] | None] = {}
+        self._layouts: dict[tuple[str, Taken, Read | None], Layout] = {}
+        self._tiled: dict[Hashable, Layout] = {}
+        self._equal: dict[tuple[tuple[str, Region], ...], Layout] = {}
+        self._opaque: dict[tuple[str, tuple[int, ...]], tuple[Layout, ...]] = {}
+        self._reads: dict[Hashable, Reads] = {}
+        self._unions: dict[tuple[Read, Read], Read] = {}
+
+    def lay_out(self, choices: Mapping[int, Choice]) -> Laid:
+        """A layout for every tensor that an operator writes, from a choice for every layer that has exits; the same
+        records for the same choices."""
+        taken = {number: self._intern(choice) for number, choice in choices.items()}
+        key = frozenset(taken.items())
+        if key not in self._laid:
+            self._laid[key] = self._lay_out(taken)
+        return self._laid[key]
+
+    def _lay_out(self, taken: Mapping[int, Taken]) -> Laid:
+        parted: dict[str, Parted] = {}
+        for number, one in taken.items():
+            if isinstance(one.choice, Reduce) and (found := self._part(number, one)):
+                parted[found[0]] = found[1]
+        read = dict.fromkeys(self.graph.tensors, NOBODY)
+        layouts: dict[str, Layout] = {}
+        heads: dict[str, Reads] = {}
+        """Of chains that were followed, by operator, what it reads: nothing, save for the first one."""
+        for op, number, written, inputs, chain in self._walk:
+            if op.name in heads:
+                for place, more in heads[op.name]:
+                    read[inputs[place]] = self._union(read[inputs[place]], more)
+                continue
+            one = taken.get(number, LEFT)
+            made = tuple(self._layout(name, one, read[name]) for name in written)
+            if self.coarse.accesses[op.name].opaque is not None:
+                made = self._all_or_nothing(op, written, made)
+            layouts.update(zip(written, made, strict=True))
+            whole = None if isinstance(one.choice, Whole) else _for_whole(made, [read[n] for n in written])
+            if chain and not (parted and any(member.name in parted for member in chain)):
+                inside, heads[chain[0].name] = self._follow(chain, made[0], whole)
+                for member, (layout, wanted) in zip(chain, inside, strict=False):
+                    layouts[written_by(member)] = layout
+                    read[written_by(member)] = wanted
+                    heads.setdefault(member.name, ())
+                continue
+            for place, more in self._reads_of(op, parted.get(op.name), made, whole):
+                read[inputs[place]] = self._union(read[inputs[place]], more)
+        return Laid(layouts, parted, {name: one.regions for name, one in read.items()})
+
+    def _follow(
+        self, chain: Sequence[Operator], made: Layout, whole: frozenset[str] | None
+    ) -> tuple[tuple[tuple[Layout, Read], ...], Reads]:
+        """Of each operator of a chain but the last, the layout of what it writes and what is read of that; and what the
+        first one reads. `made` is the last one's, and `whole` the devices that compute it for a layer that is whole."""
+        name = chain[-1].name
+        if name not in self._chain_kinds:
+            links = tuple(op.inputs.index(written_by(before)) for before, op in pairwise(chain))
+            self._chain_kinds[name] = links, tuple(self.coarse.kinds[op.name] for op in chain)
+        key = (self._chain_kinds[name], id(made), whole)
+        found = self._followed.get(key)
+        if found is None:
+            inside: list[tuple[Layout, Read]] = []
+            for before, op in reversed(tuple(pairwise(chain))):
+                wanted = next((one for _, one in self._reads_of(op, None, (made,), whole)), NOBODY)
+                made = self._layout(written_by(before), LEFT, wanted)
+                whole = None if whole is None else _for_whole((made,), (wanted,))
+                inside.append((made, wanted))
+            reads = self._reads_of(chain[0], None, (made,), whole)
+            found = self._followed[key] = tuple(reversed(inside)), reads
+        return found
+
+    def _intern(self, choice: Choice) -> Taken:
+        found = self._taken.get(choice)
+        if found is None:
+            found = self._taken[choice] = Taken(choice)
+        return found
+
+    def _part(self, number: int, one: Taken) -> tuple[str, Parted] | None:
+        if (number, one) not in self._parts:
+            assert isinstance(one.choice, Reduce)
+            self._parts[number, one] = part(self.coarse.layers[number], one.choice)
+        return self._parts[number, one]
+
+    def _layout(self, name: str, one: Taken, read: Read) -> Layout:
+        """What each device computes of one tensor. Few choices look at who reads it."""
+        layer = self._layers.get(name)
+        choice = one.choice if layer else LEFT.choice
+        choice = choice.then if isinstance(choice, Reduce) else choice
+        looks = isinstance(choice, Pull) or (
+            isinstance(choice, Divide) and (choice.widened or choice.aligned)
+        )
+        key = (name, one if layer else LEFT, read if looks else None)
+        found = self._layouts.get(key)
+        if found is None:
+            if isinstance(choice, Pull) and name in self.graph.outputs:
+                raise ValueError(f"output {name!r} of the model cannot be left to its readers")
+            found = self._layouts[key] = self._made(name, layer, one, choice, read)
+        return found
+
+    def _made(self, name: str, layer: Layer | None, one: Taken, choice: Choice, read: Read) -> Layout:
+        full = self.graph.tensors[name].region
+        if isinstance(choice, Whole):
+            return self._same(dict.fromkeys(choice.devices, full))
+        if not isinstance(choice, Divide) or layer is None:
+            return self._same({device: compact(region) for device, region in read.regions.items()})
+        if choice.aligned and (needed := _aligned(full, choice, read)):
+            return self._same(needed)
+        axes = [layer.axis(axis) for axis in choice.axes]
+        key = (full, one, *((axis, layer.place(axis, name)) for axis in axes if axis))
+        if key not in self._tiled:
+            self._tiled[key] = self._same(tiles(name, full, layer, choice))
+        found = self._tiled[key]
+        return self._same(_widened(found.regions, read.by_parts)) if choice.widened else found
+
+    def _same(self, regions: Spread) -> Layout:
+        """The same layout for equal regions, whatever tensor they are of."""
+        key = tuple(regions.items())
+        found = self._equal.get(key)
+        if found is None:
+            found = self._equal[key] = Layout(regions)
+        return found
+
+    def _all_or_nothing(
+        self, op: Operator, written: Iterable[str], made: tuple[Layout, ...]
+    ) -> tuple[Layout, ...]:
+        """An opaque operator writes all its outputs, whole, wherever one of them is written."""
+        key = (op.name, tuple(map(id, made)))  # All layouts are kept, so that no id comes back.
+        found = self._opaque.get(key)
+        if found is None:
+            devices = dict.fromkeys(device for layout in made for device in layout.regions)
+            found = self._opaque[key] = tuple(
+                self._same(dict.fromkeys(devices, self.graph.tensors[name].region)) for name in written
+            )
+        return found
+
+    def _reads_of(
+        self,
+        op: Operator,
+        parted: Parted | None,
+        made: tuple[Layout, ...],
+        whole: frozenset[str] | None,
+    ) -> Reads:
+        """What `op` reads; `whole` are the devices that compute it for a layer that is whole, None for all."""
+        kind = self.coarse.kinds[op.name]  # Operators that are alike read alike.
+        key = (kind, parted, tuple(map(id, made)), whole)
+        found = self._reads.get(key)
+        if found is None:
+            if parted:
+                reads = self._read_parted(op, parted, made[0].regions)
+                whole = frozenset()
+            else:
+                reads = self._read(op, made)
+            found = self._reads[key] = tuple(self._gathered((*op.inputs, *op.captured), reads, whole))
+        return found
+
+    def _read(self, op: Operator, made: tuple[Layout, ...]) -> Iterator[tuple[int, str, Region]]:
+        """Place, device and region, of all that is read to compute the layouts."""
+        indices = [index for index, name in enumerate(op.outputs) if name]
+        access = self.coarse.accesses[op.name]
+        captured = [self.graph.region_of(name) for name in op.captured]
+        for device in dict.fromkeys(device for layout in made for device in layout.regions):
+            written = zip(indices, made, strict=True)
+            outputs = {i: layout.regions[device] for i, layout in written if device in layout.regions}
+            for place, region in enumerate((*access.needs(outputs), *captured)):
+                if region is not None:
+                    yield place, device, region
+
+    def _read_parted(
+        self, op: Operator, parted: Parted, combined: Spread
+    ) -> Iterator[tuple[int, str, Region]]:
+        """Each device reads for its part what all that is combined needs of it."""
+        access = self.coarse.accesses[op.name]
+        reduction = access.reduction(reduced_axis(op, access, parted.axis))
+        parts = [interval for _, interval in parted.parts]
+        for (device, interval), wanted in zip(
+            parted.parts, addends_wanted(reduction, parts, combined), strict=True
+        ):
+            for place, region in enumerate(reduction.part(interval).needs(wanted) if wanted else ()):
+                if region is not None:
+                    yield place, device, region
+        for device, region in combined.items():
+            for place, again in read_again(reduction, len(parts), region):
+                yield place, device, again
+
+    def _gathered(
+        self, names: Sequence[str], reads: Iterable[tuple[int, str, Region]], whole: frozenset[str] | None
+    ) -> Iterator[tuple[int, Read]]:
+        """By tensor; what is read on the devices `whole` is for layers that are whole (None: on all)."""
+        found: dict[int, dict[str, Region]] = {}
+        for place, device, region in reads:
+            if names[place] in self.graph.tensors and not region.is_empty:
+                _add(found.setdefault(place, {}), device, region)
+        for place, regions in found.items():
+            if whole is None:
+                yield place, Read(regions, {}, frozenset(regions))
+            elif whole.isdisjoint(regions):
+                yield place, Read(regions, regions)
+            else:
+                by_parts = {device: region for device, region in regions.items() if device not in whole}
+                yield place, Read(regions, by_parts, whole.intersection(regions))
+
+    def _union(self, one: Read, two: Read) -> Read:
+        if one is NOBODY:
+            return two
+        found = self._unions.get((one, two))
+        if found is None:
+            for_whole = one.for_whole | two.for_whole
+            regions = _united(one.regions, two.regions)
+            by_parts = _united(one.by_parts, two.by_parts) if for_whole else regions
+            found = self._unions[one, two] = Read(regions, by_parts, for_whole)
+        return found
+
+
+def _for_whole(made: Iterable[Layout], reads: Iterable[Read]) -> frozenset[str]:
+    """Devices that compute some of an output which is read there for a layer that is whole."""
+    found: frozenset[str] = frozenset()
+    for layout, read in zip(made, reads, strict=True):
+        if read.for_whole:
+            found |= read.for_whole & layout.regions.keys()
+    return found
+
+
+def _aligned(full: Region, choice: Divide, read: Read) -> Spread | None:
+    """What each device needs, where that is a partition of the tensor."""
+    needed = read.by_parts
+    if not set(needed) <= {device for device, _ in choice.shares} or read.regions != needed:
+        return None
+    if sum(region.size for region in needed.values()) != full.size or full.subtract_all(needed.values()):
+        return None
+    return needed
+
+
+def _widened(regions: Spread, needed: Spread) -> Spread:
+    return {
+        device: region.union_spans(needed.get(device, region)).hull() for device, region in regions.items()
+    }
+
+
+def _united(one: Spread, two: Spread) -> Spread:
+    found = dict(one)
+    for device, region in two.items():
+        _add(found, device, region)
+    return found
+
+
+def _add(regions: dict[str, Region], device: str, region: Region) -> None:
+    before = regions.get(device)
+    regions[device] = region if before is None or before == region else before.union_spans(region)

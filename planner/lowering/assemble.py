@@ -1,0 +1,291 @@
+"""Assembling: a schedule becomes a Plan: numbered transfers, per device a program and its segments.
+
+Rules only. Memory is counted here: what sessions keep (session_memory.py), and what is alive at once, by the order of
+the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from edgepart.planner.lowering.draft import Draft, Share
+from edgepart.planner.lowering.liveness import given
+from edgepart.planner.lowering.schedule import Cost, Message, Schedule, Seconds, Stage, stage_s
+from edgepart.planner.lowering.segment import (
+    Digests,
+    Refs,
+    Value,
+    build,
+    digest_of_segment,
+    input_values,
+    ports,
+    weight_refs,
+    whole_refs,
+)
+from edgepart.planner.lowering.session_memory import Held, held
+from edgepart.planner.model.graph import Graph, Whole
+from edgepart.planner.plan.plan import (
+    Piece,
+    Plan,
+    Port,
+    Program,
+    Receive,
+    Run,
+    Segment,
+    Send,
+    Step,
+    Transfer,
+    ValueInfo,
+    WeightRef,
+)
+from edgepart.planner.plan.reduced_precision import EXACT, travelling_bytes, travels_as
+from edgepart.planner.region import Region
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A segment, and its session."""
+
+    segment: Segment
+    session: Held
+
+
+class Sketches:
+    """Segments without models and digests. Many plans of one problem have the same ones; each is made once."""
+
+    def __init__(self) -> None:
+        self.refs: Refs = {}
+        self._found: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Made, tuple[Share, ...]]] = {}
+
+    def get(self, shares: tuple[Share, ...], outputs: Sequence[Value], make: Callable[[], Made]) -> Made:
+        """Of these shares, that gives these values; by `make` where there is none yet."""
+        key = (
+            tuple(map(id, shares)),
+            tuple(name for name, _ in outputs),
+        )  # Shares are kept: no id comes back.
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = make(), shares
+        return found[0]
+
+
+def assemble(
+    schedule: Schedule,
+    seconds: Seconds,
+    cost: Cost,
+    model_digest: str,
+    *,
+    digests: Digests | None = None,
+    sketches: Sketches | None = None,
+) -> Plan:
+    """The plan of a schedule; without `digests` a sketch, which has no models and no digests in its segments."""
+    draft, graph = schedule.draft, schedule.draft.graph
+    numbers = {id(message): n for n, message in enumerate(schedule.messages)}
+    programs: dict[str, Program] = {}
+    for device, stages in schedule.stages.items():
+        maker = _Maker(schedule, device, seconds, cost, model_digest, digests, sketches or Sketches())
+        made = list(maker.made())
+        steps = tuple(_steps(schedule, device, stages, numbers))
+        segments = tuple(one.segment for one in made)
+        programs[device] = _program(graph, device, steps, segments, schedule, [one.session for one in made])
+    strategy, asked = draft.blueprint.strategy, draft.blueprint.problem.transfer_dtype
+    return Plan(
+        model_digest=model_digest,
+        strategy=strategy.name,
+        programs=programs,
+        transfers=tuple(_transfer(graph, message, n, asked) for n, message in enumerate(schedule.messages)),
+        inputs=tuple(_info(graph, name) for name in graph.inputs),
+        outputs=tuple(_info(graph, name) for name in graph.outputs),
+        constant_outputs=tuple(name for name in graph.outputs if name not in graph.producers),
+        why=strategy.why,
+    )
+
+
+def _info(graph: Graph, name: str) -> ValueInfo:
+    known = graph.constants.get(name) or graph.tensors[name]
+    return ValueInfo(name, known.dtype, known.shape, graph.free.get(name, ()))
+
+
+def _transfer(graph: Graph, message: Message, number: int, asked: str) -> Transfer:
+    ends, moves = (message.source, message.target), message.moves
+    dtypes = tuple(travels_as(graph.tensors[move.tensor], move.region, ends, asked) for move in moves)
+    return Transfer(
+        number,
+        *ends,
+        tuple(Piece(move.tensor, move.region) for move in moves),
+        sum(travelling_bytes(graph.tensors[move.tensor], move.region, ends, asked) for move in moves),
+        () if set(dtypes) == {EXACT} else dtypes,
+    )
+
+
+def _nbytes_of(graph: Graph, name: str, region: Region) -> int:
+    """0 where the shape is not known before the run."""
+    tensor = graph.tensors[name]
+    return 0 if tensor.shape is None else region.size * tensor.item_bytes
+
+
+def _steps(
+    schedule: Schedule, device: str, stages: Sequence[Stage], numbers: Mapping[int, int]
+) -> Iterator[Step]:
+    segment = 0
+    for stage in stages:
+        yield from (Receive(numbers[id(message)]) for message in schedule.received(device, stage))
+        if stage.shares:
+            yield Run(segment)
+            segment += 1
+        yield from (Send(numbers[id(message)]) for message in schedule.sent(device, stage))
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes one device's segments."""
+
+    schedule: Schedule
+    device: str
+    seconds: Seconds
+    cost: Cost
+    model_digest: str
+    digests: Digests | None
+    sketches: Sketches
+
+    @property
+    def draft(self) -> Draft:
+        return self.schedule.draft
+
+    def made(self) -> Iterator[Made]:
+        """The segments of the stages that compute something, in order."""
+        stages = self.schedule.stages[self.device]
+        for stage, outputs in zip(stages, given(self.schedule, self.device), strict=True):
+            if stage.shares:
+                yield self._known(stage, outputs)
+
+    def _known(self, stage: Stage, outputs: Sequence[Value]) -> Made:
+        if self.digests is None:
+            return self.sketches.get(stage.shares, outputs, lambda: self._made(stage, outputs))
+        return self._made(stage, outputs)
+
+    def _made(self, stage: Stage, outputs: Sequence[Value]) -> Made:
+        segment = self._segment(stage, outputs)
+        threads = self.draft.blueprint.problem.cluster.device(self.device).threads
+        return Made(segment, held(stage.shares, segment.weights, threads))
+
+    def _segment(self, stage: Stage, outputs: Sequence[Value]) -> Segment:
+        graph, shares = self.draft.graph, stage.shares
+        inputs = input_values(self.draft, shares)
+        whole = _whole(graph, shares, inputs, outputs)
+        if whole is not None:
+            inputs = tuple(
+                (name, graph.region_of(name)) for name in dict.fromkeys(name for name, _ in inputs)
+            )
+        if whole is not None and self.digests is not None:
+            refs, model = whole_refs(whole, self.model_digest, self.digests), whole.model
+        else:
+            refs = weight_refs(self.draft, shares, self.model_digest, self.digests, self.sketches.refs)
+            model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
+        shapes = (region.shape for _, region in (*inputs, *outputs))
+        digest = digest_of_segment(model, refs, shapes) if model else ""
+        # What comes in and goes out is cut, put together, and brought into the order that the runtime computes in.
+        border_bytes = sum(_nbytes_of(graph, name, region) for name, region in (*inputs, *outputs))
+        predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)
+        predicted += stage_s(self.draft, stage, self.seconds, self.cost)
+        measured = self.cost.profiled_s(digest, self.device) if digest else None
+        return Segment(
+            digest=digest,
+            model=model,
+            inputs=ports(graph, inputs),
+            outputs=ports(graph, outputs),
+            weights=refs,
+            operators=tuple(share.operator.name for share in shares),
+            compute_s=predicted if measured is None else measured,
+            flops=sum(self._flops(share) for share in shares),
+            workspace_bytes=_workspace(graph, shares, inputs, outputs),
+            calibrated_s=predicted / self.cost.drift(self.device),
+            whole=whole is not None,
+        )
+
+    def _flops(self, share: Share) -> float:
+        return self.draft.blueprint.accesses[share.operator.name].flops(share.outputs)
+
+
+def _whole(
+    graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
+) -> Whole | None:
+    """The model itself, where a segment takes and gives all that the model does, and computes all of it."""
+    whole = graph.whole
+    if whole is None or len(shares) < len(graph.operators):
+        return None
+    given_out = {name for name in graph.outputs if name in graph.producers}
+    is_all = {name for name, _ in inputs} == set(whole.inputs) and {name for name, _ in outputs} == given_out
+    return whole if is_all and all(r == graph.region_of(n) for n, r in (*inputs, *outputs)) else None
+
+
+def _workspace(
+    graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
+) -> int:
+    """Most bytes of values that are alive at once while the shares run in order."""
+    last = {name: n for n, share in enumerate(shares) for name, _ in share.needs}
+    last.update((name, len(shares)) for name, _ in outputs)
+    alive = {(name, region): _nbytes_of(graph, name, region) for name, region in inputs}
+    most = now = sum(alive.values())
+    for n, share in enumerate(shares):
+        for name, region in share.written:
+            alive[name, region] = _nbytes_of(graph, name, region)
+            now += alive[name, region]
+        most = max(most, now)
+        for value in [value for value in alive if last.get(value[0], -1) <= n]:
+            now -= alive.pop(value)
+    return most
+
+
+def _program(
+    graph: Graph,
+    device: str,
+    steps: tuple[Step, ...],
+    segments: tuple[Segment, ...],
+    schedule: Schedule,
+    sessions: Sequence[Held],
+) -> Program:
+    weights = {(r.digest, r.source, r.region): r for segment in segments for r in segment.weights}
+    once: dict[object, WeightRef] = {ref.digest or key: ref for key, ref in weights.items()}
+    weight_bytes = sum(ref.nbytes for ref in once.values())
+    making = max((session.making_bytes for session in sessions), default=0)
+    kept = sum(session.kept_bytes for session in sessions)
+    request = _peak(graph, steps, segments, schedule)
+    peak = kept + max(making, request)
+    here = schedule.draft.blueprint.problem.cluster.device(device)
+    return Program(device, steps, segments, weight_bytes, peak, kept, request, here.calibrated_flops_per_s)
+
+
+def _peak(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:
+    """Most bytes of pieces and workspace at once: a piece is held from its arrival until its tensor is last
+    used."""
+
+    def moved(number: int) -> list[Value]:
+        return [(move.tensor, move.region) for move in schedule.messages[number].moves]
+
+    def of(values: Iterable[Port]) -> list[Value]:
+        return [(port.piece.tensor, port.piece.region) for port in values]
+
+    used = [of(segments[s.segment].inputs) if isinstance(s, Run) else moved(s.transfer) for s in steps]
+    last = {name: n for n, values in enumerate(used) for name, _ in values}
+    held: dict[str, dict[Region, int]] = {}
+    most = now = 0
+    for n, step in enumerate(steps):
+        new: list[Value] = []
+        if isinstance(step, Run):
+            segment = segments[step.segment]
+            new = of(segment.outputs)
+            most = max(most, now + segment.workspace_bytes)
+        elif isinstance(step, Receive):
+            new = used[n]
+        for name, region in new:
+            of_tensor = held.setdefault(name, {})
+            if region not in of_tensor:
+                of_tensor[region] = _nbytes_of(graph, name, region)
+                now += of_tensor[region]
+        most = max(most, now)
+        for name, _ in (*used[n], *new):
+            if name in held and last.get(name, -1) <= n:
+                now -= sum(held.pop(name).values())
+    return most

@@ -1,0 +1,240 @@
+"""Borders first: of a stage, what others wait for is computed and sent before the rest, which runs while that travels.
+
+A stage is cut into **parts**, one for each border that it sends, and the **rest**. A part is a stage of its own, with
+operators computed for a smaller region; rows of intermediate tensors that both need are computed twice. The rest
+leaves out what a part gives.
+
+Nobody can come to wait for ever: on every device, sends come sooner or stay where they are among its sends and receives,
+and receives stay or come after a send. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+from edgepart.planner.lowering.draft import Draft, Share, covers, share_of
+from edgepart.planner.lowering.liveness import Asked, asked, is_asked
+from edgepart.planner.lowering.schedule import At, Message, Schedule, Stage
+from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.region import Region
+
+Computed = Mapping[str, Region]
+"""By tensor, what is computed of it."""
+
+MOST = 0.5
+"""Of what a stage gives of a tensor that it sends: where its borders come to more, it is not cut."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A stage in parts."""
+
+    stages: tuple[Stage, ...]
+    """The parts, then the rest."""
+    received: Mapping[int, At]
+    """By id of a message to the stage, the part that it comes to."""
+    sent: Mapping[int, At]
+    """By id of a message from the stage, the part that it goes after."""
+
+
+Cuts = Mapping[str, Sequence[Cut | None]]
+"""By device, of each of its stages what becomes of it; None where it stays as it is."""
+
+
+def borders_first(schedule: Schedule, tensors: Collection[str]) -> Schedule:
+    """Cut, every stage that sends borders of some of `tensors` to other devices, where it can be."""
+    return apply(schedule, cuts_of(schedule, tensors))
+
+
+def cuts_of(schedule: Schedule, tensors: Collection[str] | None = None) -> Cuts:
+    """Of every stage that can be cut and sends some of `tensors`; None are all."""
+    found: dict[str, list[Cut | None]] = {}
+    for device, stages in schedule.stages.items():
+        found[device] = []
+        for stage, wanted in zip(stages, asked(schedule, device), strict=True):
+            sent = sent_to_devices(schedule, device, stage)
+            early = sent if tensors is None else sent & frozenset(tensors)
+            found[device].append(cut_of(schedule, device, stage, wanted) if early else None)
+    return found
+
+
+def apply(schedule: Schedule, cuts: Cuts) -> Schedule:
+    """The schedule with these stages cut; messages keep their places."""
+    stages: dict[str, tuple[Stage, ...]] = {}
+    received, sent = dict[int, At](), dict[int, At]()
+    for device, old in schedule.stages.items():
+        made = [cut.stages if cut else (stage,) for stage, cut in zip(old, cuts[device], strict=True)]
+        stages[device] = tuple(chain.from_iterable(made))
+        for cut in filter(None, cuts[device]):
+            received.update(cut.received)
+            sent.update(cut.sent)
+    messages = (
+        replace(one, sent=sent.get(id(one), one.sent), received=received.get(id(one), one.received))
+        for one in schedule.messages
+    )
+    return replace(schedule, stages=stages, messages=tuple(messages))
+
+
+def sent_to_devices(schedule: Schedule, device: str, stage: Stage) -> frozenset[str]:
+    """Tensors of which a stage sends some to other devices."""
+    messages = schedule.sent(device, stage)
+    return frozenset(move.tensor for m in messages if m.target != GATEWAY for move in m.moves)
+
+
+def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> Cut | None:
+    """The stage in parts; None where what it sends is not computed in it, or is most of it."""
+    draft, whole = schedule.draft, dict(one for share in stage.shares for one in share.written)
+    borders = _borders(schedule, device, stage, whole)
+    if not borders:
+        return None
+    made: list[tuple[tuple[Share, ...], Computed]] = []
+    for border in borders:
+        shares = _computing(draft, stage, whole, border, ())
+        if shares is None:
+            return None
+        made.append((shares, _written(shares)))
+    left = dict(_left(whole, wanted, [computed for _, computed in made]))
+    rest = _computing(draft, stage, whole, left, [computed for _, computed in made])
+    if not rest:
+        return None
+    at = [At(stage.last.level, stage.last.late + 2 + n) for n in range(len(made) + 1)]
+    stages = [Stage(one, one, shares, is_part=True) for one, (shares, _) in zip(at, made, strict=False)]
+    stages.append(Stage(at[-1], at[-1], rest, is_part=True))
+    received = dict(_received(schedule, device, stage, stages))
+    return Cut(tuple(stages), received, dict(_sent(schedule, device, stage, stages)))
+
+
+def _borders(schedule: Schedule, device: str, stage: Stage, whole: Computed) -> list[Computed]:
+    """What is sent, as few boxes as hold little more than that; [] where the stage is not to be cut."""
+    found: list[dict[str, Region]] = []
+    for message in schedule.sent(device, stage):
+        if any(
+            move.tensor not in whole or not whole[move.tensor].contains(move.region) for move in message.moves
+        ):
+            return []
+        if message.target == GATEWAY:
+            continue
+        sent: dict[str, Region] = {}
+        for move in message.moves:
+            if move.region.size > MOST * whole[move.tensor].size:
+                return []
+            _want(sent, move.tensor, move.region)
+        found.append(sent)
+    borders = _merged(found)
+    for name in {name for border in borders for name in border}:
+        size = sum(border[name].size for border in borders if name in border)
+        if size > MOST * whole[name].size:
+            return []
+    return borders
+
+
+def _merged(borders: Sequence[Mapping[str, Region]]) -> list[Computed]:
+    """One for those that take no more together than apart: one inside another, or beside it."""
+    found: list[dict[str, Region]] = []
+    for border in sorted(borders, key=lambda one: -sum(region.size for region in one.values())):
+        for other in found:
+            both = dict(other)
+            for name, region in border.items():
+                _want(both, name, region)
+            apart = sum(region.size for one in (other, border) for region in one.values())
+            if sum(region.size for region in both.values()) <= apart:
+                other.update(both)
+                break
+        else:
+            found.append(dict(border))
+    return list(found)
+
+
+def _want(wanted: dict[str, Region], name: str, region: Region) -> None:
+    """One box for all that is wanted of a tensor."""
+    wanted[name] = (wanted[name].union_spans(region) if name in wanted else region).hull()
+
+
+def _left(whole: Computed, wanted: Asked, parts: Sequence[Computed]) -> Iterator[tuple[str, Region]]:
+    """What others ask for and the parts do not give, with what lies between."""
+    for name, region in whole.items():
+        left = region.subtract_all(part[name] for part in parts if name in part)
+        box = region if region.is_empty else None
+        for other in left:
+            box = other if box is None else box.union_spans(other)
+        if box is not None and is_asked(wanted[name], box):
+            yield name, box
+
+
+def _computing(
+    draft: Draft, stage: Stage, whole: Computed, wanted: Computed, there: Sequence[Computed]
+) -> tuple[Share, ...] | None:
+    """Shares that compute what is `wanted` of a stage, with all that they need of the stage besides what is `there`; None
+    where an operator reads what its share in the stage does not."""
+    wanting, found = dict(wanted), list[Share]()
+    for share in reversed(stage.shares):
+        outputs = {
+            n: region.intersect(wanting[name]) for n, name, region in _outputs(share) if name in wanting
+        }
+        outputs = {
+            n: region for n, region in outputs.items() if share.outputs[n].is_empty or not region.is_empty
+        }
+        if not outputs:
+            continue
+        op, access = share.operator, draft.blueprint.accesses[share.operator.name]
+        if access.opaque or outputs == share.outputs:
+            part = share
+        else:
+            part = share_of(draft.graph, op, share.device, access, outputs)
+            if not all(_is_read(share, name, need) for name, need in part.needs):
+                return None
+        found.append(part)
+        for name, need in part.needs:
+            if name in whole and not any(name in one and one[name].contains(need) for one in there):
+                _want(wanting, name, need)
+    return tuple(reversed(found))
+
+
+def _outputs(share: Share) -> Iterator[tuple[int, str, Region]]:
+    return ((n, share.operator.outputs[n], region) for n, region in share.outputs.items())
+
+
+def _is_read(share: Share, name: str, need: Region) -> bool:
+    return any(read == name and region.contains(need) for read, region in share.needs)
+
+
+def _written(shares: Sequence[Share]) -> dict[str, Region]:
+    return dict(one for share in shares for one in share.written)
+
+
+def _received(
+    schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]
+) -> Iterator[tuple[int, At]]:
+    """What comes to the stage comes to the first part that reads it."""
+    for message in schedule.received(device, stage):
+        reader = next((one for one in parts if _reads(schedule.draft, device, one, message)), parts[-1])
+        yield id(message), reader.first
+
+
+def _sent(schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]) -> Iterator[tuple[int, At]]:
+    """What the stage sends goes once the parts so far have it."""
+    for message in schedule.sent(device, stage):
+        have: dict[str, list[Region]] = {}
+        for one in parts:
+            for name, region in _written(one.shares).items():
+                have.setdefault(name, []).append(region)
+            if one is parts[-1] or all(_has(have.get(m.tensor, []), m.region) for m in message.moves):
+                yield id(message), one.last
+                break
+
+
+def _has(have: Sequence[Region], region: Region) -> bool:
+    return bool(have) and not region.subtract_all(have)
+
+
+def _reads(draft: Draft, device: str, stage: Stage, message: Message) -> bool:
+    """Whether a part needs some of what the message brings, and the device does not compute itself."""
+    for share in stage.shares:
+        for name, need in share.needs:
+            own = draft.computed(name).get(device)
+            if (own is None or not own.contains(need)) and any(
+                move.tensor == name and covers(move.region, need) for move in message.moves
+            ):
+                return True
+    return False

@@ -1,0 +1,198 @@
+"""Levels: when every share can run and every move can be sent, at the earliest; a device's shares of one level make a
+stage. Rules only.
+
+Every share of an operator has a level: the number of messages that have to arrive, one after another, before it can
+run. What waits for what follows from groups and flows alone, and drafts of one search have most of theirs in common:
+it is found once for each, and a draft on its own only has its levels counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from edgepart.planner.lowering.draft import Draft, Flow, Group, Share, covers
+from edgepart.planner.lowering.schedule import START, At, Message, Schedule, Stage
+from edgepart.planner.model.graph import Operator
+from edgepart.planner.plan.plan import GATEWAY
+
+
+@dataclass(frozen=True, slots=True)
+class _Feeding:
+    """What one share waits for."""
+
+    own: tuple[tuple[str, int], ...]
+    """Tensors that its device computes itself, and how many levels after it the share can be."""
+    sent: tuple[tuple[str, int], ...]
+    """Tensors, and which of each one's moves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """What one move waits for."""
+
+    own: bool
+    """Whether its source computes some of it."""
+    after: tuple[int, ...]
+    """Which other moves of the tensor are passed on."""
+
+
+class Levels:
+    """Finds the longest way to every share and move, in the graph's order. What waits for what follows from groups and
+    flows alone, and is remembered with them."""
+
+    def __init__(self) -> None:
+        self._feeding: dict[tuple[Group, tuple[Flow, ...]], tuple[_Feeding, ...]] = {}
+        self._read: dict[Group, tuple[str, ...]] = {}
+        self._sending: dict[Flow, tuple[_Sending, ...]] = {}
+
+    def feeding(self, draft: Draft, group: Group) -> tuple[_Feeding, ...]:
+        """For each share of a group."""
+        read = self._read.get(group)
+        if read is None:
+            needs = (name for share in group.shares for name, _ in share.needs)
+            read = self._read[group] = tuple(dict.fromkeys(needs))
+        flows = tuple(map(draft.flows.__getitem__, read))
+        found = self._feeding.get((group, flows))
+        if found is None:
+            by_name = dict(zip(read, flows, strict=True))
+            found = self._feeding[group, flows] = tuple(_feeding(share, by_name) for share in group.shares)
+        return found
+
+    def own(self, draft: Draft) -> dict[int, tuple[tuple[str, int], ...]]:
+        """By id of a share, the tensors of which it reads what its device computes, and how many levels after it can be."""
+        found: dict[int, tuple[tuple[str, int], ...]] = {}
+        for group in draft.groups.values():
+            for share, feeding in zip(group.shares, self.feeding(draft, group), strict=True):
+                found[id(share)] = feeding.own
+        return found
+
+    def sending(self, flow: Flow) -> tuple[_Sending, ...]:
+        """For each move of a flow."""
+        found = self._sending.get(flow)
+        if found is None:
+            found = self._sending[flow] = tuple(_sending(flow))
+        return found
+
+    def stage(self, draft: Draft) -> Schedule:
+        """Every share at the first level that it can have; one message per move."""
+        return _Staging(draft, self).schedule()
+
+
+def stage(draft: Draft) -> Schedule:
+    """One draft on its own."""
+    return Levels().stage(draft)
+
+
+def _feeding(share: Share, flows: Mapping[str, Flow]) -> _Feeding:
+    own_ones: list[tuple[str, int]] = []
+    sent: list[tuple[str, int]] = []
+    for name, need in share.needs:
+        own = flows[name].computed.get(share.device)
+        if own is not None and (own is need or own.contains(need)):
+            if own == need or not need.is_empty:
+                own_ones.append((name, 0))
+            continue
+        if own is not None and covers(own, need):
+            # Put together from here and there: not in the segment that computes the part from here.
+            own_ones.append((name, 1))
+        moves = enumerate(flows[name].moves)
+        sent += [(name, n) for n, m in moves if m.target == share.device and covers(m.region, need)]
+    return _Feeding(tuple(own_ones), tuple(sent))
+
+
+def _sending(flow: Flow) -> Iterator[_Sending]:
+    """First those from who computes it, then those that are passed on."""
+    computed, moves = flow.computed, flow.moves
+    direct = [m.source in computed and computed[m.source].contains(m.region) for m in moves]
+    for n, move in enumerate(moves):
+        if direct[n]:
+            yield _Sending(True, ())
+            continue
+        after = tuple(
+            k
+            for k, m in enumerate(moves)
+            if direct[k] and m.target == move.source and covers(m.region, move.region)
+        )
+        yield _Sending(move.source in computed, after)
+
+
+class _Staging:
+    """One draft's levels."""
+
+    def __init__(self, draft: Draft, known: Levels) -> None:
+        self.draft, self.known = draft, known
+        self.share: dict[str, dict[str, int]] = {}
+        """By tensor that is computed, and by device, the level of the share that writes it."""
+        self.sent: dict[str, list[int]] = {}
+        """By tensor, of its moves."""
+        self.received: dict[str, list[int | None]] = {}
+        """At the earliest level that reads it; filled in as readers are met."""
+        self.by_level: dict[str, dict[int, list[Share]]] = {}
+        """By device."""
+
+    def schedule(self) -> Schedule:
+        draft = self.draft
+        for name in draft.graph.inputs:
+            self._note(name, [START.level] * len(draft.moves_of(name)))
+        for op in draft.graph.operators:
+            group = draft.groups.get(op.name)
+            if group is not None:
+                self._visit(op, group)
+            for name in op.outputs:
+                if name in draft.flows:
+                    self._send(name, draft.flows[name])
+        messages = tuple(self._messages())
+        for message in messages:  # A level that only receives or passes on is a stage as well.
+            for device, at in ((message.source, message.sent), (message.target, message.received)):
+                if device != GATEWAY:
+                    self.by_level.setdefault(device, {}).setdefault(at.level, [])
+        return Schedule(
+            draft, {name: _stages(self.by_level[name]) for name in sorted(self.by_level)}, messages
+        )
+
+    def _note(self, name: str, levels: list[int]) -> None:
+        self.sent[name] = levels
+        self.received[name] = [None] * len(levels)
+
+    def _visit(self, op: Operator, group: Group) -> None:
+        at: dict[str, int] = {}
+        for share, feeding in zip(group.shares, self.known.feeding(self.draft, group), strict=True):
+            level = 0
+            for name, step in feeding.own:
+                level = max(level, self.share[name][share.device] + step)
+            for name, n in feeding.sent:
+                level = max(level, self.sent[name][n] + 1)
+            for name, n in feeding.sent:
+                before = self.received[name][n]
+                self.received[name][n] = level if before is None else min(level, before)
+            at[share.device] = level
+            self.by_level.setdefault(share.device, {}).setdefault(level, []).append(share)
+        self.share.update((name, at) for name in op.outputs if name)
+
+    def _send(self, name: str, flow: Flow) -> None:
+        """Levels of a tensor's moves."""
+        self._note(name, [START.level] * len(flow.moves))
+        sent, received, computed = self.sent[name], self.received[name], self.share.get(name, {})
+        sending = self.known.sending(flow)
+        for n, (move, one) in enumerate(zip(flow.moves, sending, strict=True)):
+            sent[n] = computed[move.source] if one.own else 0
+        for n, one in enumerate(sending):
+            if one.after:
+                sent[n] = max(sent[n], *(sent[k] + 1 for k in one.after))
+                for k in one.after:
+                    before = received[k]
+                    received[k] = sent[n] if before is None else min(sent[n], before)
+
+    def _messages(self) -> Iterator[Message]:
+        """One for each move."""
+        places: dict[int, At] = {}
+        for name, flow in self.draft.flows.items():
+            for move, level, read in zip(flow.moves, self.sent[name], self.received[name], strict=True):
+                after = level + 1
+                arrival = after if read is None or move.target == GATEWAY else max(after, read)
+                sent, received = (places.setdefault(at, At(at)) for at in (level, arrival))
+                yield Message(move.source, move.target, sent, received, (move,))
+
+
+def _stages(by_level: Mapping[int, Sequence[Share]]) -> tuple[Stage, ...]:
+    return tuple(Stage(At(level), At(level), tuple(by_level[level])) for level in sorted(by_level))

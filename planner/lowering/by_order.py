@@ -1,0 +1,120 @@
+"""Sequence: every device's stages where a strategy says what comes before what (Strategy.order), instead of by levels
+(planner/lowering/by_level.py). Rules only.
+
+All operators get one order in which they can run. Each device takes its shares in that order; what a share waits for is
+received right before it, and what others wait for is sent right after it. A stage's level is the place of its last
+operator: so messages go from a level to a higher one here, too, and nobody can wait for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from heapq import heapify, heappop, heappush
+
+from edgepart.planner.lowering.draft import Draft, Move, Share, covers
+from edgepart.planner.lowering.schedule import START, At, Message, Schedule, Stage, mixed
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.plan.plan import GATEWAY
+
+Ranks = Mapping[int, float]
+"""By layer, smaller first."""
+
+
+def sequenced(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> Schedule:
+    """The draft's shares as the ranks of their layers have them, and one message for each move. For drafts in which
+    whatever is sent comes from who computes it."""
+    place = {name: n for n, name in enumerate(in_order(draft.graph, ranks, layers))}
+    shares: dict[str, list[Share]] = {}
+    for name in sorted(draft.groups, key=place.__getitem__):
+        for share in draft.groups[name].shares:
+            shares.setdefault(share.device, []).append(share)
+    stages: dict[str, tuple[Stage, ...]] = {}
+    sent: dict[Move, At] = {}
+    received: dict[Move, At] = {}
+    for device in sorted({*shares, *_ends(draft)}):
+        made = list(_stages(draft, device, shares.get(device, []), place))
+        stages[device] = tuple(made)
+        for stage in made:
+            for share in stage.shares:
+                sent.update((move, stage.last) for move in _sent(draft, share))
+                for move in _needed(draft, share):
+                    received.setdefault(move, stage.first)
+    messages = tuple(
+        Message(move.source, move.target, at, received.get(move, At(at.level + 1)), (move,))
+        for move in draft.moves
+        for at in (START if move.source == GATEWAY else sent[move],)
+    )
+    return Schedule(draft, stages, messages)
+
+
+def in_order(graph: Graph, ranks: Ranks, layers: Mapping[str, int]) -> list[str]:
+    """Operators' names, each after those it reads from, those of smaller ranks first; what has no rank is wanted when the
+    first that reads it is."""
+    operators = graph.operators
+    wanted: dict[str, float] = {}
+    for op in reversed(operators):
+        own = ranks.get(layers.get(op.name, -1))
+        readers = (wanted[reader.name] for name in op.outputs if name for reader in graph.consumers[name])
+        wanted[op.name] = min(readers, default=float("inf")) if own is None else own
+    number = {op.name: n for n, op in enumerate(operators)}
+    waits = {
+        op.name: len({graph.producers[n].name for n in graph.reads(op) if n in graph.producers})
+        for op in operators
+    }
+    ready = [(wanted[op.name], n) for n, op in enumerate(operators) if not waits[op.name]]
+    heapify(ready)
+    found: list[str] = []
+    while ready:
+        op = operators[heappop(ready)[1]]
+        found.append(op.name)
+        for reader in {r.name for name in op.outputs if name for r in graph.consumers[name]}:
+            waits[reader] -= 1
+            if not waits[reader]:
+                heappush(ready, (wanted[reader], number[reader]))
+    return found
+
+
+def _ends(draft: Draft) -> Iterator[str]:
+    return (end for move in draft.moves for end in (move.source, move.target) if end != GATEWAY)
+
+
+def _stages(draft: Draft, device: str, shares: list[Share], place: Mapping[str, int]) -> Iterator[Stage]:
+    """A stage begins where something is received, and ends where something is sent."""
+    inside: list[Share] = []
+    written: set[str] = set()
+    there: set[Move] = set()
+
+    def closed() -> Iterator[Stage]:
+        if inside:
+            at = At(place[inside[-1].operator.name])
+            yield Stage(at, at, tuple(inside))
+            inside.clear()
+            written.clear()
+
+    for share in shares:
+        new = set(_needed(draft, share)) - there
+        if new or any(name in written and mixed(draft, share, name, need) for name, need in share.needs):
+            yield from closed()
+        there |= new
+        inside.append(share)
+        written.update(name for name, _ in share.written)
+        if any(True for _ in _sent(draft, share)):
+            yield from closed()
+    yield from closed()
+
+
+def _sent(draft: Draft, share: Share) -> Iterator[Move]:
+    """What leaves its device of what it writes."""
+    for name, _ in share.written:
+        yield from (move for move in draft.moves_of(name) if move.source == share.device)
+
+
+def _needed(draft: Draft, share: Share) -> Iterator[Move]:
+    """What comes to its device that it reads."""
+    for name, need in share.needs:
+        own = draft.computed(name).get(share.device)
+        if own is None or not own.contains(need):
+            yield from (
+                move
+                for move in draft.moves_of(name)
+                if move.target == share.device and covers(move.region, need)
+            )

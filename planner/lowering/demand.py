@@ -1,0 +1,316 @@
+"""Demand: from a model's outputs back to its inputs, what is read of every tensor, and so who computes and
+sends what.
+
+Rules and region arithmetic. How data moves is a `Decide`, made in lower.py and optimize.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from edgepart.planner.errors import InternalError
+from edgepart.planner.lowering.draft import (
+    Blueprint,
+    Draft,
+    Flow,
+    Group,
+    Move,
+    Owned,
+    covers,
+    missing,
+    share_of,
+)
+from edgepart.planner.model.graph import Graph, Operator
+from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.region import Array, Region
+
+Needs = Mapping[str, tuple[Region, ...]]
+"""By device (or GATEWAY), the regions of one tensor that are read there."""
+
+Decide = Callable[[str, Needs, Owned], list[Move]]
+"""Of a tensor, who needs it and who computes it: what moves."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """What is read of one tensor; compared by identity."""
+
+    needs: Needs
+
+
+Reads = tuple[tuple[str, Wanted], ...]
+"""What a group reads: names of tensors, and of each what."""
+
+
+FEW = 6
+"""Devices up to which each is asked for its part of a box."""
+
+
+class Follower:
+    """Follows the strategies of one problem from outputs to inputs; where two of them ask the same of a tensor or of an
+    operator, they get the very same flows and groups. One for each problem: of links and gateways it remembers what
+    they were."""
+
+    def __init__(self) -> None:
+        self._unions: dict[tuple[Wanted, Wanted], Wanted] = {}
+        self._entire: dict[tuple[str, str], Wanted] = {}
+        self._flows: dict[tuple[str, int, Wanted], tuple[Flow, Owned]] = {}
+        self._patterns: dict[Hashable, tuple[Flow, Owned]] = {}
+        self._computed: dict[tuple[int, tuple[str, ...]], tuple[Owned, Owned]] = {}
+        self._groups: dict[tuple[int, tuple[int | None, ...]], tuple[Group, Reads, object]] = {}
+        self._sources: dict[tuple[str, Wanted], Flow] = {}
+
+    def follow(self, blueprint: Blueprint, decide: Decide, *, alike: bool = False) -> Draft:
+        """From the outputs back to the inputs, as BBGraP's partitioner goes (section 3.2): per tensor, `decide`
+        what moves; compute what is read or moved, no more. `alike` says that `decide` is the same function for all
+        blueprints for which it is said and goes by who holds and reads what, whatever the tensor is called, so that its
+        answers are remembered."""
+        graph = blueprint.graph
+        wanted: dict[str, Wanted] = {}
+        for name in graph.outputs:
+            if name in graph.producers:  # The gateway reads all of an output.
+                self._want(wanted, name, self._all(name, GATEWAY, graph.region_of(name)))
+        groups: list[tuple[str, Group]] = []
+        flows: list[tuple[str, Flow]] = []
+        for op in reversed(graph.operators):
+            written: list[Owned | None] = []
+            for name in op.outputs:
+                flow = None
+                if name in wanted:
+                    flow = self._flow(name, wanted[name], blueprint.owned[name], decide, alike)
+                    flows.append((name, flow))
+                written.append(flow.computed if flow else None)
+            if not any(written):
+                continue
+            group, reads = self._group(blueprint, op, written)
+            groups.append((op.name, group))
+            for name, more in reads:
+                self._want(wanted, name, more)
+        if (device := _running_the_model(graph, groups, wanted)) is not None:
+            wanted |= {
+                name: self._all(name, device, graph.region_of(name))
+                for name in graph.inputs
+                if name in wanted
+            }
+        flows += [(name, self._source(name, wanted[name])) for name in graph.inputs if name in wanted]
+        return Draft(blueprint, dict(reversed(groups)), dict(reversed(flows)), device is not None)
+
+    def _all(self, name: str, place: str, region: Region) -> Wanted:
+        """All of a tensor is read there."""
+        found = self._entire.get((name, place))
+        if found is None:
+            found = self._entire[name, place] = Wanted({place: (region,)})
+        return found
+
+    def _want(self, wanted: dict[str, Wanted], name: str, more: Wanted) -> None:
+        before = wanted.get(name)
+        if before is None:
+            wanted[name] = more
+            return
+        found = self._unions.get((before, more))
+        if found is None:
+            needs = dict(before.needs)
+            for place, regions in more.needs.items():
+                needs[place] = tuple(dict.fromkeys((*needs.get(place, ()), *regions)))
+            found = self._unions[before, more] = Wanted(needs)
+        wanted[name] = found
+
+    def _flow(self, name: str, wanted: Wanted, owned: Owned, decide: Decide, alike: bool) -> Flow:
+        if not alike:
+            return self._decided(name, wanted, owned, decide)
+        key = (name, id(owned), wanted)  # `owned` is kept with it, so that its id does not come back.
+        found = self._flows.get(key)
+        if found is None:
+            found = self._flows[key] = self._repeated(name, wanted, owned, decide), owned
+        return found[0]
+
+    def _repeated(self, name: str, wanted: Wanted, owned: Owned, decide: Decide) -> Flow:
+        """As of the first tensor that was held and read in the same way: blocks of a network repeat."""
+        key = id(owned), tuple(wanted.needs.items())
+        first = self._patterns.get(key)
+        if first is None:
+            first = self._patterns[key] = self._decided(name, wanted, owned, decide), owned
+            return first[0]
+        moves = (Move(name, move.region, move.source, move.target) for move in first[0].moves)
+        return Flow(first[0].computed, tuple(moves))
+
+    def _decided(self, name: str, wanted: Wanted, owned: Owned, decide: Decide) -> Flow:
+        moves = tuple(decide(name, wanted.needs, owned))
+        alive = tuple(_alive(wanted.needs, owned, moves))
+        if (id(owned), alive) not in self._computed:
+            self._computed[id(owned), alive] = {device: owned[device] for device in alive}, owned
+        return Flow(self._computed[id(owned), alive][0], moves[::-1])
+
+    def _group(
+        self, blueprint: Blueprint, op: Operator, written: Sequence[Owned | None]
+    ) -> tuple[Group, Reads]:
+        """The shares that compute `written` of an operator's outputs, and what they read."""
+        key = (id(op), tuple(None if owned is None else id(owned) for owned in written))
+        found = self._groups.get(key)
+        if found is None:
+            group = _group(blueprint, op, written)
+            found = self._groups[key] = group, tuple(_reads(group)), (op, tuple(written))
+        return found[:2]
+
+    def _source(self, name: str, wanted: Wanted) -> Flow:
+        found = self._sources.get((name, wanted))
+        if found is None:
+            moves = tuple(_from_gateway(name, wanted.needs))
+            found = self._sources[name, wanted] = Flow({}, moves[::-1])
+        return found
+
+
+def _running_the_model(
+    graph: Graph, groups: Sequence[tuple[str, Group]], wanted: Mapping[str, Wanted]
+) -> str | None:
+    """The one device that computes everything, where it can run the model as its file has it: then it is given all of every
+    input, also of those that are read in part."""
+    if graph.whole is None or len(groups) < len(graph.operators):
+        return None
+    devices = {share.device for _, group in groups for share in group.shares}
+    read = {name for name in graph.inputs if name in wanted}
+    return devices.pop() if len(devices) == 1 and read == set(graph.whole.inputs) else None
+
+
+def follow(blueprint: Blueprint, decide: Decide) -> Draft:
+    """One strategy on its own."""
+    return Follower().follow(blueprint, decide)
+
+
+def _group(blueprint: Blueprint, op: Operator, written: Sequence[Owned | None]) -> Group:
+    graph, access = blueprint.graph, blueprint.accesses[op.name]
+    outputs: dict[str, dict[int, Region]] = {}
+    for index, owned in enumerate(written):
+        for device, region in (owned or {}).items():
+            outputs.setdefault(device, {})[index] = region
+    devices = [device.name for device in blueprint.problem.cluster.devices if device.name in outputs]
+    return Group(tuple(share_of(graph, op, device, access, outputs[device]) for device in devices))
+
+
+def _reads(group: Group) -> Iterator[tuple[str, Wanted]]:
+    found: dict[str, dict[str, dict[Region, None]]] = {}
+    for share in reversed(group.shares):
+        for name, region in share.needs:
+            found.setdefault(name, {}).setdefault(share.device, {})[region] = None
+    for name, needs in found.items():
+        yield name, Wanted({device: tuple(regions) for device, regions in needs.items()})
+
+
+def _alive(needs: Needs, owned: Owned, sent: Sequence[Move]) -> Iterator[str]:
+    """Devices whose part of a tensor is read by themselves or sent."""
+    sending = {move.source for move in sent if covers(owned.get(move.source), move.region)}
+    for device, region in owned.items():
+        if device in sending or any(covers(region, need) for need in needs.get(device, ())):
+            yield device
+
+
+def _from_gateway(name: str, needs: Mapping[str, Sequence[Region]]) -> Iterator[Move]:
+    """A model's input: each device gets one piece that holds all it reads of it."""
+    for device, regions in needs.items():
+        whole, *others = regions
+        for region in others:
+            whole = whole.union_spans(region)
+        yield Move(name, whole, GATEWAY, device)
+
+
+def crosses(blueprint: Blueprint, name: str) -> bool:
+    """Whether an operator of another layer than its producer's reads the tensor."""
+    layers, graph = blueprint.strategy.layers, blueprint.graph
+    if graph.region_of(name).is_empty:
+        return False
+    own = layers.get(graph.producers[name].name)
+    return any(own is None or layers.get(op.name) != own for op in graph.consumers[name])
+
+
+class Holders:
+    """Who computes which part of one tensor, to be asked for the few that have some of a box."""
+
+    def __init__(self, owned: Owned) -> None:
+        self.owned = owned
+
+    @cached_property
+    def _bounds(self) -> tuple[Array, Array]:
+        """[device, axis]: where its region begins, and where it ends."""
+        spans = [region.spans for region in self.owned.values()]
+        shape = len(spans), len(spans[0]) if spans else 0
+        low = [[one[0].start if one else 0 for one in each] for each in spans]
+        high = [[one[-1].stop if one else 0 for one in each] for each in spans]
+        return np.array(low, np.int64).reshape(shape), np.array(high, np.int64).reshape(shape)
+
+    @cached_property
+    def apart(self) -> bool:
+        """Whether it is plain to see that no two devices compute the same element."""
+        low, high = self._bounds
+        meet = ((low[:, None] < high[None, :]) & (low[None, :] < high[:, None])).all(axis=2)
+        return not (meet & ~np.eye(len(self.owned), dtype=bool)).any()
+
+    def of(self, box: Region) -> dict[str, Region]:
+        """By device, in the same order, what it has of the box; where that has no elements, all of it or nothing."""
+        near: Iterable[str] = self.owned
+        if len(self.owned) > FEW and not box.is_empty:
+            low, high = self._bounds
+            begin, end = np.array([(one[0].start, one[-1].stop) for one in box.spans]).reshape(-1, 2).T
+            names = tuple(self.owned)
+            near = [names[n] for n in np.flatnonzero(((low < end) & (begin < high)).all(axis=1))]
+        return {name: self.owned[name].intersect(box) for name in near if covers(self.owned[name], box)}
+
+
+def fetch(
+    blueprint: Blueprint, name: str, target: str, needs: Sequence[Region], holders: Holders
+) -> Iterator[Move]:
+    """What `target` misses of `needs`, each box from one device that computes it.
+
+    The device that has most of it, then the quickest link, then in turn, so that replicas share the sending.
+    InternalError where nobody computes it.
+    """
+    owned = holders.owned
+    boxes = missing(needs, owned.get(target))
+    if not boxes and target not in owned:  # A tensor without elements still has to be told of.
+        boxes = tuple(needs[:1])
+    moves: list[Move] = []
+    for box in boxes:
+        left: tuple[Region, ...] = (box,)
+        parts = {source: part for source, part in holders.of(box).items() if source != target}
+        if holders.apart and not box.is_empty and sum(part.size for part in parts.values()) == box.size:
+            sources = _by_preference(blueprint, target, parts, owned)
+            moves += [Move(name, parts[source], source, target) for source in sources]
+            continue
+        for source in _by_preference(blueprint, target, parts, owned):
+            moves += [
+                Move(name, part, source, target)
+                for region in left
+                if covers(owned[source], region)
+                for part in [region.intersect(owned[source])]
+            ]
+            left = tuple(rest for region in left for rest in region.subtract(owned[source]))
+            if not left:
+                break
+        if left:
+            op = blueprint.graph.producers[name]
+            raise InternalError(
+                f"strategy {blueprint.strategy.name!r}: nobody computes {left[0]} of {name!r} (written by "
+                f"{op.op_type} {op.name!r}), which {target or 'the gateway'!r} needs"
+            )
+    return iter(moves)
+
+
+def _by_preference(
+    blueprint: Blueprint, target: str, parts: Mapping[str, Region], owned: Owned
+) -> Sequence[str]:
+    """Those that have `parts` of a box, the best first."""
+    if len(parts) < 2:
+        return tuple(parts)
+    problem, cluster = blueprint.problem, blueprint.problem.cluster
+    sources = [device for device in owned if device != target]
+    place = next((n for n, device in enumerate(cluster.devices) if device.name == target), 0)
+    turns = {source: (n - place) % len(sources) for n, source in enumerate(sources)}
+
+    def rank(source: str) -> tuple[int, float, int]:
+        link, size = cluster.link(source, target or problem.gateway), parts[source].size
+        return (-size, link.latency_s + size / link.bytes_per_s, turns[source])
+
+    return sorted(parts, key=rank)

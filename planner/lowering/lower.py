@@ -1,0 +1,263 @@
+"""Lowering: a strategy's layouts become a Draft (who computes what, what moves), and a Draft becomes a Plan.
+
+`make_plan` is the entry for one strategy, `Lowering` for many of one problem. Rules only; the schedule is in
+schedule.py, the optimiser in optimize.py, ONNX in segment.py. What nobody reads is neither computed nor sent (demand.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from copy import copy
+from dataclasses import replace
+
+from edgepart.planner.access import Access
+from edgepart.planner.access import accesses as accesses_of
+from edgepart.planner.errors import InternalError
+from edgepart.planner.layout.partial_sums import Written
+from edgepart.planner.layout.strategy import Layout, Problem, Strategy, Sync
+from edgepart.planner.lowering.assemble import Sketches, assemble
+from edgepart.planner.lowering.borders_first import borders_first
+from edgepart.planner.lowering.by_level import Levels
+from edgepart.planner.lowering.by_order import sequenced
+from edgepart.planner.lowering.demand import Decide, Follower, Holders, Needs, crosses, fetch
+from edgepart.planner.lowering.draft import Blueprint, Draft, Move, Owned, missing
+from edgepart.planner.lowering.optimize import optimise, streamline
+from edgepart.planner.lowering.outline import Outliner
+from edgepart.planner.lowering.relays import relayed
+from edgepart.planner.lowering.schedule import Cost, NoCost, Schedule, Seconds, Timing
+from edgepart.planner.model.graph import Graph, Operator
+from edgepart.planner.plan import timeline
+from edgepart.planner.plan.join import join_plans
+from edgepart.planner.plan.plan import GATEWAY, Plan
+from edgepart.planner.region import Region
+
+
+class Lowering:
+    """Plans for many strategies of one problem. What two strategies have in common is worked out once: layouts, who
+    computes and sends what of a tensor, sketches of segments."""
+
+    def __init__(
+        self, problem: Problem, cost: Cost | None = None, accesses: Mapping[str, Access] | None = None
+    ) -> None:
+        """`accesses` are the graph's, where the caller has them at hand."""
+        self.problem = problem
+        self.cost = cost or NoCost()
+        self.accesses = accesses or accesses_of(problem.graph)
+        self._written = Written()
+        self._follower = Follower()
+        self._levels = Levels()
+        self._timing = Timing(self.cost)
+        self._sketches = Sketches()
+        self.outliner = Outliner(self.cost, self._levels)
+        self._equal: dict[tuple[tuple[str, Region], ...], Owned] = {}
+        """Who holds what of a tensor: one record for all tensors that are held alike."""
+        self._owned: dict[tuple[str, int], tuple[Owned, Layout | None]] = {}
+
+    def among(self, graph: Graph, accesses: Mapping[str, Access]) -> Lowering:
+        """The same for a graph of the same tensors in which operators stand together otherwise; what the two have in
+        common is worked out once."""
+        other = copy(self)
+        other.problem, other.accesses = replace(self.problem, graph=graph), accesses
+        return other
+
+    def plan(
+        self,
+        strategy: Strategy,
+        *,
+        model_digest: str = "",
+        optimised: bool = True,
+        sketch: bool = False,
+        digests: MutableMapping[tuple[str, str, Region], str] | None = None,
+    ) -> Plan:
+        """See `make_plan`."""
+        if strategy.replicas:
+            shared = {} if digests is None else digests  # Replicas have many of the same weights.
+            made = [
+                self.plan(one, model_digest=model_digest, optimised=optimised, sketch=sketch, digests=shared)
+                for one in strategy.replicas
+            ]
+            return join_plans(made, strategy.name, strategy.why)
+        schedule, seconds = self.scheduled(strategy, optimised, sketch)
+        if sketch:
+            return assemble(schedule, seconds, self.cost, model_digest, sketches=self._sketches)
+        known = {} if digests is None else digests
+        return assemble(schedule, seconds, self.cost, model_digest, digests=known)
+
+    def outline(self, strategy: Strategy) -> tuple[timeline.Schedule, dict[str, int]]:
+        """What a sketch of a plan comes to, without the plan: what is to be simulated, and by device memory that is
+        enough. Not for replicas."""
+        schedule, seconds = self.scheduled(strategy, optimised=True, sketch=True)
+        return self.outliner.outline(schedule, seconds), self.outliner.most_bytes(schedule)
+
+    def scheduled(self, strategy: Strategy, optimised: bool, sketch: bool) -> tuple[Schedule, Seconds]:
+        """Who does what when, and the seconds of every share."""
+        broadcasts = strategy.sync is Sync.BROADCAST
+        if broadcasts and optimised and sketch:  # What the optimiser comes to, without the way there.
+            draft = self.lower(replace(strategy, sync=Sync.NEEDED))
+        else:
+            draft = self.lower(strategy)
+            draft = optimise(draft) if broadcasts and optimised else draft
+        order, layers = strategy.order, strategy.layers
+        schedule = sequenced(draft, order, layers) if order else self._levels.stage(draft)
+        if strategy.parted:
+            self.cost.know(draft.graph)
+        seconds = self._timing.seconds_of(draft)
+        if optimised:
+            schedule = streamline(schedule, seconds, self.cost)
+        if strategy.early:
+            schedule = borders_first(schedule, strategy.early)
+        return relayed(schedule, strategy.relays) if strategy.relays else schedule, seconds
+
+    def lower(self, strategy: Strategy) -> Draft:
+        """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not fit, and for
+        replicas, which are a draft each."""
+        if strategy.replicas:
+            raise InternalError(
+                f"strategy {strategy.name!r} has {len(strategy.replicas)} replicas, and no one draft"
+            )
+        blueprint = self._draw(strategy)
+        decide = _DECISIONS[strategy.sync](blueprint)
+        return self._follower.follow(blueprint, decide, alike=strategy.sync is Sync.NEEDED)
+
+    def _draw(self, strategy: Strategy) -> Blueprint:
+        """The strategy's layouts, checked and in normal form."""
+        problem, strategy, found = self._written.out(self.problem, strategy, self.accesses)
+        owned: dict[str, Owned] = {}
+        for op in problem.graph.operators:
+            for name in filter(None, op.outputs):
+                layout = strategy.layouts.get(name)
+                key = (
+                    name,
+                    id(layout),
+                )  # A layout is kept with what it gives, so that its id does not come back.
+                if key not in self._owned:
+                    made = _owned(problem, strategy, name)
+                    made = self._equal.setdefault(tuple(made.items()), made)
+                    _check(problem.graph, op, found[op.name], name, made)
+                    self._owned[key] = made, layout
+                owned[name] = self._owned[key][0]
+        return Blueprint(problem, strategy, found, owned)
+
+
+def make_plan(
+    problem: Problem,
+    strategy: Strategy,
+    *,
+    model_digest: str,
+    cost: Cost | None = None,
+    optimised: bool = True,
+    sketch: bool = False,
+    digests: MutableMapping[tuple[str, str, Region], str] | None = None,
+    accesses: Mapping[str, Access] | None = None,
+) -> Plan:
+    """The plan that carries out `strategy`.
+
+    `optimised=False` keeps BBGraP's initial partition (and one message per move) as it is, for comparison.
+    `sketch=True` leaves the segments' ONNX and every digest out: quick, enough for a simulation, not for an
+    agent. `digests` remembers the weights' digests by (model digest, constant, region) between calls.
+    `accesses` are the graph's, where the caller has them at hand. InternalError where the layouts are no
+    strategy for this graph.
+    """
+    return Lowering(problem, cost, accesses).plan(
+        strategy, model_digest=model_digest, optimised=optimised, sketch=sketch, digests=digests
+    )
+
+
+def lower(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | None = None) -> Draft:
+    """One strategy on its own, written out. InternalError where the layouts do not fit."""
+    return Lowering(problem, accesses=known).lower(strategy)
+
+
+def _owned(problem: Problem, strategy: Strategy, name: str) -> Owned:
+    layout, full = strategy.layouts.get(name), problem.graph.region_of(name)
+    if layout is None:
+        return {}
+    if full.is_empty:  # Nothing to split: one device makes it.
+        return {next(iter(layout.regions), problem.gateway): full}
+    order = {device.name: n for n, device in enumerate(problem.cluster.devices)}
+    if strangers := sorted(set(layout.regions) - set(order)):
+        raise InternalError(
+            f"strategy {strategy.name!r}: {name!r} is laid out on {strangers}, not in the cluster"
+        )
+    devices = sorted(layout.regions, key=order.__getitem__)
+    return {device: layout.regions[device] for device in devices if not layout.regions[device].is_empty}
+
+
+def _check(graph: Graph, op: Operator, access: Access, name: str, owned: Owned) -> None:
+    full = graph.region_of(name)
+    for device, region in owned.items():
+        if region.rank != full.rank or not full.contains(region):
+            raise InternalError(f"{name!r} on {device!r}: region {region} is not inside the tensor's {full}")
+        if access.opaque and region != full:
+            raise InternalError(
+                f"{op.op_type} {op.name!r} cannot be split ({access.opaque}), yet {name!r} is {region} on "
+                f"{device!r}"
+            )
+
+
+def only_needed(blueprint: Blueprint) -> Decide:
+    """The missing boxes, straight from a device that computes them: the four cases of the paper."""
+
+    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+        holders = Holders(owned)
+        lacking = [place for place in needs if not _has(owned.get(place), needs[place])]
+        return [move for place in lacking for move in fetch(blueprint, name, place, needs[place], holders)]
+
+    return decide
+
+
+def _has(owned: Region | None, needs: Iterable[Region]) -> bool:
+    """Whether all that is needed is where it is computed, as it nearly always is."""
+    return owned is not None and all(need is owned or owned.contains(need) for need in needs)
+
+
+def broadcast(blueprint: Blueprint) -> Decide:
+    """Between layers every device gets everything that the others computed (section 3.2)."""
+    needed = only_needed(blueprint)
+
+    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+        if not crosses(blueprint, name):
+            return needed(name, needs, owned)
+        to_gateway = {place: regions for place, regions in needs.items() if place == GATEWAY}
+        devices = blueprint.participants
+        everything = [Move(name, owned[s], s, t) for t in devices for s in owned if s != t]
+        for target, regions in needs.items():  # Only to find fault with layouts that leave holes.
+            fetch(blueprint, name, target, regions, Holders(owned))
+        return everything + needed(name, to_gateway, owned)
+
+    return decide
+
+
+def through_hub(blueprint: Blueprint) -> Decide:
+    """Between layers the hub gathers everything and hands each device what it misses (MoDNN's mapper)."""
+    needed, hub = only_needed(blueprint), blueprint.strategy.hub
+    if hub is None:
+        raise InternalError(f"strategy {blueprint.strategy.name!r} moves data through a hub, and names none")
+
+    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+        if not crosses(blueprint, name):
+            return needed(name, needs, owned)
+        gathered: list[Move] = []
+        for source in (device for device in owned if device != hub):
+            have = [move.region for move in gathered] + ([owned[hub]] if hub in owned else [])
+            gathered += [Move(name, box, source, hub) for box in owned[source].subtract_all(have)]
+        for place, regions in needs.items():
+            fetch(
+                blueprint, name, place, regions, Holders(owned)
+            )  # Only to find fault with layouts that leave holes.
+        handed = [
+            Move(name, box, hub, place)
+            for place, regions in needs.items()
+            if place != hub
+            for box in missing(regions, owned.get(place))
+        ]
+        return gathered + handed
+
+    return decide
+
+
+_DECISIONS: Mapping[Sync, Callable[[Blueprint], Decide]] = {
+    Sync.NEEDED: only_needed,
+    Sync.BROADCAST: broadcast,
+    Sync.HUB: through_hub,
+}

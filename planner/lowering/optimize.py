@@ -1,0 +1,258 @@
+"""BBGraP's graph optimiser (section 3.3) as passes. On a draft: drop, shrink. On a schedule: merge, hoist,
+join.
+
+Rules only. Each pass is a small function that leaves the answer as it is; `optimise` and `streamline` run
+them in order and say which one failed, after which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from edgepart.planner.errors import InternalError
+from edgepart.planner.layers.coarsen import DEQUANTIZE
+from edgepart.planner.lowering.demand import Holders, Needs, crosses, fetch, follow
+from edgepart.planner.lowering.draft import (
+    Case,
+    Draft,
+    Move,
+    Owned,
+    Share,
+    case_of,
+    coalesce,
+    covers,
+    missing,
+)
+from edgepart.planner.lowering.schedule import At, Cost, Message, Schedule, Seconds, Stage, mixed
+from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.region import Region
+
+T = TypeVar("T")
+
+
+def optimise(draft: Draft) -> Draft:
+    """What of an initial partition has to move. Its traffic is what lowering with Sync.NEEDED gives.
+
+    For drafts in which everything is broadcast; through a hub data keeps going as the strategy says.
+    """
+    return _run(draft, drop, shrink)
+
+
+def streamline(schedule: Schedule, seconds: Seconds, cost: Cost) -> Schedule:
+    """Fewer messages, sent sooner, fewer segments, and no quantise/dequantise group parted by them."""
+
+    def hoist_costly(one: Schedule) -> Schedule:
+        return hoist(one, seconds, cost)
+
+    return _run(schedule, merge, hoist_costly, join, settle)
+
+
+def _run(value: T, *passes: Callable[[T], T]) -> T:
+    for n, one in enumerate(passes):
+        try:
+            value = one(value)
+        except InternalError as error:
+            error.add_note(f"in the pass {one.__name__}, after {[p.__name__ for p in passes[:n]]}")
+            raise
+    return value
+
+
+def drop(draft: Draft) -> Draft:
+    """Without the moves of which nothing is read where they go: the target has it all (cases EQUAL,
+    SMALLER) or does not want it. What is then read by nobody is not computed either."""
+
+    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+        return [move for move in draft.moves_of(name) if _is_read(move, needs, owned)]
+
+    return follow(draft.blueprint, decide)
+
+
+def _is_read(move: Move, needs: Needs, owned: Owned) -> bool:
+    if move.target == GATEWAY:
+        return True
+    wanted = missing(needs.get(move.target, ()), owned.get(move.target))
+    return any(covers(move.region, region) for region in wanted)
+
+
+def shrink(draft: Draft) -> Draft:
+    """Every move cut down to the boxes that its target misses (BIGGER, SHIFTED, ELSEWHERE), each from one
+    source."""
+    blueprint = draft.blueprint
+
+    def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
+        kept: list[Move] = []
+        for place, regions in needs.items():
+            if any(_fetches(need, owned.get(place)) for need in regions):
+                sources = _senders(draft, name, place, owned)
+                kept += fetch(blueprint, name, place, regions, Holders(sources))
+        return kept
+
+    return follow(blueprint, decide)
+
+
+def _fetches(need: Region, owned: Region | None) -> bool:
+    return case_of(need, owned) in (Case.BIGGER, Case.SHIFTED, Case.ELSEWHERE)
+
+
+def _senders(draft: Draft, name: str, place: str, owned: Owned) -> Owned:
+    """Who may send: inside a layer whoever computes it, between layers whoever the draft has sending."""
+    if place == GATEWAY or not crosses(draft.blueprint, name):
+        return owned
+    sources = {move.source for move in draft.moves_of(name) if move.target == place}
+    return {device: region for device, region in owned.items() if device in sources or device == place}
+
+
+def merge(schedule: Schedule) -> Schedule:
+    """One message for moves with the same source, target and moments; one for all inputs of a device."""
+    groups: dict[tuple[At, str, str, At | None], list[Message]] = {}
+    for message in schedule.messages:
+        received = None if message.source == GATEWAY else message.received
+        groups.setdefault((message.sent, message.source, message.target, received), []).append(message)
+    messages = [
+        replace(group[0], received=min(m.received for m in group), moves=tuple(_merged(group)))
+        for group in groups.values()
+    ]
+    messages.sort(key=lambda m: (m.sent, m.source, m.target, m.received))
+    return replace(schedule, messages=tuple(messages))
+
+
+def _merged(group: Sequence[Message]) -> Iterator[Move]:
+    moves: dict[str, list[Move]] = {}
+    for message in group:
+        for move in message.moves:
+            moves.setdefault(move.tensor, []).append(move)
+    for same in moves.values():
+        for region in coalesce(move.region for move in same):
+            yield replace(same[0], region=region)
+
+
+def hoist(schedule: Schedule, seconds: Seconds, cost: Cost) -> Schedule:
+    """What is sent is sent as soon as it is computed: a stage ends there, and what it computes besides
+    becomes a late stage, which runs while the messages travel. Only where that is longer than starting one
+    more segment."""
+    stages: dict[str, tuple[Stage, ...]] = {}
+    messages = {id(message): message for message in schedule.messages}
+    for device, old in schedule.stages.items():
+        new: list[Stage] = []
+        for stage in old:
+            early = _sent_early(schedule, device, stage)
+            names = {share.operator.name for share in early}
+            late = tuple(share for share in stage.shares if share.operator.name not in names)
+            put_off = sum(seconds[share.operator.name, device] for share in late)
+            if not early or put_off <= cost.segment_s(device):
+                new.append(stage)
+                continue
+            after = replace(stage.first, late=1)
+            new += [replace(stage, shares=tuple(early)), Stage(after, after, late)]
+            for message in _only_late(schedule, device, stage, early):
+                messages[id(message)] = replace(message, received=after)
+        stages[device] = tuple(new)
+    return replace(schedule, stages=stages, messages=tuple(messages.values()))
+
+
+def _sent_early(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
+    """The shares of a stage that something it sends is made from."""
+    wanted = {move.tensor for message in schedule.sent(device, stage) for move in message.moves}
+    early: list[Share] = []
+    for share in reversed(stage.shares):
+        if any(name in wanted for name, _ in share.written):
+            early.append(share)
+            wanted.update(name for name, _ in share.needs)
+    return early[::-1]
+
+
+def _only_late(schedule: Schedule, device: str, stage: Stage, early: Sequence[Share]) -> Iterator[Message]:
+    """Messages to a stage that nothing in its early part reads or passes on."""
+    read = {name for share in early for name, _ in share.needs}
+    read |= {move.tensor for message in schedule.sent(device, stage) for move in message.moves}
+    for message in schedule.received(device, stage):
+        if not any(move.tensor in read for move in message.moves):
+            yield message
+
+
+def join(schedule: Schedule) -> Schedule:
+    """One stage for neighbours that no communication separates.
+
+    Nobody can wait longer than before: the first sends nothing and the second receives nothing, so the
+    order of all sends and receives stays as it was, and that order has no deadlock.
+    """
+    stages: dict[str, tuple[Stage, ...]] = {}
+    for device, old in schedule.stages.items():
+        joined: list[Stage] = []
+        for stage in old:
+            if joined and _joinable(schedule, device, joined[-1], stage):
+                before = joined.pop()
+                stage = Stage(before.first, stage.last, _in_order(schedule, before.shares + stage.shares))
+            joined.append(stage)
+        stages[device] = tuple(joined)
+    return replace(schedule, stages=stages)
+
+
+def _joinable(schedule: Schedule, device: str, one: Stage, two: Stage) -> bool:
+    if schedule.sent(device, one) or schedule.received(device, two):
+        return False
+    written = {name for share in one.shares for name, _ in share.written}
+    draft = schedule.draft
+    reads = ((share, name, need) for share in two.shares for name, need in share.needs)
+    return not any(name in written and mixed(draft, share, name, need) for share, name, need in reads)
+
+
+def _in_order(schedule: Schedule, shares: tuple[Share, ...]) -> tuple[Share, ...]:
+    order = schedule.draft.order
+    return tuple(sorted(shares, key=lambda share: order[share.operator.name, share.device]))
+
+
+def settle(schedule: Schedule) -> Schedule:
+    """What belongs to its readers is computed in each stage that reads it, not handed from segment to segment.
+
+    These are DequantizeLinears, what reads constants only, and views of such. The runtime computes an operator
+    between quantised tensors in integers only where it sees the whole quantise/dequantise group: a segment
+    that was handed the dequantised weights would round differently from the whole model."""
+    companions = _companions(schedule.draft)
+    sent = {(move.source, move.tensor) for move in schedule.draft.moves}
+    stages: dict[str, tuple[Stage, ...]] = {}
+    for device, old in schedule.stages.items():
+        makers = {
+            name: share
+            for stage in old
+            for share in stage.shares
+            if share.operator.name in companions and not any((device, n) in sent for n, _ in share.written)
+            for name, _ in share.written
+        }
+        own = frozenset(id(share) for share in makers.values())
+        new = [replace(stage, shares=_settled(schedule, stage.shares, makers, own)) for stage in old]
+        stages[device] = tuple(
+            s for s in new if s.shares or schedule.received(device, s) or schedule.sent(device, s)
+        )
+    return replace(schedule, stages=stages)
+
+
+def _settled(
+    schedule: Schedule, shares: Sequence[Share], makers: Mapping[str, Share], own: Collection[int]
+) -> tuple[Share, ...]:
+    """`makers` by what they write; `own` are their ids."""
+    kept = [share for share in shares if id(share) not in own]
+    there = {id(share) for share in kept}
+    for share in kept:  # Grows as it goes: a companion may read another.
+        for name, _ in share.needs:
+            maker = makers.get(name)
+            if maker is not None and id(maker) not in there:
+                there.add(id(maker))
+                kept.append(maker)
+    return _in_order(schedule, tuple(kept))
+
+
+def _companions(draft: Draft) -> frozenset[str]:
+    """Names of the operators that belong to whoever reads them."""
+    graph, found = draft.graph, set[str]()
+    for op in graph.operators:
+        access = draft.blueprint.accesses[op.name]
+        if access.opaque is not None:
+            continue
+        writers = [graph.producers.get(name) for name in graph.reads(op)]
+        follows = all(w is not None and w.name in found for w in writers)
+        if op.op_type in DEQUANTIZE or not writers or (follows and access.family == "move"):
+            found.add(op.name)
+    return frozenset(found)

@@ -1,0 +1,201 @@
+"""Outlining: a schedule as the simulator takes it, without the plan. A search that only asks how long a candidate takes
+needs no ports, weights and numbers of segments. Rules only.
+
+The seconds and bytes are those of the plan (assemble.py), as a test holds. Memory is not counted but bounded: as if a
+device held, at once and in full, all that its operators read and write. Where that is too much for a device, the
+plan says what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from math import ceil
+
+from edgepart.planner.lowering.by_level import Levels
+from edgepart.planner.lowering.draft import Draft, Flow, Share, covers
+from edgepart.planner.lowering.liveness import given
+from edgepart.planner.lowering.schedule import At, Cost, Seconds, Stage, stage_s
+from edgepart.planner.lowering.schedule import Message as Sent
+from edgepart.planner.lowering.schedule import Schedule as Planned
+from edgepart.planner.lowering.segment import Value, input_values
+from edgepart.planner.lowering.session_memory import (
+    OPERATOR_BYTES,
+    REORDERING,
+    SESSION_BYTES,
+    THREAD_BYTES,
+    kept_bytes,
+)
+from edgepart.planner.model.graph import Graph, Operator
+from edgepart.planner.plan.plan import Receive, Send
+from edgepart.planner.plan.reduced_precision import EXACT, converted_bytes, travelling_bytes, travels_as
+from edgepart.planner.plan.timeline import Compute, Message, Schedule
+from edgepart.planner.region import Region
+
+_Own = Mapping[int, Sequence[tuple[str, int]]]
+"""By id of a share, the tensors of which it reads what its device computes."""
+
+Steps = tuple[Receive | Compute | Send, ...]
+
+
+class Outliner:
+    """Outlines of many candidates of one problem: what they have in common, once."""
+
+    def __init__(self, cost: Cost, levels: Levels) -> None:
+        self.cost = cost
+        self._levels = levels
+        self._runs: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Compute, tuple[Share, ...]]] = {}
+        """By the ids of shares, which are kept with what they give, and what is given on."""
+        self._senders: dict[Flow, frozenset[str]] = {}
+        self._bytes: dict[int, tuple[int, Operator]] = {}
+
+    def outline(self, planned: Planned, seconds: Seconds) -> Schedule:
+        """What is to be simulated."""
+        steps = {
+            device: [step for stage in stages for step in stage]
+            for device, stages in self.by_stage(planned, seconds).items()
+        }
+        return Schedule(steps, self.messages(planned))
+
+    def messages(self, planned: Planned) -> list[Message]:
+        """What travels."""
+        graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
+        return [Message(m.source, m.target, _travelling(graph, m, asked)) for m in planned.messages]
+
+    def by_stage(self, planned: Planned, seconds: Seconds) -> dict[str, list[Steps]]:
+        """By device, the steps of each of its stages."""
+        numbers = {id(message): n for n, message in enumerate(planned.messages)}
+        own = self._levels.own(planned.draft)
+        found: dict[str, list[Steps]] = {}
+        for device, stages in planned.stages.items():
+            if any(stage.is_part for stage in stages):
+                values = given(planned, device)
+            else:  # The same, in less time.
+                values = self._given(planned.draft, device, stages, own)
+            found[device] = [
+                tuple(self._steps(planned, device, stage, handed, numbers, seconds))
+                for stage, handed in zip(stages, values, strict=True)
+            ]
+        return found
+
+    def most_bytes(self, planned: Planned) -> dict[str, int]:
+        """By device, more memory than the plan predicts."""
+        draft, cluster = planned.draft, planned.draft.blueprint.problem.cluster
+        found: dict[str, int] = {}
+        for device, stages in planned.stages.items():
+            session = SESSION_BYTES + THREAD_BYTES * (cluster.device(device).threads - 1)
+            shares = (share.operator for stage in stages for share in stage.shares)
+            received = (m for stage in stages for m in planned.received(device, stage))
+            found[device] = len(stages) * session + sum(self._held(draft.graph, op) for op in shares)
+            found[device] += sum(_nbytes(draft.graph, message) for message in received)
+        return found
+
+    def _steps(
+        self,
+        planned: Planned,
+        device: str,
+        stage: Stage,
+        handed: Sequence[Value],
+        numbers: Mapping[int, int],
+        seconds: Seconds,
+    ) -> Iterator[Receive | Compute | Send]:
+        for message in planned.received(device, stage):
+            yield Receive(numbers[id(message)])
+            yield from self._rounding(planned, device, message)
+        if stage.shares:
+            yield self._run(planned.draft, device, stage, handed, seconds)
+        for message in planned.sent(device, stage):
+            yield from self._rounding(planned, device, message)
+            yield Send(numbers[id(message)])
+
+    def _rounding(self, planned: Planned, device: str, message: Sent) -> Iterator[Compute]:
+        """At either end of a message."""
+        graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
+        ends = message.source, message.target
+        if asked != EXACT and all(ends):
+            kinds = [travels_as(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves]
+            sizes = (move.region.size for move in message.moves)
+            nbytes = converted_bytes(zip(kinds, sizes, strict=True))
+            if nbytes:
+                yield Compute(self.cost.copy_s(device, nbytes), "rounding")
+
+    def _given(
+        self, draft: Draft, device: str, stages: Sequence[Stage], own: _Own
+    ) -> Iterator[tuple[Value, ...]]:
+        """By stage, what of it is read after it, here or where it is sent."""
+        readers = _readers(own, stages)
+        for stage in stages:
+            yield tuple(self._given_by(draft, device, stage, readers))
+
+    def _given_by(
+        self, draft: Draft, device: str, stage: Stage, readers: Mapping[str, Set[At]]
+    ) -> Iterator[Value]:
+        for share in stage.shares:
+            for name, region in share.written:
+                places = readers.get(name, ())
+                read_later = len(places) > 1 or (places and stage.first not in places)
+                if read_later or device in self._sending(draft.flows[name]):
+                    yield name, region
+
+    def _sending(self, flow: Flow) -> frozenset[str]:
+        """Devices that send some of what they compute of a tensor."""
+        found = self._senders.get(flow)
+        if found is None:
+            computed = flow.computed
+            sending = (m.source for m in flow.moves if covers(computed.get(m.source), m.region))
+            found = self._senders[flow] = frozenset(sending)
+        return found
+
+    def _run(
+        self, draft: Draft, device: str, stage: Stage, handed: Sequence[Value], seconds: Seconds
+    ) -> Compute:
+        """The seconds of a stage's segment, which hands on these values."""
+        shares = stage.shares
+        key = tuple(map(id, shares)), tuple(name for name, _ in handed)
+        found = self._runs.get(key)
+        if found is None:
+            graph, cost = draft.graph, self.cost
+            border_bytes = sum(_size(graph, *value) for value in (*input_values(draft, shares), *handed))
+            predicted = cost.segment_s(device) + cost.copy_s(device, border_bytes)
+            predicted += stage_s(draft, stage, seconds, cost)
+            found = self._runs[key] = Compute(predicted, f"{len(shares)} operators"), shares
+        return found[0]
+
+    def _held(self, graph: Graph, op: Operator) -> int:
+        """More than one share of `op` takes, wherever it runs: its weights packed, and brought into another order; what it
+        reads; and what it writes, which is held where it is made, and again where it goes."""
+        found = self._bytes.get(id(op))
+        if found is None:
+            names = [name for name in (*op.inputs, *op.captured) if name]
+            weights = [graph.constants[n] for n in names if n in graph.constants]
+            kept = sum(kept_bytes(one.dtype, one.nbytes) for one in weights)
+            making = max(kept, ceil(REORDERING * sum(one.nbytes for one in weights)))
+            reads = sum(_size(graph, n, graph.region_of(n)) for n in names if n in graph.tensors)
+            writes = sum(_size(graph, n, graph.region_of(n)) for n in op.outputs if n)
+            found = self._bytes[id(op)] = OPERATOR_BYTES + kept + making + reads + 2 * writes, op
+        return found[0]
+
+
+def _readers(own: _Own, stages: Sequence[Stage]) -> Mapping[str, Set[At]]:
+    """By tensor that a device computes, its stages that are handed some of that."""
+    found: dict[str, set[At]] = {}
+    for stage in stages:
+        inside = {name for share in stage.shares for name, _ in share.written}
+        for share in stage.shares:
+            for name, _ in own[id(share)]:
+                if name not in inside:
+                    found.setdefault(name, set()).add(stage.first)
+    return found
+
+
+def _nbytes(graph: Graph, message: Sent) -> int:
+    return sum(_size(graph, move.tensor, move.region) for move in message.moves)
+
+
+def _travelling(graph: Graph, message: Sent, asked: str) -> int:
+    ends = message.source, message.target
+    return sum(travelling_bytes(graph.tensors[m.tensor], m.region, ends, asked) for m in message.moves)
+
+
+def _size(graph: Graph, name: str, region: Region) -> int:
+    """Bytes; 0 where the shape is not known before the run."""
+    tensor = graph.tensors[name]
+    return 0 if tensor.shape is None else region.size * tensor.item_bytes

@@ -1,0 +1,272 @@
+"""Relays: what one place sends to several is passed on by those that have it, along routes (routes.py).
+
+A **spread** is what one place sends at one time to the same targets. It is cut into chunks; a device that passes a chunk
+on has a stage for it, in which it receives and sends and computes nothing.
+
+Nobody can come to wait for ever. Say that a stage that computes has the key (level of `first`, 0), and one that passes on,
+in round r, what was sent at level l, the key (l, r + 1). What a stage receives was sent with a smaller key: messages go to
+higher levels only, and hops to later rounds. And each device takes its stages in the order of their keys: a relay goes
+after all stages that begin at its level or before, and before all others. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+from edgepart.planner.devices.routes import Ground, Hop, Route, Shape, route
+from edgepart.planner.lowering.draft import Move, coalesce
+from edgepart.planner.lowering.schedule import At, Message, Schedule, Stage
+from edgepart.planner.region import Region, Span, span
+
+Shapes = Mapping[str, Shape]
+"""By tensor, how it is sent; tensors that are not named go straight."""
+
+Box = tuple[str, Region]
+"""A part of a tensor."""
+
+MOST_BOXES = 64
+"""Of what is sent at one time: where overlaps cut it into more, it goes straight."""
+
+WHOLE_BLOCKS = 16
+"""A chunk ends at a multiple of that, where the axis is long: what is computed in blocks of channels is sent in blocks."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What one place sends at one time to the same targets."""
+
+    messages: tuple[Message, ...]
+    """One to each target; they bring it, and perhaps more."""
+    boxes: tuple[Box, ...]
+
+    @property
+    def source(self) -> str:
+        return self.messages[0].source
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(message.target for message in self.messages)
+
+    def nbytes(self, schedule: Schedule) -> int:
+        return sum(_nbytes(schedule, *box) for box in self.boxes)
+
+
+class _Turn(NamedTuple):
+    """A chunk that comes to a device and is passed on; a device does so in this order."""
+
+    level: int
+    """At which it was first sent."""
+    round: int
+    """Of the hop that brings it."""
+    spread: int
+    chunk: int
+
+
+def relayed(schedule: Schedule, shapes: Shapes, ground: Ground | None = None) -> Schedule:
+    """The schedule in which these tensors go by relays; unchanged where that is nothing for them. `ground` is the
+    schedule's, where the caller has it at hand."""
+    ground = ground or ground_of(schedule)
+    routed = [
+        (spread, way)
+        for spread in spreads(schedule)
+        for shape in [shapes.get(min(name for name, _ in spread.boxes))]
+        if shape is not None
+        for way in [route_of(schedule, spread, shape, ground)]
+        if way is not None
+    ]
+    return _Rewriting(schedule).along(routed) if routed else schedule
+
+
+def ground_of(schedule: Schedule) -> Ground:
+    problem = schedule.draft.blueprint.problem
+    return Ground(problem.cluster, problem.gateway)
+
+
+def route_of(schedule: Schedule, spread: Spread, shape: Shape, ground: Ground) -> Route | None:
+    """By devices of the schedule; others would have to be given a program."""
+    return route(
+        shape, spread.source, spread.targets, spread.nbytes(schedule), ground, tuple(schedule.stages)
+    )
+
+
+def spreads(schedule: Schedule) -> Iterator[Spread]:
+    """All that is sent, by who sends it when and to whom; also what goes to one target only."""
+    together: dict[tuple[str, At], list[Message]] = {}
+    for message in schedule.messages:
+        together.setdefault((message.source, message.sent), []).append(message)
+    for messages in together.values():
+        yield from _spreads(messages)
+
+
+def _spreads(messages: Sequence[Message]) -> Iterator[Spread]:
+    """Of what is sent at one time: boxes that go to the same targets."""
+    found: dict[tuple[int, ...], list[Box]] = {}
+    for name in dict.fromkeys(move.tensor for message in messages for move in message.moves):
+        wanted = [
+            (n, move.region) for n, one in enumerate(messages) for move in one.moves if move.tensor == name
+        ]
+        for region, places in _apart(wanted):
+            found.setdefault(places, []).append((name, region))
+    for places, boxes in found.items():
+        there = tuple(messages[n] for n in places)
+        if len({message.target for message in there}) == len(there) and len(boxes) <= MOST_BOXES:
+            yield Spread(there, tuple(boxes))
+
+
+def _apart(wanted: Sequence[tuple[int, Region]]) -> list[tuple[Region, tuple[int, ...]]]:
+    """The same elements in regions that do not overlap, each with all who want it."""
+    parts: list[tuple[Region, tuple[int, ...]]] = []
+    for place, region in wanted:
+        left: tuple[Region, ...] = (region,)
+        now: list[tuple[Region, tuple[int, ...]]] = []
+        for part, places in parts:
+            if part == region:
+                both, left = part, ()
+            else:
+                both = part.intersect(region)
+                left = tuple(rest for one in left for rest in one.subtract(part))
+            if both.is_empty and part != region:
+                now.append((part, places))
+                continue
+            now.append((both, (*places, place)))
+            now += [(rest, places) for rest in part.subtract(both)]
+        parts = [*now, *((one, (place,)) for one in left)]
+    return parts
+
+
+class _Rewriting:
+    """One schedule whose spreads are sent along routes."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.taken: dict[int, list[Box]] = {}
+        """By id of a message, what it does not bring any more."""
+        self.hops: list[tuple[Hop, Spread, tuple[Move, ...], int]] = []
+        """With what they bring, and the number of their spread."""
+        self.passes: dict[str, list[_Turn]] = {}
+        """By device."""
+
+    def along(self, routed: Sequence[tuple[Spread, Route]]) -> Schedule:
+        for number, (spread, way) in enumerate(routed):
+            for message in spread.messages:
+                self.taken.setdefault(id(message), []).extend(spread.boxes)
+            self._take(spread, way, number)
+        stages, at = dict(self.schedule.stages), dict[tuple[str, int, int], At]()
+        for device, passes in self.passes.items():
+            stages[device], places = _with(stages[device], passes)
+            at.update(((device, number, chunk), place) for (number, chunk), place in places.items())
+        hops = [self._message(at, *one) for one in self.hops]
+        return replace(self.schedule, stages=stages, messages=(*self._straight(), *hops))
+
+    def _take(self, spread: Spread, way: Route, number: int) -> None:
+        chunks = chunks_of(self.schedule, spread.boxes, way.chunks)
+        passing = {(hop.source, hop.chunk) for hop in way.hops}
+        level = spread.messages[0].sent.level
+        for hop in way.hops:
+            boxes = chunks[hop.chunk]
+            if not boxes:
+                continue
+            moves = tuple(Move(name, region, hop.source, hop.target) for name, region in boxes)
+            self.hops.append((hop, spread, moves, number))
+            if (hop.target, hop.chunk) in passing:
+                turn = _Turn(level, hop.round, number, hop.chunk)
+                self.passes.setdefault(hop.target, []).append(turn)
+
+    def _message(
+        self,
+        at: Mapping[tuple[str, int, int], At],
+        hop: Hop,
+        spread: Spread,
+        moves: tuple[Move, ...],
+        number: int,
+    ) -> Message:
+        """What is passed on comes to the stage that does so; else where it came before."""
+        sent = at.get((hop.source, number, hop.chunk), spread.messages[0].sent)
+        received = at.get((hop.target, number, hop.chunk))
+        if received is None:
+            received = next(one.received for one in spread.messages if one.target == hop.target)
+        return Message(hop.source, hop.target, sent, received, moves)
+
+    def _straight(self) -> Iterator[Message]:
+        """What is left of the messages."""
+        for message in self.schedule.messages:
+            taken = self.taken.get(id(message))
+            if taken is None:
+                yield message
+            elif moves := tuple(_left(message.moves, taken)):
+                yield replace(message, moves=moves)
+
+
+def _left(moves: Sequence[Move], taken: Sequence[Box]) -> Iterator[Move]:
+    for move in moves:
+        gone = [region for name, region in taken if name == move.tensor]
+        if move.region not in gone:
+            rest = move.region.subtract_all(gone) if gone else (move.region,)
+            yield from (replace(move, region=region) for region in coalesce(rest))
+
+
+def _with(
+    stages: Sequence[Stage], passes: Sequence[_Turn]
+) -> tuple[tuple[Stage, ...], dict[tuple[int, int], At]]:
+    """A device's stages and those that pass on, in order; and where each chunk of each spread is passed on."""
+    late = max((max(stage.first.late, stage.last.late) for stage in stages), default=0)
+    made: list[Stage] = []
+    places: dict[tuple[int, int], At] = {}
+    rest = iter(sorted(passes))
+    coming = next(rest, None)
+    for stage in chain(stages, (None,)):
+        while coming is not None and (stage is None or stage.first.level > coming.level):
+            late += 1
+            at = At(coming.level, late)
+            places[coming.spread, coming.chunk] = at
+            made.append(Stage(at, at, ()))
+            coming = next(rest, None)
+        if stage is not None:
+            made.append(stage)
+    return tuple(made), places
+
+
+def chunks_of(schedule: Schedule, boxes: Sequence[Box], count: int) -> list[list[Box]]:
+    """About equal parts, each of whole slices of the boxes; some are empty where there are not so many slices."""
+    chunks: list[list[Box]] = [[] for _ in range(count)]
+    for name, region in boxes:
+        parts = _cut(region, count) if _nbytes(schedule, name, region) else [region]
+        for part in parts:
+            smallest = min(range(count), key=lambda n: sum(r.size for _, r in chunks[n]))
+            chunks[smallest].append((name, part))
+    return chunks
+
+
+def _cut(region: Region, count: int) -> list[Region]:
+    """Along the first axis that has so many indices, else along the longest: then a chunk lies in one piece, mostly."""
+    shape = region.shape
+    if count == 1 or region.is_empty or not shape:
+        return [region]
+    axis = next((n for n, extent in enumerate(shape) if extent >= count), shape.index(max(shape)))
+    extent = shape[axis]
+    unit = WHOLE_BLOCKS if extent >= count * WHOLE_BLOCKS else 1
+    bounds = [extent * n // (count * unit) * unit for n in range(count)] + [extent]
+    return [
+        region.replace(axis, _between(region.spans[axis], start, stop))
+        for start, stop in pairwise(bounds)
+        if start < stop
+    ]
+
+
+def _between(one: Span, start: int, stop: int) -> Span:
+    """The indices from place `start` on, up to place `stop`."""
+    found: list[tuple[int, int]] = []
+    for interval in one:
+        low, high = max(start, 0), min(stop, interval.size)
+        if low < high:
+            found.append((interval.start + low, interval.start + high))
+        start, stop = start - interval.size, stop - interval.size
+    return span(*found)
+
+
+def _nbytes(schedule: Schedule, name: str, region: Region) -> int:
+    """0 where the shape is not known before the run."""
+    tensor = schedule.draft.graph.tensors[name]
+    return 0 if tensor.shape is None else region.size * tensor.item_bytes

@@ -1,0 +1,548 @@
+"""From a model file to a Graph: read, check, bind free dimensions, infer, fold, drop what nobody reads.
+
+With weights.py the only place of the planner that opens files, and only the model's own. What one operator
+does to types is in shape_inference.py, what is constant in constant_folding.py, what the file carries in weights.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import (
+    AttributeProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TensorShapeProto,
+    TypeProto,
+    ValueInfoProto,
+    helper,
+)
+
+from edgepart.planner.errors import EdgepartError, ModelError, UsageError
+from edgepart.planner.model.constant_folding import SHAPED_BY_DATA, fold
+from edgepart.planner.model.digests import file_digest, joint_digest
+from edgepart.planner.model.external import skim
+from edgepart.planner.model.graph import Constant, Graph, Operator, Tensor, check
+from edgepart.planner.model.precompiled import precompiled
+from edgepart.planner.model.quantised_activations import unsigned_activations
+from edgepart.planner.model.shape_inference import (
+    completed,
+    contradiction,
+    infer,
+    known_shape,
+    tensor_of,
+    type_of,
+)
+from edgepart.planner.model.subgraphs import (
+    captured_names,
+    described,
+    in_order,
+    inline_branch,
+    live,
+    nested_graphs,
+    order_nested,
+    without_functions,
+)
+from edgepart.planner.model.validate import check_node, check_opsets
+from edgepart.planner.model.weights import (
+    SMALL_BYTES,
+    Origin,
+    constant,
+    constant_of,
+    dtype_name,
+    embed_external,
+    external_path,
+    sparse_constant_of,
+    tensors_of,
+)
+from edgepart.planner.model.whole import file_constants, whole_of
+
+_FAULTS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    RuntimeError,
+    AssertionError,
+    ArithmeticError,
+    MemoryError,
+    onnx.checker.ValidationError,
+)
+"""What protobuf, onnx and numpy raise for files that are no models; turned into ModelError at this door."""
+
+LARGEST_FILE = (1 << 31) - 1
+"""Bytes: protobuf reads no more in one message."""
+
+
+def load_graph(path: Path | bytes, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
+    """The model in a file (or its bytes, without external data), with inputs of the shapes given.
+
+    A free dimension that `shapes` does not bind is taken as 1, with a note. Weights are not read.
+    ModelError: the model cannot be used. UsageError: `shapes` does not fit its inputs."""
+    return check(_loaded(path, shapes or {}))
+
+
+def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
+    """The constants that `load_graph` gives whatever the shapes of the inputs: weights, and what is computed from
+    them alone. ModelError as there."""
+    return _loaded(path, None).constants
+
+
+def load_weights(path: Path | bytes) -> Mapping[str, Constant]:
+    """The big constants that the file itself has; in a graph, one of the same name has the same value. Much quicker than
+    `load_constants`, as nothing is inferred. ModelError."""
+    return file_constants(*_parse(path))
+
+
+def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Graph:
+    model, origin = _parse(path)
+    _check_names(model.graph.node, origin.name)
+    own = ModelProto()
+    own.CopyFrom(model)
+    try:
+        whole = unsigned_activations(without_functions(model, origin.name))
+        graph = _Loader(whole, origin, shapes).graph()
+        return graph if shapes is None else replace(graph, whole=whole_of(own, origin, graph))
+    except EdgepartError:
+        raise
+    except _FAULTS as error:
+        raise ModelError(f"{origin.name}: is no model that can be used: {error!r}") from error
+
+
+def _check_names(nodes: Iterable[NodeProto], model: str) -> None:
+    """Two nodes of one name: ONNX Runtime refuses such a model, and nobody could say which of them is meant."""
+    named: dict[str, NodeProto] = {}
+    for node in nodes:
+        other = named.setdefault(node.name, node) if node.name else node
+        if other is not node:
+            raise ModelError(
+                f"{model}: a {other.op_type} and a {node.op_type} are both called {node.name!r}; give each node a name of "
+                "its own, or none"
+            )
+
+
+def check_shapes(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """UsageError where the model's inputs do not take these shapes; a quick look, at the inputs alone. ModelError."""
+    model, origin = _parse(path)
+    _Loader(model, origin, shapes).bind(inputs_of(model))
+
+
+def read_model(path: Path | bytes) -> ModelProto:
+    """As it stands in the file, but for its weights. ModelError."""
+    return _parse(path)[0]
+
+
+def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
+    """Those that requests bring."""
+    constants = {proto.name for proto in model.graph.initializer}
+    constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
+    return [value for value in model.graph.input if value.name not in constants]
+
+
+def model_files(path: Path) -> tuple[Path, ...]:
+    """The model file, then the files with its external data, each once, in the order of first mention.
+
+    ModelError where one is missing or not inside the model's folder (links are followed first)."""
+    model, origin = _parse(path)
+    files = [path]
+    for proto in tensors_of(model):
+        if proto.data_location == TensorProto.EXTERNAL:
+            files.append(external_path(proto, origin, f"{origin.name}: constant {proto.name!r}"))
+    return tuple(dict.fromkeys(files))
+
+
+def model_digest(files: Sequence[Path]) -> str:
+    """Names a model by its content: the SHA-256 (hex) of its one file, or `joint_digest` of several."""
+    return joint_digest([file_digest(file) for file in files])
+
+
+def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
+    origin = (
+        Origin("model", None) if isinstance(path, bytes) else Origin(path.name, path.absolute().parent, path)
+    )
+    try:
+        size = len(path) if isinstance(path, bytes) else path.stat().st_size
+        if size > LARGEST_FILE:
+            raise ModelError(
+                f"{origin.name}: has {size} bytes, and an ONNX file cannot have more than {LARGEST_FILE}; save it with "
+                "its weights as external data"
+            )
+        data = path if isinstance(path, bytes) else _read(path)
+    except (OSError, MemoryError) as error:
+        if isinstance(error, MemoryError) or error.errno == errno.ENOMEM:
+            raise ModelError(f"{origin.name}: has {size} bytes, more than there is memory for") from error
+        raise ModelError(f"{path!s}: cannot be read ({error.strerror}); is the path right?") from error
+    try:
+        model = onnx.load_model_from_string(data)
+    except (DecodeError, *_FAULTS) as error:
+        raise ModelError(
+            f"{origin.name}: is no ONNX file, is cut short, or nests its graphs too deep ({error})"
+        ) from error
+    if not model.HasField("graph") or not model.graph.output:
+        raise ModelError(
+            f"{origin.name}: holds no graph with outputs ({len(data)} bytes); is it an ONNX model?"
+        )
+    if why := precompiled(model):
+        raise ModelError(f"{origin.name}: {why}")
+    return model, origin
+
+
+def _read(path: Path) -> bytes:
+    """A model file but for its weights, which are mapped into memory only to be passed over."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size <= SMALL_BYTES:
+            return file.read()
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            return skim(data)
+
+
+@dataclass
+class _Loader:
+    """The one pass over a model: what is known so far."""
+
+    model: ModelProto
+    origin: Origin
+    shapes: Mapping[str, tuple[int, ...]] | None
+    """By input; None leaves free dimensions free."""
+    types: dict[str, TypeProto] = field(default_factory=dict)
+    """Of everything written so far, constants included."""
+    constants: dict[str, Constant] = field(default_factory=dict)
+    operators: list[Operator] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    symbols: dict[str, int] = field(default_factory=dict)
+    """Bound symbolic dimensions, by name."""
+    names: set[str] = field(default_factory=set)
+    """Operators' names so far."""
+
+    def graph(self) -> Graph:
+        source = self.model.graph
+        self.imports = _imports(self.model, self.origin.name)
+        if fault := check_opsets(self.imports, self.model.ir_version):
+            raise ModelError(f"{self.origin.name}: {fault}")
+        for sparse in source.sparse_initializer:
+            self._add_constant(sparse_constant_of(sparse, self.origin))
+        for proto in source.initializer:
+            self._add_constant(constant_of(proto, self.origin))
+        inputs = inputs_of(self.model)
+        self.free = {value.name: free_of(value.type) for value in (*source.output, *inputs)}
+        for value in inputs:
+            _check_input(value, self.origin.name)
+        self.bind(inputs)
+        self.declared = {
+            value.name: self._with_symbols(value.type) for value in (*source.value_info, *source.output)
+        }
+        outputs = tuple(value.name for value in source.output)
+        for kind, names in (("inputs", [value.name for value in inputs]), ("outputs", list(outputs))):
+            if len(set(names)) < len(names) or "" in names:
+                raise ModelError(f"{self.origin.name}: two {kind} share a name, or one has none: {names}")
+        self._visit_all(source.node, outputs)
+        for name in outputs:
+            if name not in self.types:
+                raise ModelError(f"{self.origin.name}: nothing writes the output {name!r}")
+        return self._finished(tuple(value.name for value in inputs), outputs)
+
+    def _add_constant(self, constant: Constant) -> None:
+        if constant.name in self.types:
+            raise ModelError(f"{self.origin.name}: {constant.name!r} is written twice")
+        self.constants[constant.name] = constant
+        self.types[constant.name] = type_of(constant)
+
+    def bind(self, inputs: Sequence[ValueInfoProto]) -> None:
+        """Gives every free dimension of the inputs a value: the user's, else that of its name, else 1."""
+        if self.shapes is None:
+            self.types |= {value.name: self._with_symbols(value.type) for value in inputs}
+            return
+        names = [value.name for value in inputs]
+        for name in self.shapes:
+            if name not in names:
+                raise UsageError(f"{self.origin.name}: no input is called {name!r}; its inputs are {names}")
+        given = self.shapes.keys()
+        for value in sorted(inputs, key=lambda value: value.name not in given):  # the user's first
+            bound = TypeProto()
+            bound.CopyFrom(value.type)
+            if value.name in self.shapes:
+                self._bind_by_user(value, bound, self.shapes[value.name])
+            elif bound.HasField("tensor_type"):
+                self._bind_by_default(value.name, bound.tensor_type)
+            self.types[value.name] = bound
+
+    def _bind_by_user(self, value: ValueInfoProto, bound: TypeProto, wanted: tuple[int, ...]) -> None:
+        where = f"{self.origin.name}: input {value.name!r}"
+        if not bound.HasField("tensor_type"):
+            raise UsageError(f"{where} is no tensor and takes no shape")
+        dims = bound.tensor_type.shape.dim
+        if bound.tensor_type.HasField("shape") and len(dims) != len(wanted):
+            raise UsageError(
+                f"{where} has {len(dims)} dimensions, and {len(wanted)} were given: {list(wanted)}"
+            )
+        for axis, extent in enumerate(wanted):
+            dim = dims[axis] if axis < len(dims) else dims.add()
+            fixed = dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else extent
+            if symbol := _symbol(dim):
+                fixed = self.symbols.setdefault(symbol, extent)
+            if extent < 0 or fixed != extent:
+                reason = "negative" if extent < 0 else f"it is {fixed}"
+                raise UsageError(f"{where}: dimension {axis} cannot be {extent}: {reason}")
+            dim.dim_value = extent
+
+    def _bind_by_default(self, name: str, tensor: TypeProto.Tensor) -> None:
+        if not tensor.HasField("shape"):
+            self.notes.append(
+                f"input {name}: has no shape, so what depends on it cannot be split; give its shape"
+            )
+        for axis, dim in enumerate(tensor.shape.dim):
+            if dim.HasField("dim_value") and dim.dim_value >= 0:
+                continue
+            symbol = _symbol(dim)
+            if not symbol or symbol not in self.symbols:
+                self.notes.append(f"input {name}: {symbol or f'dimension {axis}'} taken as 1")
+            dim.dim_value = self.symbols.setdefault(symbol, 1) if symbol else 1
+
+    def _with_symbols(self, declared: TypeProto) -> TypeProto:
+        """A declared type with the bound names in it replaced; names that are not bound stay unknown."""
+        result = TypeProto()
+        result.CopyFrom(declared)
+        if result.HasField("tensor_type"):
+            for dim in result.tensor_type.shape.dim:
+                if _symbol(dim) in self.symbols:
+                    dim.dim_value = self.symbols[_symbol(dim)]
+                elif dim.HasField("dim_value") and dim.dim_value < 0:
+                    dim.ClearField("value")
+        return result
+
+    def _visit_all(self, nodes: Sequence[NodeProto], outputs: Sequence[str]) -> None:
+        for node in in_order(live(nodes, outputs), set(self.types), self.origin.name):
+            try:
+                self._visit(node)
+            except EdgepartError:
+                raise
+            except _FAULTS as error:
+                raise ModelError(
+                    f"{self.origin.name}: {described(node)} cannot be read: {error!r}"
+                ) from error
+
+    def _visit(self, node: NodeProto) -> None:
+        """Makes of one node constants, the nodes of the one branch it can take, or an operator."""
+        if node.domain == "ai.onnx":
+            node.domain = ""
+        if (
+            node.op_type == "Constant"
+            and not node.domain
+            and (proto := _attribute(node, "value")) is not None
+        ):
+            self._add_constant(constant_of(proto.t, self.origin, name=node.output[0]))
+            return
+        if (branch := self._branch(node)) is not None:
+            self._visit_branch(node, branch)
+            return
+        if node.op_type == "Range" and not node.domain:
+            self._make_scalars(node)
+        version = self.imports.get(node.domain, 1)
+        read = {name: self.types[name] for name in (*node.input, *captured_names(node)) if name in self.types}
+        order_nested(node, read, self.origin.name)
+        for nested in nested_graphs(node):
+            embed_external(nested, self.origin)
+        try:
+            check_node(node, read, self.imports, self.model.ir_version)
+            found = infer(node, read, self.constants, self.imports, self.model.ir_version)
+        except ModelError as error:
+            assumed = f" ({'; '.join(self.notes)})" if self.notes else ""
+            raise ModelError(f"{self.origin.name}: {error}{assumed}") from error
+        for name in filter(None, node.output):
+            self._compare(node, name, found.get(name))
+        said = {} if self._hangs_on_data(node, read, found) else self.declared
+        merged = {name: completed(found.get(name), said.get(name)) for name in node.output if name}
+        known = {name: of for name, of in merged.items() if of is not None}
+        folded = fold(node, known, read, self.constants, version)
+        if folded is not None:
+            for made in folded.values():
+                self._add_constant(made)
+            return
+        self.types |= {name: known.get(name, TypeProto()) for name in node.output if name}
+        self.operators.append(self._operator(node, version))
+
+    def _hangs_on_data(
+        self, node: NodeProto, read: Mapping[str, TypeProto], found: Mapping[str, TypeProto]
+    ) -> bool:
+        """Whether the shapes of what a node writes are known before a request to nobody, whatever the file says: where
+        inference knows its operator, and the elements of its inputs or their unknown shapes decide."""
+        if not found or next(nested_graphs(node), None) is not None:
+            return False
+        if not all(of.HasField("tensor_type") for of in (*read.values(), *found.values())):
+            return False
+        unknown = any(known_shape(of) is None for of in read.values())
+        return unknown or (node.op_type in SHAPED_BY_DATA and not node.domain)
+
+    def _compare(self, node: NodeProto, name: str, found: TypeProto | None) -> None:
+        """What the file says of a value against what its operator makes of it. As in the runtime, another element type
+        is an error, and another shape is not: that of the operator counts."""
+        fault = contradiction(found, self.declared.get(name))
+        if fault is None:
+            return
+        if fault.of_type:
+            raise ModelError(
+                f"{self.origin.name}: {described(node)}: the file says that {name!r} {fault.text}"
+            )
+        self.notes.append(f"{name}: the file says that it {fault.text}, and the latter was taken")
+        del self.declared[name]
+
+    def _make_scalars(self, node: NodeProto) -> None:
+        """Gives a node scalars for constants of one element that it reads: from an operator the runtime takes a vector
+        of one element for a Range's bound, as a constant it refuses that."""
+        for place, name in enumerate(node.input):
+            known = self.constants.get(name)
+            if known is None or known.shape == () or known.region.size != 1:
+                continue
+            scalar = f"{name}:scalar"
+            if scalar not in self.constants:
+                self._add_constant(constant(scalar, known.load().reshape(()), known.dtype))
+            node.input[place] = scalar
+
+    def _branch(self, node: NodeProto) -> onnx.GraphProto | None:
+        """The branch that an If with a constant condition always takes."""
+        if node.op_type != "If" or node.domain or len(node.input) != 1 or node.input[0] not in self.constants:
+            return None
+        condition = self.constants[node.input[0]].load()
+        taken = _attribute(node, "then_branch" if condition.size == 1 and condition.item() else "else_branch")
+        fits = taken is not None and condition.size == 1 and len(taken.g.output) == len(node.output)
+        return taken.g if fits and taken is not None else None
+
+    def _visit_branch(self, node: NodeProto, branch: onnx.GraphProto) -> None:
+        inlined = inline_branch(node, branch, self.types.keys())
+        for sparse in inlined.sparse_initializer:
+            self._add_constant(sparse_constant_of(sparse, self.origin))
+        for proto in inlined.initializer:
+            self._add_constant(constant_of(proto, self.origin))
+        self.declared |= {value.name: self._with_symbols(value.type) for value in inlined.value_info}
+        self._visit_all(inlined.node, tuple(node.output))
+
+    def _operator(self, node: NodeProto, version: int) -> Operator:
+        return Operator(
+            name=self._new_name(node),
+            op_type=node.op_type,
+            domain=node.domain,
+            version=version,
+            inputs=tuple(node.input),
+            outputs=tuple(node.output),
+            attributes={a.name: self._value(a, node) for a in node.attribute},
+            captured=captured_names(node),
+        )
+
+    def _new_name(self, node: NodeProto) -> str:
+        wanted = node.name or f"{node.op_type}_{len(self.operators)}"
+        name, count = wanted, 1
+        while name in self.names:
+            count += 1
+            name = f"{wanted}#{count}"
+        self.names.add(name)
+        return name
+
+    def _value(self, attribute: AttributeProto, node: NodeProto) -> Any:
+        """An attribute as a plain Python value; text as str where it is UTF-8."""
+        if attribute.ref_attr_name:
+            raise ModelError(
+                f"{self.origin.name}: {described(node)} refers to an attribute of a function, outside one"
+            )
+        value = helper.get_attribute_value(attribute)
+        match attribute.type:
+            case AttributeProto.TENSOR:
+                return constant_of(value, self.origin).load()
+            case AttributeProto.TENSORS:
+                return [constant_of(proto, self.origin).load() for proto in value]
+            case AttributeProto.STRING:
+                return _text(value)
+            case AttributeProto.STRINGS:
+                return [_text(one) for one in value]
+        return list(value) if isinstance(value, Iterable) and not isinstance(value, bytes | str) else value
+
+    def _finished(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+        """The graph without operators, tensors and constants that no output depends on."""
+        needed, kept = set(outputs), list[Operator]()
+        for op in reversed(self.operators):
+            if needed.intersection(op.outputs):
+                kept.append(op)
+                needed.update(op.inputs, op.captured)
+        written = {name for op in kept for name in op.outputs if name}
+        tensors: dict[str, Tensor] = {}
+        for name in (*inputs, *(name for op in reversed(kept) for name in op.outputs if name)):
+            tensors[name] = tensor_of(name, self.types[name])
+        return Graph(
+            name=self.model.graph.name or self.origin.name,
+            inputs=inputs,
+            outputs=outputs,
+            tensors=tensors,
+            constants={n: c for n, c in self.constants.items() if n in needed and n not in written},
+            operators=tuple(reversed(kept)),
+            opset_imports=dict(self.imports),
+            ir_version=self.model.ir_version,
+            notes=tuple(self.notes),
+            free=self._free_of(inputs, outputs, tensors),
+        )
+
+    def _free_of(
+        self, inputs: tuple[str, ...], outputs: tuple[str, ...], tensors: Mapping[str, Tensor]
+    ) -> dict[str, tuple[str | None, ...]]:
+        """Graph.free. An output whose shape the model does not declare may follow any free dimension of the inputs."""
+        found = {name: free for name in inputs if (free := self.free[name]) and free.count(None) < len(free)}
+        for name in outputs if found else ():
+            free = self.free[name]
+            known = tensors[name].shape if name in tensors else None
+            if free is None and known is not None and name not in inputs:
+                found[name] = ("",) * len(known)
+            elif free and known is not None and len(free) == len(known) and free.count(None) < len(free):
+                found[name] = free
+        return found
+
+
+def _imports(model: ModelProto, where: str) -> dict[str, int]:
+    """Versions by domain, "" for ai.onnx."""
+    imports = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
+    if not imports and model.ir_version >= 3:
+        raise ModelError(f"{where}: does not say which operator set it uses")
+    return imports or {"": 1}
+
+
+def _check_input(value: ValueInfoProto, where: str) -> None:
+    """ModelError for an input without a type: the runtime takes none."""
+    kind = value.type.WhichOneof("value")
+    if kind == "tensor_type":
+        dtype_name(value.type.tensor_type.elem_type, f"{where}: input {value.name!r}")
+    elif kind is None:
+        raise ModelError(f"{where}: input {value.name!r} has no type; the file is damaged")
+
+
+def _symbol(dim: TensorShapeProto.Dimension) -> str:
+    """Its name; "" where it has none, or one like "?" that is no name: two such need not be equal."""
+    return dim.dim_param if any(map(str.isalnum, dim.dim_param)) else ""
+
+
+def free_of(declared: TypeProto) -> tuple[str | None, ...] | None:
+    """By axis, the name of a free dimension ("" where it has none), None for a fixed one; None where no shape is
+    declared."""
+    if not declared.HasField("tensor_type") or not declared.tensor_type.HasField("shape"):
+        return None
+    return tuple(
+        None if dim.HasField("dim_value") and dim.dim_value >= 0 else _symbol(dim)
+        for dim in declared.tensor_type.shape.dim
+    )
+
+
+def _attribute(node: NodeProto, name: str) -> AttributeProto | None:
+    return next((attribute for attribute in node.attribute if attribute.name == name), None)
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

@@ -1,0 +1,42 @@
+"""Parts of a model that were compiled for another accelerator: ONNX Runtime's provider for it leaves a node EPContext in
+their place, which no device here can compute. A rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnx import ModelProto, NodeProto
+
+from edgepart.planner.model.subgraphs import nested_graphs
+
+DOMAIN, OP_TYPE = "com.microsoft", "EPContext"
+
+
+def precompiled(model: ModelProto) -> str | None:
+    """Why no device can compute it, and what to do; None where nothing of it was compiled before.
+
+    >>> precompiled(ModelProto()) is None
+    True
+    """
+    found = _first((*model.graph.node, *(node for function in model.functions for node in function.node)))
+    if found is None:
+        return None
+    source = next((each.s.decode(errors="replace") for each in found.attribute if each.name == "source"), "")
+    by = f" by {source[:63]!r}" if source else ""
+    return (
+        f"{OP_TYPE} {found.name[:63]!r} holds a part of it that was compiled{by} for another accelerator, and devices "
+        "here compute on CPUs; export the model without context (ONNX Runtime's ep.context_enable = 0), or deploy the "
+        "model that it was compiled from"
+    )
+
+
+def _first(nodes: Iterable[NodeProto]) -> NodeProto | None:
+    """Sub-graphs too; no recursion, for whoever wrote the file chose how deep they are."""
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node.op_type == OP_TYPE and node.domain == DOMAIN:
+            return node
+        for graph in nested_graphs(node):
+            waiting += graph.node
+    return None

@@ -1,0 +1,99 @@
+"""Whole: the model of a file as one segment, so that one device that computes everything runs what the user gave.
+
+Nothing is folded, bound or renamed in it: ONNX Runtime gets the same graph as from the file, and gives the same bits. Only
+big weights are left out, as in other segments (segment.py). Rules over protos; constants are read where they are small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+from edgepart.planner.lowering.segment import outside, tensor_of, whole_ref
+from edgepart.planner.model.blobs import INLINE_BYTES, is_inline
+from edgepart.planner.model.graph import Constant, Graph, Whole
+from edgepart.planner.model.subgraphs import captured_names, nested_graphs
+from edgepart.planner.model.weights import Origin, constant_of, embed_external, tensors_of
+
+LARGEST_BYTES = 32 << 20
+"""Without its big weights. A model that is bigger travels in segments made of what is read of it."""
+
+
+def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> Whole | None:
+    """`model`, which is changed, as one segment; `graph` is what was made of it. None where it has sparse weights, or is
+    too big to travel without the others."""
+    own, read = model.graph, set(_names_read(model.graph))
+    if own.sparse_initializer:
+        return None
+    for node in own.node:
+        for nested in nested_graphs(node):
+            embed_external(nested, origin)
+    weights: list[Constant] = []
+    kept = [tensor for tensor in own.initializer if tensor.name in read]
+    nodes = []
+    for node in own.node:
+        value = _value_of(node)
+        if value is not None and _is_big(value) and node.output[0] in read:
+            value.name = node.output[0]
+            kept.append(value)
+        else:
+            nodes.append(node)
+    for tensor in kept:
+        if not _is_big(tensor):
+            continue
+        # It may be folded away in the graph; the copy is read later, when this tensor is external.
+        constant = graph.constants.get(tensor.name) or constant_of(_copy(tensor), origin)
+        if not is_inline(constant, constant.region):
+            weights.append(constant)
+            tensor.CopyFrom(outside(whole_ref(constant)))
+        elif tensor.data_location == TensorProto.EXTERNAL:
+            tensor.CopyFrom(tensor_of(constant.load(), tensor.name, constant.dtype))
+    for field, values in (
+        (own.initializer, kept),
+        (own.node, nodes),
+        (own.input, [value for value in own.input if value.name in read]),
+    ):
+        copies = [type(value).FromString(value.SerializeToString()) for value in values]
+        del field[:]
+        field.extend(copies)
+    names = {constant.name for constant in weights}
+    if any(t.data_location == TensorProto.EXTERNAL and t.name not in names for t in tensors_of(model)):
+        return None
+    data = model.SerializeToString(deterministic=True)
+    has_value = {tensor.name for tensor in kept}
+    inputs = tuple(value.name for value in own.input if value.name not in has_value)
+    return Whole(data, inputs, tuple(weights)) if len(data) <= LARGEST_BYTES else None
+
+
+def file_constants(model: ModelProto, origin: Origin) -> dict[str, Constant]:
+    """The big ones that the file itself has, by name, whatever becomes of them in a graph. Quick, as nothing is inferred.
+    ModelError."""
+    named = [(tensor.name, tensor) for tensor in model.graph.initializer]
+    # ONNX Runtime, too, calls what a Constant has by the name that it writes.
+    named += [(node.output[0], value) for node in model.graph.node if (value := _value_of(node)) is not None]
+    return {name: constant_of(tensor, origin, name) for name, tensor in named if _is_big(tensor)}
+
+
+def _value_of(node: NodeProto) -> TensorProto | None:
+    """Of a Constant with a tensor."""
+    if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
+        return None
+    return next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)
+
+
+def _copy(tensor: TensorProto) -> TensorProto:
+    made = TensorProto()
+    made.CopyFrom(tensor)
+    return made
+
+
+def _names_read(graph: GraphProto) -> Iterator[str]:
+    for node in graph.node:
+        yield from node.input
+        yield from captured_names(node)
+    yield from (value.name for value in graph.output)
+
+
+def _is_big(tensor: TensorProto) -> bool:
+    return tensor.data_location == TensorProto.EXTERNAL or tensor.ByteSize() > INLINE_BYTES

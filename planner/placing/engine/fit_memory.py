@@ -1,0 +1,247 @@
+"""Fitting: which machines tasks may still go to, and placements made to fit into memory. Rules only.
+
+Groups of tasks that share a machine go whole. Whether everything fits at all is a packing problem: it is decided by
+moves and swaps from the placement that is there, and, if these get stuck, by a search that tries everything where
+the graph is small and gives up after `MOST_STEPS` where it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from edgepart.planner.errors import Infeasible
+from edgepart.planner.placing.problem.workload import Placement, Workload
+
+MOST_STEPS = 50_000
+"""Of the last search. Beyond it an infeasible workload is not told from one that is hard to pack."""
+
+
+class Room:
+    """What is still free on each machine while tasks are placed one after another; a group goes where its first task
+    went, and takes the memory of all of it then."""
+
+    def __init__(self, workload: Workload) -> None:
+        """Infeasible where a group can be on no machine."""
+        self.left_bytes = [machine.memory_bytes for machine in workload.machines]
+        self.choices = choices(workload)
+        """By group, the machines that can run all of it and hold it alone."""
+        self.group = [0] * len(workload.tasks)
+        """By task, its index in `workload.groups`."""
+        for number, group in enumerate(workload.groups):
+            for task in group:
+                self.group[task] = number
+        self.bytes = [sum(workload.tasks[task].memory_bytes for task in group) for group in workload.groups]
+        """By group."""
+        self.chosen = [-1] * len(workload.groups)
+        """By group, its machine; -1 before it has one."""
+
+    def may(self, task: int, machine: int) -> bool:
+        """Whether the task can go there now."""
+        group = self.group[task]
+        if self.chosen[group] >= 0:
+            return self.chosen[group] == machine
+        return machine in self.choices[group] and self.bytes[group] <= self.left_bytes[machine]
+
+    def machines(self, task: int) -> list[int]:
+        """Where the task can go now; [] where all are full."""
+        group = self.group[task]
+        if self.chosen[group] >= 0:
+            return [self.chosen[group]]
+        need = self.bytes[group]
+        return [machine for machine in self.choices[group] if need <= self.left_bytes[machine]]
+
+    def full(self, task: int, machine: int) -> bool:
+        """Whether the task could go there, were there more memory left."""
+        group = self.group[task]
+        if self.chosen[group] >= 0 or machine not in self.choices[group]:
+            return False
+        return self.bytes[group] > self.left_bytes[machine]
+
+    def take(self, task: int, machine: int) -> None:
+        """The task, and so its group, goes there."""
+        group = self.group[task]
+        if self.chosen[group] < 0:
+            self.chosen[group] = machine
+            self.left_bytes[machine] -= self.bytes[group]
+
+    def force(self, task: int) -> int:
+        """Nothing has room: the group goes where most is left of all, to be repaired by `fitted` once all are placed."""
+        machine = max(self.choices[self.group[task]], key=lambda one: self.left_bytes[one])
+        self.take(task, machine)
+        return self.chosen[self.group[task]]
+
+
+def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
+    """By group, the machines that can run all of its tasks and keep them; Infeasible where there is none."""
+    found = []
+    for group in workload.groups:
+        able = [
+            machine
+            for machine in range(len(workload.machines))
+            if all(workload.tasks[task].compute_s[machine] < inf for task in group)
+        ]
+        name = workload.tasks[group[0]].name
+        if not able:
+            raise Infeasible(f"{workload.name}: no machine can run {name!r} and what must be with it")
+        need = sum(workload.tasks[task].memory_bytes for task in group)
+        roomy = tuple(machine for machine in able if need <= workload.machines[machine].memory_bytes)
+        if not roomy:
+            most = max(able, key=lambda machine: workload.machines[machine].memory_bytes)
+            short = int(-(-(need - workload.machines[most].memory_bytes) // 1))
+            raise Infeasible(
+                f"{workload.name}: {name!r} and what must be with it need {need:.0f} bytes, more than any machine that "
+                "can run them has",
+                {workload.machines[most].name: short},
+            )
+        found.append(roomy)
+    return tuple(found)
+
+
+def fitted(workload: Workload, placement: Placement) -> tuple[int, ...]:
+    """The placement where it fits; else one near it that does. Infeasible, with what is short, where none is found."""
+    fitting = _Fitting(workload, placement)
+    if fitting.over() and not (fitting.moved() or fitting.swapped() or fitting.searched()):
+        whole = sum(fitting.room.bytes) - sum(machine.memory_bytes for machine in workload.machines)
+        raise Infeasible(
+            f"{workload.name}: no placement was found that the machines have memory for"
+            + (f"; together they lack {whole:.0f} bytes" if whole > 0 else ""),
+            fitting.least_short,
+        )
+    return fitting.placement()
+
+
+class _Fitting:
+    def __init__(self, workload: Workload, placement: Placement) -> None:
+        self.workload = workload
+        self.room = room = Room(workload)
+        self.where = [placement[group[0]] for group in workload.groups]
+        for number, machine in enumerate(self.where):
+            if machine not in room.choices[number]:
+                self.where[number] = max(room.choices[number], key=lambda one: room.left_bytes[one])
+            room.left_bytes[self.where[number]] -= room.bytes[number]
+        self.least_short = self.short()
+
+    def short(self) -> dict[str, int]:
+        return self.workload.short_bytes(self.placement())
+
+    def placement(self) -> tuple[int, ...]:
+        return tuple(self.where[group] for group in self.room.group)
+
+    def over(self) -> list[int]:
+        return [machine for machine, left in enumerate(self.room.left_bytes) if left < 0]
+
+    def _move(self, group: int, machine: int) -> None:
+        self.room.left_bytes[self.where[group]] += self.room.bytes[group]
+        self.room.left_bytes[machine] -= self.room.bytes[group]
+        self.where[group] = machine
+
+    def moved(self) -> bool:
+        """Whether it fits once groups left overfull machines, those first that lose least by it for what they free."""
+        for full in self.over():
+            left = self.room.left_bytes
+            offers = [
+                (self._loss_s(group, machine) / self.room.bytes[group], group, machine)
+                for group, here in enumerate(self.where)
+                if here == full and self.room.bytes[group] > 0
+                for machine in self.room.choices[group]
+                if machine != full and self.room.bytes[group] <= left[machine]
+            ]
+            for _, group, machine in sorted(offers):
+                if left[full] >= 0:
+                    break
+                if self.where[group] == full and self.room.bytes[group] <= left[machine]:
+                    self._move(group, machine)
+        return not self._still_over()
+
+    def _still_over(self) -> bool:
+        if not self.over():
+            return False
+        short = self.short()
+        if sum(short.values()) < sum(self.least_short.values()):
+            self.least_short = short
+        return True
+
+    def _loss_s(self, group: int, machine: int) -> float:
+        """Seconds of computing and of transfers that the move costs, with all others where they are."""
+        workload, here = self.workload, self.where[group]
+        loss_s = 0.0
+        for task in workload.groups[group]:
+            compute_s = workload.tasks[task].compute_s
+            loss_s += compute_s[machine] - compute_s[here]
+            for number in workload.read[task]:
+                tensor = workload.tensors[number]
+                source = self.where[self.room.group[tensor.source]]
+                loss_s += workload.transfer_s(tensor, source, machine)
+                loss_s -= workload.transfer_s(tensor, source, here)
+            for number in workload.written[task]:
+                tensor = workload.tensors[number]
+                for there in {self.where[self.room.group[reader]] for reader in tensor.readers}:
+                    loss_s += workload.transfer_s(tensor, machine, there)
+                    loss_s -= workload.transfer_s(tensor, here, there)
+        return loss_s
+
+    def swapped(self) -> bool:
+        """Whether it fits once groups changed places, each pair so that less is short in all; tried of few groups."""
+        if len(self.where) > 400:
+            return False
+        while self.over():
+            found = next((pair for full in self.over() for pair in self._swaps(full)), None)
+            if found is None:
+                return not self._still_over()
+            (one, to_there), (other, to_here) = found
+            self._move(one, to_there)
+            self._move(other, to_here)
+        return True
+
+    def _swaps(self, full: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+        """The first that helps, or none."""
+        room, left = self.room, self.room.left_bytes
+        for one in (group for group, here in enumerate(self.where) if here == full):
+            for other, there in enumerate(self.where):
+                frees = room.bytes[one] - room.bytes[other]
+                if there == full or frees <= 0:
+                    continue
+                if there in room.choices[one] and full in room.choices[other] and frees <= left[there]:
+                    return [((one, there), (other, full))]
+        return []
+
+    def searched(self) -> bool:
+        """Whether all can be packed from nothing: the choosiest and largest first, each where it was, if it can be, or
+        where most is left; back where it got stuck."""
+        room, left = self.room, [machine.memory_bytes for machine in self.workload.machines]
+        order = sorted(
+            range(len(self.where)), key=lambda group: (-room.bytes[group], len(room.choices[group]))
+        )
+        options: list[list[int]] = []
+        taken: list[int] = []
+        behind = [0.0]
+        for group in reversed(order):
+            behind.append(behind[-1] + room.bytes[group])
+        hopeless: set[tuple[int, tuple[float, ...]]] = set()
+        for _ in range(MOST_STEPS + len(order)):
+            depth = len(taken)
+            if depth == len(order):
+                for group, machine in zip(order, taken, strict=True):
+                    self._move(group, machine)
+                return not self._still_over()
+            if len(options) == depth:
+                state = depth, tuple(left)
+                possible = sum(left) >= behind[len(order) - depth] and state not in hopeless
+                options.append(self._options(order[depth], left) if possible else [])
+                hopeless.add(state)
+            if options[-1]:
+                machine = options[-1].pop()
+                left[machine] -= room.bytes[order[depth]]
+                taken.append(machine)
+            elif not taken:
+                return False
+            else:
+                options.pop()
+                left[taken.pop()] += room.bytes[order[depth - 1]]
+        return False
+
+    def _options(self, group: int, left: Sequence[float]) -> list[int]:
+        """The best last."""
+        able = [machine for machine in self.room.choices[group] if self.room.bytes[group] <= left[machine]]
+        return sorted(able, key=lambda machine: (machine == self.where[group], left[machine], -machine))

@@ -1,0 +1,57 @@
+"""Load: how busy each machine is with one sample of a stream of them. Rules only.
+
+Where tasks have replicas, the machines of a task take turns: sample number k is computed by the task's machine number
+k modulo how many it has. So a tensor goes from the machine whose turn it is to those whose turn it is among its
+readers, and a load is the average over as many samples as bring everybody's turn round again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import lcm
+
+from edgepart.planner.placing.problem.workload import Placement, Workload
+
+Turns = Sequence[tuple[int, ...]]
+"""By index of a task, the machines that take turns at it."""
+
+
+def loads(workload: Workload, placement: Placement) -> list[float]:
+    """By machine, seconds per sample: the longest of computing, sending and receiving; their sum without `overlap`."""
+    return turn_loads(workload, [(machine,) for machine in placement])
+
+
+def turn_loads(workload: Workload, turns: Turns) -> list[float]:
+    """By machine, seconds per sample, on average over the samples that its turns bring."""
+    count = len(workload.machines)
+    compute, send, receive = [0.0] * count, [0.0] * count, [0.0] * count
+    for task, machines in zip(workload.tasks, turns, strict=True):
+        for machine in machines:
+            compute[machine] += task.compute_s[machine] / len(machines)
+    for tensor in workload.tensors:
+        ways, samples = _ways(turns[tensor.source], frozenset(turns[reader] for reader in tensor.readers))
+        for here, there in ways:
+            took_s = workload.transfer_s(tensor, here, there) / samples
+            send[here] += took_s
+            receive[there] += took_s
+    whole = max if workload.overlap else lambda *parts: sum(parts)
+    return [whole(*parts) for parts in zip(compute, send, receive, strict=True)]
+
+
+@cache
+def _ways(
+    source: tuple[int, ...], readers: frozenset[tuple[int, ...]]
+) -> tuple[tuple[tuple[int, int], ...], int]:
+    """From which machine to which a tensor goes in as many samples as bring all turns round, and how many these are."""
+    samples = lcm(len(source), *map(len, readers))
+    ways = []
+    for sample in range(samples):
+        here = source[sample % len(source)]
+        ways += [(here, there) for there in sorted({turn[sample % len(turn)] for turn in readers} - {here})]
+    return tuple(ways), samples
+
+
+def max_load(workload: Workload, placement: Placement) -> float:
+    """Of the busiest machine: one over it is the throughput."""
+    return max(loads(workload, placement))

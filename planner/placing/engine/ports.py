@@ -1,0 +1,147 @@
+"""Sides: when machines are free to compute, to send and to receive while a list scheduler books them. Rules only."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from math import inf
+
+from edgepart.planner.placing.problem.workload import Workload
+
+MOST_SPANS = 256
+"""Busy spans that a timeline keeps apart. When there are more, the gaps in the earlier half are given up."""
+
+
+class Timeline:
+    """Busy spans, in order, none touching the next."""
+
+    __slots__ = ("ends", "starts")
+
+    def __init__(self) -> None:
+        self.starts: list[float] = []
+        self.ends: list[float] = []
+
+    @property
+    def end(self) -> float:
+        """When the last span is over."""
+        return self.ends[-1] if self.ends else 0.0
+
+    def first(self, ready_s: float, length_s: float) -> float:
+        """The first time from `ready_s` on at which it is free for so long."""
+        starts, ends = self.starts, self.ends
+        if not ends or ready_s >= ends[-1]:
+            return ready_s
+        at = bisect_right(ends, ready_s)
+        start_s = ready_s
+        for number in range(at, len(ends)):
+            if start_s + length_s <= starts[number]:
+                return start_s
+            start_s = max(start_s, ends[number])
+        return start_s
+
+    def take(self, start_s: float, end_s: float) -> None:
+        """It is busy then, where it was free."""
+        starts, ends = self.starts, self.ends
+        if end_s <= start_s:
+            return
+        if not ends or start_s > ends[-1]:
+            starts.append(start_s)
+            ends.append(end_s)
+        elif start_s == ends[-1]:
+            ends[-1] = end_s
+        else:
+            at = bisect_left(starts, start_s)
+            starts.insert(at, start_s)
+            ends.insert(at, end_s)
+            self._join(at)
+            self._join(at - 1)
+        if len(ends) > MOST_SPANS:
+            del starts[1 : MOST_SPANS // 2]
+            del ends[: MOST_SPANS // 2 - 1]
+
+    def _join(self, at: int) -> None:
+        """A span and the next are one if they touch."""
+        if 0 <= at < len(self.ends) - 1 and self.ends[at] >= self.starts[at + 1]:
+            self.ends[at] = max(self.ends[at], self.ends.pop(at + 1))
+            del self.starts[at + 1]
+
+
+def both_first(one: Timeline, other: Timeline, ready_s: float, length_s: float) -> float:
+    """The first time from `ready_s` on at which both are free for so long."""
+    while True:
+        start_s = other.first(one.first(ready_s, length_s), length_s)
+        if one.first(start_s, length_s) == start_s:
+            return start_s
+        ready_s = start_s
+
+
+class Sides:
+    """What is booked while tasks are placed, each after those it reads from."""
+
+    def __init__(self, workload: Workload, *, contention: bool = True) -> None:
+        """Without `contention` transfers do not wait for each other, as in HEFT's paper."""
+        count = len(workload.machines)
+        self._workload = workload
+        self._contention = contention
+        self.computing = [Timeline() for _ in range(count)]
+        self.sending = [Timeline() for _ in range(count)]
+        self.receiving = [Timeline() for _ in range(count)]
+        self.machine = [-1] * len(workload.tasks)
+        """By task; -1 before it is placed."""
+        self.start_s = [0.0] * len(workload.tasks)
+        self.end_s = [0.0] * len(workload.tasks)
+        self._arrived: list[dict[int, float]] = [{} for _ in workload.tensors]
+        """By tensor and machine."""
+
+    def ready_s(self, task: int, machine: int) -> float:
+        """When all that the task reads could be there; what it reads from is placed."""
+        return self._coming(task, machine)[0]
+
+    def _coming(self, task: int, there: int) -> tuple[float, list[tuple[int, int, float, float]]]:
+        """And the transfers for it, one after the other: tensor, from where, start, end."""
+        workload, ready_s = self._workload, 0.0
+        wanted: list[tuple[float, int]] = []
+        for number in workload.read[task]:
+            source = workload.tensors[number].source
+            if self.machine[source] == there:
+                ready_s = max(ready_s, self.end_s[source])
+            elif there in self._arrived[number]:
+                ready_s = max(ready_s, self._arrived[number][there])
+            else:
+                wanted.append((self.end_s[source], number))
+        if not wanted:
+            return ready_s, []
+        wanted.sort()
+        last_s, transfers = 0.0, []
+        for made_s, number in wanted:
+            tensor = workload.tensors[number]
+            here = self.machine[tensor.source]
+            took_s = workload.transfer_s(tensor, here, there)
+            start_s = made_s
+            if self._contention:
+                start_s = both_first(self.sending[here], self.receiving[there], max(made_s, last_s), took_s)
+            last_s = start_s + took_s
+            ready_s = max(ready_s, last_s)
+            transfers.append((number, here, start_s, last_s))
+        return ready_s, transfers
+
+    def place(self, task: int, machine: int, *, gaps: bool = False) -> None:
+        """Books the task and the transfers that it needs; with `gaps` it may start before others that were placed."""
+        ready_s, transfers = self._coming(task, machine)
+        for number, here, start_s, end_s in transfers:
+            self._arrived[number][machine] = end_s
+            if self._contention:
+                self.sending[here].take(start_s, end_s)
+                self.receiving[machine].take(start_s, end_s)
+        took_s = self._workload.tasks[task].compute_s[machine]
+        computing = self.computing[machine]
+        start_s = computing.first(ready_s, took_s) if gaps else max(ready_s, computing.end)
+        computing.take(start_s, start_s + took_s)
+        self.machine[task] = machine
+        self.start_s[task], self.end_s[task] = start_s, start_s + took_s
+
+    def finish_s(self, task: int, machine: int) -> float:
+        """When the task would be done there, in the first gap that is long enough; inf where it cannot run."""
+        took_s = self._workload.tasks[task].compute_s[machine]
+        if took_s == inf:
+            return inf
+        return self.computing[machine].first(self.ready_s(task, machine), took_s) + took_s

@@ -1,0 +1,138 @@
+"""Bounds: what no placement can be better than, found without search. Rules only."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgepart.planner.placing.problem.workload import Tensor, Workload
+
+Array = NDArray[np.float64]
+
+ROUNDS = 300
+"""Of raising the prices of machines and of their memory."""
+
+
+def latency_bound(workload: Workload) -> float:
+    """The longest way through the graph, each task on any machine for each reader; or the load of the busiest machine; or
+    what the longest way takes when memory keeps tasks off their best machines."""
+    way = longest_way(workload)
+    return max(path_bound(workload), load_bound(workload), way_bound(workload, way))
+
+
+def path_bound(workload: Workload) -> float:
+    """Seconds until the last task ends if nothing waits, each task placed anew for each of its readers."""
+    ends = _ends(workload)
+    return float(max((row.min() for row in ends), default=0.0))
+
+
+def longest_way(workload: Workload) -> list[int]:
+    """The tasks that `path_bound` is the length of, roughly: from the last to the first, always the latest before it."""
+    ends = _ends(workload)
+    done = [float(row.min()) for row in ends]
+    if not done:
+        return []
+    way = [max(range(len(done)), key=done.__getitem__)]
+    while before := workload.before[way[-1]]:
+        way.append(max(before, key=done.__getitem__))
+    return way
+
+
+def _ends(workload: Workload) -> list[Array]:
+    """By task and machine, when it can end there at the earliest."""
+    latency_s, per_byte_s = _links(workload)
+    ends: list[Array] = [np.zeros(0)] * len(workload.tasks)
+    for task in workload.order:
+        start = np.zeros(len(workload.machines))
+        for number in workload.read[task]:
+            tensor = workload.tensors[number]
+            moved = _moved(tensor, latency_s, per_byte_s)
+            np.maximum(start, (ends[tensor.source][:, None] + moved).min(axis=0), out=start)
+        ends[task] = start + np.array(workload.tasks[task].compute_s)
+    return ends
+
+
+def _links(workload: Workload) -> tuple[Array, Array]:
+    per_byte_s = np.array(
+        [[1 / b if a != c else 0.0 for c, b in enumerate(row)] for a, row in enumerate(workload.bytes_per_s)]
+    )
+    return np.array(workload.latency_s) * (1 - np.eye(len(workload.machines))), per_byte_s
+
+
+def _moved(tensor: Tensor, latency_s: Array, per_byte_s: Array) -> Array:
+    moved: Array = latency_s + tensor.nbytes * per_byte_s
+    for pair, took_s in tensor.transfer_s.items():
+        moved[pair] = took_s
+    return moved
+
+
+def load_bound(workload: Workload) -> float:
+    """What the busiest machine computes at least, tasks being divisible: by linear duality, with prices on machines and on
+    memory. Any prices bound it; a few hundred rounds find good ones."""
+    return _Prices(workload, None).best()
+
+
+def way_bound(workload: Workload, way: list[int]) -> float:
+    """What the tasks of one way take at least, one after the other, if all tasks have to fit into memory; likewise."""
+    return _Prices(workload, way).best()
+
+
+class _Prices:
+    """Lagrange's: minimum over placements of (priced compute + priced memory), less what the memory there is worth."""
+
+    def __init__(self, workload: Workload, way: list[int] | None) -> None:
+        groups, count = workload.groups, len(workload.machines)
+        rows = np.array([task.compute_s for task in workload.tasks]).reshape(-1, count)
+        self._able = np.array([np.isfinite(rows[list(group)]).all(axis=0) for group in groups])
+        counted = np.where(np.isfinite(rows), rows, 0.0)
+        if way is not None:
+            kept = np.zeros(len(rows))
+            kept[way] = 1.0
+            counted = counted * kept[:, None]
+        self._compute = np.array([counted[list(group)].sum(axis=0) for group in groups])
+        self._bytes = np.array([sum(workload.tasks[t].memory_bytes for t in group) for group in groups])
+        self._room = np.array([machine.memory_bytes for machine in workload.machines])
+        self._limited = np.isfinite(self._room)
+        self._shared = way is None
+        """Whether the machines' prices add up to one (the busiest counts) or are one each (their sum does)."""
+
+    def best(self) -> float:
+        if not len(self._compute) or not self._able.any(axis=1).all():
+            return 0.0
+        count = self._compute.shape[1]
+        logs = np.zeros(count)
+        memory = np.zeros(count)
+        scale_s = max(float(self._compute.mean()), 1e-300) * len(self._compute)
+        per_byte = scale_s / max(float(self._bytes.sum()), 1e-300)
+        found = 0.0
+        for number in range(ROUNDS):
+            prices = _shares(logs) if self._shared else np.ones(count)
+            value, load, over = self._value(prices, memory)
+            found = max(found, value)
+            step = 1 / (1 + number / 10)
+            if self._shared:
+                logs += step * load / max(float(load.max()), 1e-300)
+            size = max(float(np.abs(over[self._limited]).sum()), 1e-300) if self._limited.any() else 1.0
+            memory = np.where(self._limited, np.maximum(0.0, memory + step * per_byte * over / size), 0.0)
+        return found * (1 - 1e-12)
+
+    def _value(self, prices: Array, memory: Array) -> tuple[float, Array, Array]:
+        """At these prices; with the placement that is cheapest then: what each machine computes, and keeps too much."""
+        cost = np.where(self._able, self._compute * prices + self._bytes[:, None] * memory, inf)
+        chosen = cost.argmin(axis=1)
+        rows = np.arange(len(chosen))
+        count = len(prices)
+        load: Array = np.bincount(chosen, self._compute[rows, chosen], count).astype(np.float64)
+        kept: Array = np.bincount(chosen, self._bytes, count).astype(np.float64)
+        room = np.where(self._limited, self._room, 0.0)
+        value = float(cost[rows, chosen].sum() - (memory * room).sum())
+        over: Array = np.where(self._limited, kept - room, 0.0)
+        return value, load, over
+
+
+def _shares(logs: Array) -> Array:
+    raised: Array = np.exp(logs - logs.max())
+    raised /= raised.sum()
+    return raised

@@ -1,0 +1,147 @@
+"""A coarser workload: groups of tasks as one task each; and back again. Rules only.
+
+Whatever happens in the coarse workload can happen in the fine one at the same times: the members of a group run one
+after the other, and what was merged into one tensor travels one after the other. So what is found there is a schedule
+here, and perhaps not the best one of its placement; a bound found there says nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from edgepart.planner.errors import InternalError, UsageError
+from edgepart.planner.placing.problem.schedule import Schedule, Transfer
+from edgepart.planner.placing.problem.workload import Pair, Placement, Task, Tensor, Workload
+
+Groups = Sequence[Sequence[int]]
+"""Indices of tasks, each task in one group."""
+
+
+def coarsened(workload: Workload, groups: Groups) -> Workload:
+    """A task for each group: what it takes and keeps is the sum of what its members do.
+
+    Tensors of one group that the same other groups read become one. InternalError where a task is in no group or in two,
+    or where groups wait for each other."""
+    of = group_of(workload, groups)
+    names = _together(workload, groups)
+    tasks = tuple(_merged_task(workload, group, name) for group, name in zip(groups, names, strict=True))
+    tensors = tuple(
+        _merged_tensor(workload, source, readers, numbers)
+        for (source, readers), numbers in _crossing(workload, of)
+    )
+    coarse = Workload(
+        workload.name,
+        workload.machines,
+        tasks,
+        tensors,
+        workload.bytes_per_s,
+        workload.latency_s,
+        workload.overlap,
+    )
+    try:
+        _ = coarse.order
+    except UsageError as error:
+        raise InternalError("tasks were put into groups that wait for each other") from error
+    return coarse
+
+
+def expanded(groups: Groups, placement: Placement) -> tuple[int, ...]:
+    """By task, where its group is placed."""
+    found = [0] * sum(map(len, groups))
+    for group, machine in zip(groups, placement, strict=True):
+        for task in group:
+            found[task] = machine
+    return tuple(found)
+
+
+def expanded_schedule(workload: Workload, groups: Groups, schedule: Schedule) -> Schedule:
+    """The schedule of the coarse workload, as one of `workload`."""
+    of = group_of(workload, groups)
+    placement = expanded(groups, schedule.placement)
+    merged = [numbers for _, numbers in _crossing(workload, of)]
+    begins = list(schedule.start_s)
+    start_s = [0.0] * len(workload.tasks)
+    for task in workload.order:
+        start_s[task] = begins[of[task]]
+        begins[of[task]] += workload.tasks[task].compute_s[placement[task]]
+    transfers: list[Transfer] = []
+    for moved in schedule.transfers:
+        at_s = moved.start_s
+        for number in merged[moved.tensor]:
+            end_s = at_s + workload.transfer_s(workload.tensors[number], moved.source, moved.target)
+            transfers.append(Transfer(number, moved.source, moved.target, at_s, end_s))
+            at_s = end_s
+    return Schedule(placement, tuple(start_s), tuple(transfers), schedule.makespan_s)
+
+
+def group_of(workload: Workload, groups: Groups) -> list[int]:
+    """By task, the index of its group. InternalError where a task is in no group or in two."""
+    of = [-1] * len(workload.tasks)
+    for number, group in enumerate(groups):
+        for task in group:
+            if of[task] >= 0:
+                raise InternalError(f"{workload.tasks[task].name!r} is in two groups")
+            of[task] = number
+    if -1 in of:
+        raise InternalError(f"{workload.tasks[of.index(-1)].name!r} is in no group")
+    return of
+
+
+def _crossing(workload: Workload, of: Sequence[int]) -> list[tuple[tuple[int, tuple[int, ...]], list[int]]]:
+    """By the group that makes it and those that read it, the tensors that leave their group."""
+    found: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for number, tensor in enumerate(workload.tensors):
+        source = of[tensor.source]
+        if readers := {of[reader] for reader in tensor.readers} - {source}:
+            found.setdefault((source, tuple(sorted(readers))), []).append(number)
+    return list(found.items())
+
+
+def _merged_task(workload: Workload, group: Sequence[int], name: str) -> Task:
+    members = [workload.tasks[task] for task in group]
+    if len(members) == 1:
+        return replace(members[0], colocate=name)
+    return Task(
+        f"{members[0].name}+{len(members) - 1}",
+        members[0].op,
+        tuple(map(sum, zip(*(task.compute_s for task in members), strict=True))),
+        sum(task.memory_bytes for task in members),
+        name,
+    )
+
+
+def _merged_tensor(
+    workload: Workload, source: int, readers: tuple[int, ...], numbers: Sequence[int]
+) -> Tensor:
+    tensors = [workload.tensors[number] for number in numbers]
+    nbytes = sum(tensor.nbytes for tensor in tensors)
+    if len(tensors) == 1:
+        return Tensor(source, readers, nbytes, tensors[0].transfer_s)
+    if not any(tensor.transfer_s for tensor in tensors) and not any(map(any, workload.latency_s)):
+        return Tensor(source, readers, nbytes)
+    took_s = {
+        pair: sum(workload.transfer_s(tensor, *pair) for tensor in tensors) for pair in _pairs(workload)
+    }
+    return Tensor(source, readers, nbytes, took_s)
+
+
+def _pairs(workload: Workload) -> Iterator[Pair]:
+    machines = range(len(workload.machines))
+    return ((a, b) for a in machines for b in machines if a != b)
+
+
+def _together(workload: Workload, groups: Groups) -> list[str]:
+    """By group, the name under which it shares a machine with others: names that meet in one group become one."""
+    leads: dict[str, str] = {}
+
+    def lead(name: str) -> str:
+        while leads.setdefault(name, name) != name:
+            name = leads[name]
+        return name
+
+    named = [sorted({workload.tasks[task].colocate for task in group} - {""}) for group in groups]
+    for names in named:
+        for name in names[1:]:
+            leads[lead(name)] = lead(names[0])
+    return [lead(names[0]) if names else "" for names in named]

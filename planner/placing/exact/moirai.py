@@ -1,0 +1,391 @@
+"""Moirai (Zhang et al.): the exact placement, as far as the budget goes; never worse than the list schedulers. Rules only.
+
+It starts from the best of the other placers. What is small enough is searched task by task (latency_model.py), piece by
+piece where something dominates the graph (passage.py), by all that has a proof; what is bigger is contracted to where
+it can be searched, with the tasks of the best placement's machines kept apart, and expanded again, over and over, until
+the budget is spent. Every answer is judged on the graph that was asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from random import Random
+
+from edgepart.planner.errors import Infeasible
+from edgepart.planner.figures import figure, seconds
+from edgepart.planner.placing.engine.compact_schedule import retimed
+from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.engine.evaluate import shortest
+from edgepart.planner.placing.engine.load import max_load
+from edgepart.planner.placing.engine.ortools import cp_model
+from edgepart.planner.placing.exact.bounds import latency_bound, load_bound
+from edgepart.planner.placing.exact.coarse_workload import coarsened, expanded, expanded_schedule
+from edgepart.planner.placing.exact.contract import contracted
+from edgepart.planner.placing.exact.dominators import pieces
+from edgepart.planner.placing.exact.latency_model import FEW, solve
+from edgepart.planner.placing.exact.local_search import Judge, by_latency, by_load, climbed
+from edgepart.planner.placing.exact.passage import passage
+from edgepart.planner.placing.exact.pieces import fits
+from edgepart.planner.placing.exact.repeats import improved, repeating
+from edgepart.planner.placing.exact.throughput_model import assign
+from edgepart.planner.placing.problem.schedule import Found, Schedule
+from edgepart.planner.placing.problem.workload import Placement, Workload
+from edgepart.planner.placing.registry import Asked, placer, register
+
+STARTS = ("m-etf", "heft", "expert", "m-sct", "metis", "pipeline", "getf")
+"""What it is never worse than. The first three always begin, the others while less than half of the budget is spent."""
+
+ALWAYS = 3
+
+MODEL = 15_000
+"""Transfers and tasks, times machines, that CP-SAT is given at most."""
+
+CLIMB_S = 2.0
+"""At most, before anything is proved: what is better from the start leaves less to be searched."""
+
+GROUPS = (400, 150, 1500, 60)
+"""To so many a big graph is contracted, by turns."""
+
+WINDOW = 40
+"""So many tasks are placed anew at once where there are many."""
+
+PINNED = 500
+"""To so many groups the others are contracted then."""
+
+WINDOW_S = 5.0
+
+LAYERS = 0.8
+"""Of the time, for pieces that repeat, where there are some."""
+
+SAME = 1e-9
+"""A bound this close to the value, relative to it, is the value: the rest is the rounding of floats."""
+
+
+@register("moirai")
+def moirai(workload: Workload, asked: Asked) -> Found:
+    """UsageError without OR-tools; Infeasible where nothing fits."""
+    cp_model()
+    search = _Search(workload, asked)
+    search.begin()
+    if asked.objective == "throughput":
+        search.throughput()
+    elif model_size(workload) <= MODEL:
+        search.exact()
+    else:
+        search.broad()
+    return search.found()
+
+
+def model_size(workload: Workload) -> int:
+    """About how many intervals CP-SAT would have to place."""
+    machines = len(workload.machines)
+    return len(workload.tasks) * machines + len(workload.tensors) * machines * (machines - 1)
+
+
+@dataclass(frozen=True)
+class _Best:
+    placement: tuple[int, ...]
+    value_s: float
+    schedule: Schedule | None
+
+
+class _Search:
+    def __init__(self, workload: Workload, asked: Asked) -> None:
+        self._workload = workload
+        self._asked = asked
+        self._begun_s = asked.clock()
+        self._until_s = self._begun_s + asked.budget_s
+        self._best: _Best | None = None
+        self._bound_s = 0.0
+        self._random = Random(0)
+        self._ended = False
+        """Whether all was searched, so that the value is the best but for what times were rounded by."""
+        self._why: list[str] = []
+
+    @property
+    def _left_s(self) -> float:
+        return max(0.0, self._until_s - self._asked.clock())
+
+    @property
+    def _proved(self) -> bool:
+        if self._ended:
+            return True
+        return self._best is not None and self._bound_s >= self._best.value_s * (1 - SAME)
+
+    @property
+    def _start(self) -> _Best:
+        assert self._best is not None, "something fitted, or Infeasible was raised"
+        return self._best
+
+    def begin(self) -> None:
+        """From the best of the other placers."""
+        refused: Infeasible | None = None
+        named, left_out = "", []
+        for number, name in enumerate(STARTS):
+            if number >= ALWAYS and self._best and self._left_s < self._asked.budget_s / 2:
+                left_out.append(name)
+                continue
+            try:
+                found = placer(name)(self._workload, replace(self._asked, budget_s=self._left_s / 3))
+            except Infeasible as error:
+                refused = refused or error
+                continue
+            if not found.replicas and self._offer(found.placement, found.schedule):
+                named = name
+        if self._best is None:
+            raise refused or Infeasible(f"{self._workload.name}: nothing fits")
+        self._why.append(f"from {named}'s {seconds(self._start.value_s, 6)}")
+        if left_out:
+            self._why.append(f"there was no time to ask {', '.join(left_out)}")
+        latency = self._asked.objective == "latency"
+        self._bound_s = (latency_bound if latency else load_bound)(self._workload)
+
+    def _offer(self, placement: Sequence[int], schedule: Schedule | None) -> bool:
+        """Whether it is better than what is known; what does not fit never is."""
+        if not fits(self._workload, placement):
+            return False
+        if self._asked.objective == "throughput":
+            better = _Best(tuple(placement), max_load(self._workload, placement), None)
+        else:
+            made = dispatch(self._workload, placement)
+            if schedule is not None:
+                order = [-start_s for start_s in schedule.start_s]
+                made = min(made, dispatch(self._workload, placement, order), key=lambda one: one.makespan_s)
+            if schedule is not None and schedule.makespan_s <= made.makespan_s:
+                made = schedule
+            better = _Best(tuple(placement), made.makespan_s, made)
+        if self._best is not None and better.value_s >= self._best.value_s:
+            return False
+        self._best = better
+        return True
+
+    def _prove(self, bound_s: float) -> None:
+        self._bound_s = max(self._bound_s, min(bound_s, self._start.value_s))
+
+    def exact(self) -> None:
+        """Piece by piece, then the whole where memory couples the pieces or time is left."""
+        if self._proved:
+            return
+        self._climb(self._workload, by_latency, min(self._left_s / 10, CLIMB_S))
+        if len(pieces(self._workload)) > 1:
+            self._piecewise()
+            if not self._proved:
+                self._climb(self._workload, by_latency, self._left_s / 4)
+        if self._proved:
+            return
+        large = len(self._workload.tasks) > FEW
+        self._whole(self._left_s / 2 if large else self._left_s)
+        if large:
+            self._climb(self._workload, by_latency, self._left_s / 3)
+        while large and not self._proved and self._left_s > 0:
+            self._window(min(WINDOW_S, self._left_s))
+
+    def _piecewise(self) -> None:
+        """Exact but for memory, which is counted in each piece only: the bound holds, what is found may not fit."""
+        total = sum(task.memory_bytes for task in self._workload.tasks)
+        couples = any(total > machine.memory_bytes for machine in self._workload.machines)
+        passed = passage(
+            self._workload,
+            clock=self._asked.clock,
+            until=self._asked.clock() + self._left_s * (0.3 if couples else 0.7),
+            most_tasks=len(self._workload.tasks),
+        )
+        self._prove(passed.bound_s)
+        self._why.append(f"in {passed.pieces} pieces between tasks that everything passes through")
+        if passed.schedule and fits(self._workload, passed.schedule.placement):
+            self._offer(passed.schedule.placement, passed.schedule)
+            self._ended = passed.ended
+        elif passed.schedule:
+            self._why.append("memory couples the pieces, so that the whole was searched as well")
+
+    def _window(self, budget_s: float) -> None:
+        """Tasks that run at about the same time are placed anew, with all others where they are; these in groups where
+        there are many."""
+        start = self._start
+        if start.schedule is None or budget_s <= 0:
+            return
+        tasks = sorted(range(len(start.placement)), key=start.schedule.start_s.__getitem__)
+        first = self._random.randrange(max(1, len(tasks) - WINDOW))
+        free = frozenset(tasks[first : first + WINDOW])
+        groups = contracted(self._workload, PINNED, start.placement, start.schedule.start_s, apart=free)
+        coarse = _pinned(coarsened(self._workload, groups), groups, start.placement, free)
+        placement = [start.placement[group[0]] for group in groups]
+        if len(groups) > 2 * PINNED or not fits(coarse, placement):
+            return
+        opening = start.schedule
+        if len(groups) < len(tasks):
+            order = [-start.schedule.start_s[group[0]] for group in groups]
+            made = dispatch(coarse, placement), dispatch(coarse, placement, order)
+            opening = min(made, key=lambda one: one.makespan_s)
+        else:
+            groups = tuple((task,) for task in range(len(tasks)))
+            coarse = _pinned(self._workload, groups, start.placement, free)
+        solved = solve(coarse, budget_s=budget_s, start=opening, seed=self._random.randrange(1000))
+        if solved.schedule:
+            self._expand(groups, solved.schedule.placement, solved.schedule)
+
+    def _whole(self, budget_s: float) -> None:
+        start = self._start.schedule
+        if budget_s <= 0 or start is None:
+            return
+        solved = solve(self._workload, budget_s=budget_s, start=start)
+        self._prove(solved.bound_s)
+        if solved.schedule:
+            self._offer(solved.schedule.placement, solved.schedule)
+            self._ended = solved.ended
+
+    def _climb(self, workload: Workload, judge: Judge, budget_s: float) -> None:
+        until = self._asked.clock() + budget_s
+        start = self._start
+        better = climbed(
+            workload,
+            start.placement,
+            judge,
+            clock=self._asked.clock,
+            until=until,
+            schedule=start.schedule,
+            seed=self._random.randrange(1000),
+        )
+        self._offer(better.placement, better.schedule)
+
+    def _layers(self) -> None:
+        """One of each kind of pieces, where they repeat."""
+        start, parts = self._start.schedule, repeating(self._workload)
+        if start is None or not parts:
+            return
+        layered = improved(
+            self._workload,
+            start,
+            parts,
+            clock=self._asked.clock,
+            until=self._asked.clock() + LAYERS * self._left_s,
+            solvable=lambda piece: model_size(piece) <= MODEL,
+        )
+        self._prove(layered.bound_s)
+        if layered.schedule and self._offer(layered.schedule.placement, layered.schedule):
+            self._why.append(f"in {layered.pieces} pieces of {layered.kinds} kinds, one of each searched")
+
+    def broad(self) -> None:
+        """By layers, then contracted, searched, expanded; over and over."""
+        self._layers()
+        judge = by_latency
+        turn = rounds = fewest = 0
+        while self._left_s > 0 and not self._proved:
+            most = GROUPS[turn % len(GROUPS)]
+            start = self._start
+            placement = start.placement if turn else None
+            groups = contracted(
+                self._workload, most, placement, start.schedule.start_s if turn and start.schedule else None
+            )
+            coarse = coarsened(self._workload, groups)
+            fewest = len(groups) if not fewest else min(fewest, len(groups))
+            slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
+            self._refine(coarse, groups, judge, slice_s, turn)
+            self._window(min(WINDOW_S, self._left_s))
+            turn, rounds = turn + 1, rounds + 1
+        self._why.append(f"contracted {rounds} times, to {fewest} groups and more, and expanded again")
+
+    def _refine(
+        self, coarse: Workload, groups: tuple[tuple[int, ...], ...], judge: Judge, slice_s: float, turn: int
+    ) -> None:
+        placement = self._projected(coarse, groups)
+        if placement is None:
+            return
+        now_s = self._asked.clock()
+        climb_s = slice_s / 2 if model_size(coarse) <= MODEL else slice_s
+        better = climbed(coarse, placement, judge, clock=self._asked.clock, until=now_s + climb_s, seed=turn)
+        self._expand(groups, better.placement, better.schedule)
+        if better.schedule and model_size(coarse) <= MODEL and self._left_s > 0:
+            solved = solve(coarse, budget_s=min(slice_s / 2, self._left_s), start=better.schedule, seed=turn)
+            if solved.schedule:
+                self._expand(groups, solved.schedule.placement, solved.schedule)
+
+    def _projected(self, coarse: Workload, groups: tuple[tuple[int, ...], ...]) -> Placement | None:
+        """The best placement, as one of the groups: where most of each computes; None where that does not fit."""
+        placement = self._start.placement
+        found = tuple(
+            max(
+                {placement[task] for task in group},
+                key=lambda m: sum(min(self._workload.tasks[t].compute_s) for t in group if placement[t] == m),
+            )
+            for group in groups
+        )
+        if fits(coarse, found):
+            return found
+        try:
+            return placer("heft")(coarse, replace(self._asked, budget_s=1.0)).placement
+        except Infeasible:
+            return None
+
+    def _expand(
+        self, groups: tuple[tuple[int, ...], ...], placement: Placement, schedule: Schedule | None
+    ) -> None:
+        fine = expanded(groups, placement)
+        if not fits(self._workload, fine):
+            return
+        if schedule is None:
+            self._offer(fine, None)
+            return
+        self._offer(fine, retimed(self._workload, expanded_schedule(self._workload, groups, schedule)))
+
+    def throughput(self) -> None:
+        """By the model where it is small enough, else by climbing, on a contracted graph where that is big."""
+        if self._proved:
+            return
+        if model_size(self._workload) <= MODEL:
+            self._climb(self._workload, by_load, self._left_s * 0.2)
+            solved = assign(self._workload, budget_s=self._left_s, start=self._start.placement)
+            self._prove(solved.bound_s)
+            if solved.placement:
+                self._offer(solved.placement, None)
+                self._ended = solved.ended
+            return
+        turn = 0
+        while self._left_s > 0 and not self._proved:
+            groups = contracted(
+                self._workload, GROUPS[turn % len(GROUPS)], self._start.placement if turn else None
+            )
+            coarse = coarsened(self._workload, groups)
+            slice_s = min(self._left_s, max(self._asked.budget_s / 8, 1.0))
+            placement = self._projected(coarse, groups)
+            if placement is not None:
+                until = self._asked.clock() + slice_s
+                better = climbed(coarse, placement, by_load, clock=self._asked.clock, until=until, seed=turn)
+                self._offer(expanded(groups, better.placement), None)
+                if model_size(coarse) <= MODEL and self._left_s > 0:
+                    solved = assign(coarse, budget_s=min(slice_s, self._left_s), start=better.placement)
+                    if solved.placement:
+                        self._offer(expanded(groups, solved.placement), None)
+            turn += 1
+        self._why.append(f"contracted {turn} times, and expanded again")
+
+    def found(self) -> Found:
+        """The best, with what is known about it."""
+        best = self._start
+        if best.schedule is not None and len(self._workload.tasks) <= 10_000:
+            again = shortest(self._workload, best.placement)
+            if again.makespan_s < best.value_s:
+                best = _Best(best.placement, again.makespan_s, again)
+        bound_s = min(self._bound_s, best.value_s)
+        if bound_s >= best.value_s * (1 - SAME):
+            bound_s = best.value_s
+            self._why.append("proved to be the best")
+        else:
+            gap = f"{figure(100 * (1 - bound_s / best.value_s), 2)} %"
+            said = "searched to the end, with times rounded: " if self._ended else ""
+            self._why.append(f"{said}nothing can be more than {gap} better")
+        return Found(best.placement, best.value_s, best.schedule, bound_s, why="; ".join(self._why))
+
+
+def _pinned(
+    workload: Workload, groups: Sequence[Sequence[int]], placement: Placement, free: frozenset[int]
+) -> Workload:
+    """With all tasks where they are that are not free; a group is free or not as its first task is."""
+    tasks = []
+    for task, group in zip(workload.tasks, groups, strict=True):
+        here = placement[group[0]]
+        row = tuple(s if m == here else inf for m, s in enumerate(task.compute_s))
+        tasks.append(task if group[0] in free else replace(task, compute_s=row))
+    return replace(workload, tasks=tuple(tasks))

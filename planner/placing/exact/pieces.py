@@ -1,0 +1,143 @@
+"""Ways: a graph's pieces, each between the machine of one dominator and that of the next, and the shortest way through
+all of them. Pieces that are the same but for names share theirs. Rules only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from edgepart.planner.errors import Infeasible
+from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.engine.fit_memory import fitted
+from edgepart.planner.placing.exact.dominators import Piece, joined, pieces
+from edgepart.planner.placing.exact.latency_model import solve
+from edgepart.planner.placing.placers.heft import by_rank
+from edgepart.planner.placing.problem.schedule import Schedule
+from edgepart.planner.placing.problem.workload import Pair, Workload
+
+FIRST_S = 2.0
+"""For a piece between two machines at first; each time more that it is come back to."""
+MORE = 4.0
+SAME = 1e-9
+"""What is no further apart counts as equal, relative to it."""
+
+
+@dataclass
+class Way:
+    """A piece between two machines."""
+
+    workload: Workload
+    lower_s: float
+    schedule: Schedule | None = None
+    """The shortest known; None where none is."""
+    ended: bool = False
+    opened: bool = False
+    slice_s: float = FIRST_S
+
+    @property
+    def upper_s(self) -> float:
+        return self.schedule.makespan_s if self.schedule else inf
+
+    def open(self) -> None:
+        """Look at simple schedules, once. Where nothing fits that is easily thought of, there is nothing to begin at."""
+        if not self.opened:
+            self.opened = True
+            self.offer(opening(self.workload))
+            self.ended = self.lower_s >= self.upper_s * (1 - SAME) or not self.schedule
+
+    def offer(self, schedule: Schedule | None) -> bool:
+        """Whether it is shorter than what was known."""
+        if schedule is None or schedule.makespan_s >= self.upper_s:
+            return False
+        self.schedule = schedule
+        return True
+
+    def search(self, budget_s: float, seed: int = 0) -> None:
+        """For a better schedule and a better bound."""
+        self.slice_s *= MORE
+        if self.schedule is None:
+            return
+        found = solve(self.workload, budget_s=budget_s, start=self.schedule, seed=seed)
+        self.offer(found.schedule)
+        self.lower_s = max(self.lower_s, min(found.bound_s, self.upper_s))
+        self.ended = found.ended
+
+
+class Ways:
+    """All of them, each looked at when it is asked for."""
+
+    def __init__(
+        self, workload: Workload, bound: Callable[[Workload], float], parts: Sequence[Piece] | None = None
+    ) -> None:
+        """`bound`: what a piece cannot take less than. `parts`: the pieces, where they are known."""
+        self._workload = workload
+        self._bound = bound
+        self.pieces = pieces(workload) if parts is None else tuple(parts)
+        kinds: dict[object, int] = {}
+        self.kinds = [kinds.setdefault(piece.likeness, len(kinds)) for piece in self.pieces]
+        self.times = Counter(self.kinds)
+        """By kind of piece, how many there are."""
+        self.known: dict[tuple[int, Pair], Way] = {}
+        machines = range(len(workload.machines))
+        self._stops: list[list[int]] = []
+        """By border behind a piece, the machines that its task could be on."""
+        for piece in self.pieces:
+            row = () if piece.exit is None else piece.workload.tasks[piece.exit].compute_s
+            self._stops.append([m for m in machines if row[m] < inf] if row else [-1])
+
+    def way(self, number: int, pair: Pair) -> Way:
+        """Of that piece, between those two machines; -1 where it has no such end."""
+        key = self.kinds[number], pair
+        if key not in self.known:
+            pinned = self.pieces[number].pinned(pair)
+            self.known[key] = Way(pinned, self._bound(pinned))
+        return self.known[key]
+
+    def shortest(self, *, lower: bool) -> tuple[float, list[Way]]:
+        """Through all pieces, by what the ways take at least, or at most; inf and [] where none leads through."""
+        reached: dict[int, tuple[float, list[Way]]] = {-1: (0.0, [])}
+        for number, stops in enumerate(self._stops):
+            onwards: dict[int, tuple[float, list[Way]]] = {}
+            for there in stops:
+                for here, (so_far_s, path) in reached.items():
+                    way = self.way(number, (here, there))
+                    took_s = so_far_s + (way.lower_s if lower else way.upper_s)
+                    if took_s < onwards.get(there, (inf, []))[0]:
+                        onwards[there] = (took_s, [*path, way])
+            reached = onwards
+        return min(reached.values(), key=lambda one: one[0], default=(inf, []))
+
+    def schedule(self, path: Sequence[Way]) -> Schedule | None:
+        """One after the other; None where one of them has none."""
+        parts = [(piece, way.schedule) for piece, way in zip(self.pieces, path, strict=False) if way.schedule]
+        return joined(self._workload, parts) if path and len(parts) == len(self.pieces) else None
+
+
+def opening(workload: Workload) -> Schedule | None:
+    """The shortest of a few simple schedules; None where none of them fits."""
+    try:
+        heft = fitted(workload, by_rank(workload).machine)
+    except Infeasible:
+        return None
+    placements = [heft]
+    for machine in range(len(workload.machines)):
+        placements.append(
+            tuple(
+                machine if task.compute_s[machine] < inf else heft[t] for t, task in enumerate(workload.tasks)
+            )
+        )
+    fitting = [placement for placement in placements if fits(workload, placement)]
+    made = [dispatch(workload, placement) for placement in fitting]
+    return min(made, key=lambda schedule: schedule.makespan_s, default=None)
+
+
+def fits(workload: Workload, placement: Sequence[int]) -> bool:
+    """Whether everything can run there, together with what it must be with, and has memory."""
+    if any(task.compute_s[m] == inf for task, m in zip(workload.tasks, placement, strict=True)):
+        return False
+    if any(placement[task] != placement[group[0]] for group in workload.groups for task in group):
+        return False
+    return not workload.short_bytes(placement)

@@ -1,0 +1,106 @@
+"""Best: everything on one machine, and the best of what all placers find. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import inf
+
+from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
+from edgepart.planner.placing.engine.dispatch import dispatch
+from edgepart.planner.placing.engine.load import max_load
+from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.registry import MODULES, Asked, Placer, placer
+
+OBJECTIVES = ("latency", "throughput")
+
+IN_TURN = ("heft", "m-etf", "expert", "pipeline", "metis", "m-sct", "getf", "moirai")
+"""Placers as `auto` asks them: those that cost least first; the last one gets all the time that is left."""
+
+SHARE = 0.25
+"""Of the budget that is left, what any other may take."""
+
+
+def names() -> tuple[str, ...]:
+    """Of everything that can be asked for, in the order of a comparison."""
+    return ("single", *MODULES, "auto")
+
+
+def find(workload: Workload, name: str, asked: Asked) -> Found:
+    """What the placer `name` answers; "single" and "auto" are here. UsageError where there is none of that name, or of
+    that objective; Infeasible."""
+    if asked.objective not in OBJECTIVES:
+        raise UsageError(f"objective {asked.objective!r}: choose {' or '.join(OBJECTIVES)}")
+    if name not in names():
+        raise UsageError(f"no strategy for a workload is called {name!r}; there are {', '.join(names())}")
+    own: Mapping[str, Placer] = {"single": single, "auto": auto}
+    return (own.get(name) or placer(name))(workload, asked)
+
+
+def single(workload: Workload, asked: Asked) -> Found:
+    """Everything on the machine where that is fastest."""
+    kept = sum(task.memory_bytes for task in workload.tasks)
+    short: dict[str, int] = {}
+    fastest, least_s = -1, inf
+    for number, machine in enumerate(workload.machines):
+        took_s = sum(task.compute_s[number] for task in workload.tasks)
+        if took_s == inf:
+            continue
+        if kept > machine.memory_bytes:
+            short.update(workload.short_bytes([number] * len(workload.tasks)))
+        elif took_s < least_s:
+            fastest, least_s = number, took_s
+    if fastest < 0:
+        what = "no device can run all of its nodes"
+        if short:
+            what = "no device that can run it has the memory for it: "
+            what += ", ".join(f"{name} lacks {lack:,} bytes" for name, lack in short.items())
+        raise Infeasible(f"workload {workload.name!r}: {what}; place it on several", short)
+    placement = (fastest,) * len(workload.tasks)
+    why = f"everything is on {workload.machines[fastest].name}"
+    if asked.objective == "throughput":
+        return Found(placement, max_load(workload, placement), why=why)
+    schedule = dispatch(workload, placement)
+    return Found(placement, schedule.makespan_s, schedule, why=why)
+
+
+def auto(workload: Workload, asked: Asked) -> Found:
+    """The best answer of all, with the highest bound that any of them proved; who was not asked is said.
+
+    Infeasible, with the least that anybody lacks, where none of them finds a placement."""
+    found: dict[str, Found] = {}
+    left_out: list[str] = []
+    refused: list[Infeasible] = []
+    for name, alone in _turns(workload, asked, found, left_out):
+        try:
+            found[name] = find(workload, name, alone)
+        except Infeasible as error:
+            refused.append(error)
+        except NotInstalled as error:
+            left_out.append(f"{name} ({error})")
+    if not found:
+        raise min(refused, key=lambda error: (not error.short_bytes, sum(error.short_bytes.values())))
+    name = min(found, key=lambda name: found[name].value_s)
+    # A bound speaks of tasks that are on one machine each.
+    who = [found[name]] if found[name].replicas else found.values()
+    bounds = [one.bound_s for one in who if one.bound_s is not None]
+    why = f"{name} is the best of {len(found)} strategies: {found[name].why}"
+    if left_out:
+        why += f"; not asked: {', '.join(left_out)}"
+    return replace(found[name], bound_s=max(bounds, default=None), why=why)
+
+
+def _turns(
+    workload: Workload, asked: Asked, found: Mapping[str, Found], left_out: list[str]
+) -> Iterator[tuple[str, Asked]]:
+    """Whom to ask, with what it may take, as long as there is time and nothing is proved to be best."""
+    start = asked.clock()
+    for name in ("single", *IN_TURN):
+        left_s = asked.budget_s - (asked.clock() - start)
+        if found and left_s <= 0:
+            left_out.append(f"{name} (no time left)")
+        elif any(one.bound_s is not None and one.bound_s >= one.value_s for one in found.values()):
+            left_out.append(f"{name} (what was found is proved to be best)")
+        else:
+            yield name, replace(asked, budget_s=left_s if name == IN_TURN[-1] else SHARE * left_s)

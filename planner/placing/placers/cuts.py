@@ -1,0 +1,225 @@
+"""Cuts: an order of tasks, where it may be cut into stages, and what each stage would cost each machine. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import networkx as nx
+import numpy as np
+
+from edgepart.planner.placing.chain_partition import Loads
+from edgepart.planner.placing.engine.dispatch import mean_costs
+from edgepart.planner.placing.problem.workload import Workload
+
+MOST_BLOCKS = 200
+"""Between cuts. A longer order is cut only where least crosses, once in each so many equal parts of its work."""
+
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What a stage begins and ends between."""
+
+    tasks: tuple[tuple[int, ...], ...]
+    """By block, in order: whatever a task reads from is in its block or an earlier one, and no group is in two."""
+    units: tuple[tuple[int, ...], ...]
+    """What no cut may part, in order."""
+    ends: tuple[int, ...]
+    """By block, the number of units up to its end."""
+
+
+def blocks(workload: Workload) -> Blocks:
+    """Tasks in the workload's order, as many blocks as may be."""
+    units = _units(workload)
+    return _blocks(units, _ends(workload, units))
+
+
+def nearer(found: Blocks, cuts: Sequence[int]) -> Blocks:
+    """The order cut again near those of its cuts that were good (by numbers of blocks before them): there at as many
+    places as may be, nowhere else. All of the good cuts are kept."""
+    ends = {found.ends[cut - 1] for cut in cuts} | {len(found.units)}
+    for cut in cuts:
+        first = found.ends[cut - 2] if cut > 1 else 0
+        last = found.ends[min(cut, len(found.ends) - 1)]
+        step = max(1, -(-(last - first) * len(cuts) // MOST_BLOCKS))
+        ends |= set(range(max(first, 1), last + 1, step))
+    return _blocks(found.units, sorted(ends))
+
+
+def _blocks(units: Sequence[tuple[int, ...]], ends: Sequence[int]) -> Blocks:
+    return Blocks(
+        tuple(
+            tuple(task for unit in units[begin:end] for task in unit) for begin, end in pairwise([0, *ends])
+        ),
+        tuple(units),
+        tuple(ends),
+    )
+
+
+def _units(workload: Workload) -> list[tuple[int, ...]]:
+    """What must stay together in any contiguous division, in order: groups, and groups that wait for each other."""
+    if len(workload.groups) == len(workload.tasks):
+        return [(task,) for task in workload.order]
+    position = {task: number for number, task in enumerate(workload.order)}
+    group = {task: number for number, tasks in enumerate(workload.groups) for task in tasks}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(workload.groups)))
+    graph.add_edges_from(
+        (group[task], group[reader]) for task, readers in enumerate(workload.after) for reader in readers
+    )
+    graph.remove_edges_from(list(nx.selfloop_edges(graph)))
+    whole = nx.condensation(graph)
+    tasks = {
+        node: sorted(
+            (task for member in whole.nodes[node]["members"] for task in workload.groups[member]),
+            key=position.__getitem__,
+        )
+        for node in whole
+    }
+    order = nx.lexicographical_topological_sort(whole, key=lambda node: position[tasks[node][0]])
+    return [tuple(tasks[node]) for node in order]
+
+
+def _ends(workload: Workload, units: Sequence[Sequence[int]]) -> list[int]:
+    """Numbers of units after which there is a cut, the last one among them."""
+    count = len(units)
+    if count <= MOST_BLOCKS:
+        return list(range(1, count + 1))
+    compute_s, _ = mean_costs(workload)
+    kept = sum(task.memory_bytes for task in workload.tasks) or 1.0
+    took_s = sum(compute_s) or 1.0
+    work = np.cumsum(
+        [
+            sum(
+                compute_s[t] / took_s + workload.tasks[t].memory_bytes / kept + 1 / len(compute_s)
+                for t in unit
+            )
+            for unit in units
+        ]
+    )
+    part = np.minimum((work / work[-1] * MOST_BLOCKS).astype(int), MOST_BLOCKS - 1)
+    crossing = _crossing(workload, units)
+    best: dict[int, int] = {}
+    for number in range(count - 1):
+        here = int(part[number])
+        if here not in best or crossing[number] < crossing[best[here]]:
+            best[here] = number
+    return [*(number + 1 for number in best.values() if number < count - 1), count]
+
+
+def _crossing(workload: Workload, units: Sequence[Sequence[int]]) -> list[float]:
+    """By unit, the seconds of what is made up to it and read after it."""
+    _, transfer_s = mean_costs(workload)
+    where = {task: number for number, unit in enumerate(units) for task in unit}
+    change = [0.0] * (len(units) + 1)
+    for tensor, took_s in zip(workload.tensors, transfer_s, strict=True):
+        change[where[tensor.source]] += took_s
+        change[max((where[reader] for reader in tensor.readers), default=where[tensor.source])] -= took_s
+    return [float(value) for value in np.cumsum(change)]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """By machine [from block, to block): seconds of the stage; what it receives and sends on an average link."""
+
+    compute_s: tuple[Loads, ...]
+    """inf where the machine cannot run it, or has too little memory for it."""
+    receive_s: tuple[Loads, ...]
+    send_s: tuple[Loads, ...]
+
+
+def costs(workload: Workload, found: Blocks) -> Costs:
+    """A stage receives what it reads once, and sends what is read later once, however many stages read it."""
+    where = np.zeros(len(workload.tasks), dtype=int)
+    for number, tasks in enumerate(found.tasks):
+        where[list(tasks)] = number
+    count = len(found.tasks)
+    received, sent = _corners(workload, where)
+    compute, receive, send = [], [], []
+    for machine in range(len(workload.machines)):
+        out_s, in_s = _lengths(workload, machine)
+        compute.append(_compute(workload, where, count, machine))
+        receive.append(_summed(received, in_s, count))
+        send.append(_summed(sent, out_s, count))
+    return Costs(tuple(compute), tuple(receive), tuple(send))
+
+
+def _compute(workload: Workload, where: Numbers, count: int, machine: int) -> Loads:
+    seconds = np.array([task.compute_s[machine] for task in workload.tasks])
+    never = np.isinf(seconds)
+    nbytes = [task.memory_bytes for task in workload.tasks]
+
+    def between(weights: Any) -> Loads:
+        upto = np.concatenate([[0.0], np.cumsum(np.bincount(where, weights=weights, minlength=count))])
+        return np.asarray(upto[None, :] - upto[:, None])
+
+    stage_s = np.maximum(between(np.where(never, 0.0, seconds)), 0.0)
+    stage_s[between(never.astype(float)) > 0] = np.inf
+    stage_s[between(nbytes) > workload.machines[machine].memory_bytes] = np.inf
+    return stage_s
+
+
+def _lengths(workload: Workload, machine: int) -> tuple[Numbers, Numbers]:
+    """By tensor, how long sending it from the machine takes, and receiving it there; on average over the others."""
+    others = [other for other in range(len(workload.machines)) if other != machine]
+    if not others:
+        nothing = np.zeros(len(workload.tensors))
+        return nothing, nothing
+    nbytes = np.array([tensor.nbytes for tensor in workload.tensors])
+    found = []
+    for pairs in ([(machine, other) for other in others], [(other, machine) for other in others]):
+        latency_s = sum(workload.latency_s[a][b] for a, b in pairs) / len(pairs)
+        per_byte_s = sum(1 / workload.bytes_per_s[a][b] for a, b in pairs) / len(pairs)
+        length_s = latency_s + per_byte_s * nbytes
+        for number, tensor in enumerate(workload.tensors):
+            if tensor.transfer_s:
+                length_s[number] = sum(workload.transfer_s(tensor, a, b) for a, b in pairs) / len(pairs)
+        found.append(length_s)
+    return found[0], found[1]
+
+
+@dataclass(frozen=True)
+class _Corners:
+    """Rectangles of stages in which tensors count, as signed corners of a sum over two directions."""
+
+    tensor: list[int]
+    row: list[int]
+    column: list[int]
+    sign: list[float]
+
+    def add(self, tensor: int, rows: range, columns: range) -> None:
+        for row, one in ((rows.start, 1.0), (rows.stop, -1.0)):
+            for column, other in ((columns.start, 1.0), (columns.stop, -1.0)):
+                self.tensor.append(tensor)
+                self.row.append(row)
+                self.column.append(column)
+                self.sign.append(one * other)
+
+
+def _corners(workload: Workload, where: Numbers) -> tuple[_Corners, _Corners]:
+    """Where a stage, from row to column, receives a tensor, and where it sends it."""
+    received, sent = _Corners([], [], [], []), _Corners([], [], [], [])
+    last = int(where.max(initial=0)) + 2
+    for number, tensor in enumerate(workload.tensors):
+        source = before = int(where[tensor.source])
+        readers = sorted({int(where[reader]) for reader in tensor.readers} - {source})
+        for reader in readers:
+            # A stage that begins after the last reader before it and ends after this one.
+            received.add(number, range(before + 1, reader + 1), range(reader + 1, last))
+            before = reader
+        if readers:
+            sent.add(number, range(source + 1), range(source + 1, readers[-1] + 1))
+    return received, sent
+
+
+def _summed(corners: _Corners, length_s: Numbers, count: int) -> Loads:
+    size = count + 2
+    index = np.array(corners.row, dtype=int) * size + np.array(corners.column, dtype=int)
+    weights = np.array(corners.sign) * length_s[np.array(corners.tensor, dtype=int)]
+    table = np.bincount(index, weights=weights, minlength=size * size).reshape(size, size)
+    summed: Loads = np.maximum(table.cumsum(axis=0).cumsum(axis=1)[: count + 1, : count + 1], 0.0)
+    return summed

@@ -1,0 +1,75 @@
+"""Expert: as people do by hand. The tasks in order, so many of them on one machine, the next on the next. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from edgepart.planner.placing.engine.dispatch import mean_costs
+from edgepart.planner.placing.engine.evaluate import settled
+from edgepart.planner.placing.engine.fit_memory import Room
+from edgepart.planner.placing.engine.speeds import fastest_first
+from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.registry import Asked, register
+
+
+@register("expert")
+def expert(workload: Workload, asked: Asked) -> Found:
+    """For latency one machine after the other, the fastest first, as much as its memory holds; for throughput so much
+    of the work on each as it has of the speed, or memory, of all."""
+    if asked.objective == "throughput":
+        why = "tasks in order, dealt to the machines by their speed, as memory allows"
+    else:
+        why = "tasks in order, the fastest machine first, each filled before the next is begun"
+    return settled(workload, by_hand(workload, asked), asked, why)
+
+
+def by_hand(workload: Workload, asked: Asked) -> list[int]:
+    """A placement, with too much on some machine where filling them in order gets stuck."""
+    room, order, shares = Room(workload), fastest_first(workload), _Shares(workload)
+    evenly = asked.objective == "throughput"
+    placement, done_s, at = [-1] * len(workload.tasks), 0.0, 0
+    share_s = shares.next_s(order) if evenly else inf
+    for task in workload.order:
+        # On to the next machine when this one is full, or has its share; never back.
+        while at < len(order) - 1 and (done_s >= share_s or room.full(task, order[at])):
+            at, done_s = at + 1, 0.0
+            share_s = shares.next_s(order[at:]) if evenly else inf
+        here = order[at]
+        if room.may(task, here):
+            done_s += workload.tasks[task].compute_s[here]
+        else:
+            here = _elsewhere(workload, room, task)
+        room.take(task, here)
+        shares.place(task)
+        placement[task] = here
+    return placement
+
+
+def _elsewhere(workload: Workload, room: Room, task: int) -> int:
+    """For an odd one that this machine cannot run, or if all is full: wherever it is fastest."""
+    machines = room.machines(task) or [room.force(task)]
+    return min(machines, key=lambda machine: workload.tasks[task].compute_s[machine])
+
+
+class _Shares:
+    """How much each machine has if all that are left have the same seconds of what is left."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._mean_s, _ = mean_costs(workload)
+        self._whole_s = self._left_s = sum(self._mean_s)
+        self._took_s = [
+            sum(task.compute_s[machine] for task in workload.tasks if task.compute_s[machine] < inf)
+            for machine in range(len(workload.machines))
+        ]
+
+    def place(self, task: int) -> None:
+        self._left_s -= self._mean_s[task]
+
+    def next_s(self, machines: Sequence[int]) -> float:
+        """Seconds for the first of those that are left; 0 where some needs no time for anything."""
+        took_s = [self._took_s[machine] for machine in machines]
+        if not all(took_s) or not self._whole_s:
+            return 0.0
+        return self._left_s / self._whole_s / sum(1 / seconds for seconds in took_s)

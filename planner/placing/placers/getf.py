@@ -1,0 +1,164 @@
+"""GETF (Su, Ren, Vardi and Wierman, 2020): earliest first, each task within a group of machines of like speed that a linear
+relaxation found for it. Rules only.
+
+The paper's machines are related: one speed each. Here a machine's speed is how fast it does the tasks that it can run,
+against the best for each of them. The relaxation knows no transfers, as in the paper; times, memory and what cannot run
+somewhere are the tasks' own. Groups without the memory for a task pass it on to the others, the fastest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log
+
+from edgepart.planner.placing.engine.evaluate import settled
+from edgepart.planner.placing.engine.ortools import model_builder
+from edgepart.planner.placing.engine.speeds import speeds
+from edgepart.planner.placing.placers.earliest import earliest_first
+from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.registry import Asked, register
+
+PIECE = 1500
+"""Tasks of one linear programme. Bigger graphs are relaxed piece by piece along their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """Machines of like speed."""
+
+    machines: tuple[int, ...]
+    capacity: float
+    """The sum of their speeds; the fastest machine of all has at most 1."""
+
+
+@register("getf")
+def getf(workload: Workload, asked: Asked) -> Found:
+    """By the earliest start of each task in its group, whatever was asked for. UsageError without OR-tools, where there
+    are groups of several speeds."""
+    groups = speed_groups(workload)
+    count = len(workload.tasks)
+    assigned = [0] * count
+    solved = count
+    if len(groups) > 1:
+        assigned, solved = _assigned(workload, groups, asked)
+    others = [[group.machines for group in reversed(groups)] for _ in groups]
+    slow = tuple(
+        machine
+        for machine in range(len(workload.machines))
+        if not any(machine in group.machines for group in groups)
+    )
+    tiers = [[groups[number].machines, *others[number], slow] for number in range(len(groups))]
+    sides = earliest_first(workload, lambda task: tiers[assigned[task]])
+    return settled(
+        workload,
+        sides.machine,
+        asked,
+        _why(groups, solved, count, asked),
+        orders=[[-start for start in sides.start_s]],
+    )
+
+
+def _why(groups: Sequence[Speeds], solved: int, count: int, asked: Asked) -> str:
+    if len(groups) == 1:
+        why = "the machines are of like speed, one group: earliest start first"
+    else:
+        why = f"earliest start first within {len(groups)} groups of like machines, dealt out by a linear relaxation"
+        if count > PIECE:
+            why += f" of {PIECE} tasks at a time"
+        if solved < count:
+            why += f"; there was no time for it for {count - solved} tasks, which went to the group of the largest capacity"
+    if asked.objective == "throughput":
+        why += "; it looks at one sample, so its largest load is only what came of it"
+    return why
+
+
+def speed_groups(workload: Workload) -> list[Speeds]:
+    """Slowest first: machines within a factor of ln m / ln ln m (at least 2) of each other; those slower than an m-th of
+    the fastest of m machines are in none. All in one where none is faster than 0."""
+    fast = speeds(workload)
+    count, fastest = len(fast), max(fast)
+    if not fastest:
+        return [Speeds(tuple(range(count)), 0.0)]
+    factor = max(2.0, log(count) / log(log(count))) if count > 2 else 2.0
+    found: dict[int, list[int]] = {}
+    for machine, speed in enumerate(fast):
+        if speed > 0 and speed * count >= fastest:
+            found.setdefault(int(log(fastest / speed) / log(factor) + 1e-9), []).append(machine)
+    return [
+        Speeds(tuple(found[step]), sum(fast[machine] for machine in found[step]))
+        for step in sorted(found, reverse=True)
+    ]
+
+
+def _assigned(workload: Workload, groups: Sequence[Speeds], asked: Asked) -> tuple[list[int], int]:
+    """By task the index of its group, and for how many tasks the relaxation was solved, in half of the budget."""
+    until_s = asked.clock() + asked.budget_s / 2
+    largest = max(range(len(groups)), key=lambda number: groups[number].capacity)
+    found = [largest] * len(workload.tasks)
+    solved = 0
+    for first in range(0, len(workload.order), PIECE):
+        piece = workload.order[first : first + PIECE]
+        left_s = until_s - asked.clock()
+        shares = relaxed(workload, groups, piece, left_s) if left_s > 0 else None
+        if shares is None:
+            continue
+        solved += len(piece)
+        for task, share in shares.items():
+            found[task] = _rounded(share, groups)
+    return found, solved
+
+
+def _rounded(share: Sequence[float], groups: Sequence[Speeds]) -> int:
+    """Of the fastest groups that together have half of the task, and those between, the one of the largest capacity."""
+    slowest = max((number for number in range(len(groups)) if sum(share[number:]) >= 0.5 - 1e-9), default=0)
+    return max(range(slowest, len(groups)), key=lambda number: (groups[number].capacity, number))
+
+
+def relaxed(
+    workload: Workload, groups: Sequence[Speeds], piece: Sequence[int], limit_s: float
+) -> dict[int, list[float]] | None:
+    """By task of the piece, which share of it each group has, in the linear programme that ends the piece first with
+    tasks in parts and transfers for nothing. None where it was not solved in about `limit_s` seconds. A task that no
+    group can run is left out."""
+    builder = model_builder()
+    model = builder.Model()
+    took_s = {
+        task: [min(workload.tasks[task].compute_s[machine] for machine in group.machines) for group in groups]
+        for task in piece
+    }
+    took_s = {task: row for task, row in took_s.items() if min(row) < inf}
+    scale = sum(min(row) for row in took_s.values()) or 1.0
+    end = model.new_num_var(0.0, inf, "")
+    done = {task: model.new_num_var(0.0, inf, "") for task in took_s}
+    share = {
+        task: [model.new_num_var(0.0, 1.0 if seconds < inf else 0.0, "") for seconds in row]
+        for task, row in took_s.items()
+    }
+    busy: list[list[object]] = [[] for _ in groups]
+    for task, row in took_s.items():
+        parts = [
+            (seconds / scale) * variable
+            for seconds, variable in zip(row, share[task], strict=True)
+            if seconds < inf
+        ]
+        for number, seconds in enumerate(row):
+            if seconds < inf:
+                busy[number].append((seconds / scale) * share[task][number])
+        length = builder.LinearExpr.sum(parts)
+        model.add_linear_constraint(builder.LinearExpr.sum(share[task]), 1.0, 1.0)
+        model.add_linear_constraint(done[task] - length, 0.0, inf)
+        model.add_linear_constraint(end - done[task], 0.0, inf)
+        for source in workload.before[task]:
+            if source in done:
+                model.add_linear_constraint(done[task] - done[source] - length, 0.0, inf)
+    for group, work in zip(groups, busy, strict=True):
+        if work:
+            model.add_linear_constraint(len(group.machines) * end - builder.LinearExpr.sum(work), 0.0, inf)
+    model.minimize(end)
+    solver = builder.Solver("GLOP")
+    solver.set_time_limit_in_seconds(limit_s)
+    if solver.solve(model) != builder.SolveStatus.OPTIMAL:
+        return None
+    return {task: [float(solver.value(variable)) for variable in row] for task, row in share.items()}

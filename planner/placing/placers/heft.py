@@ -1,0 +1,45 @@
+"""HEFT (Topcuoglu, Hariri and Wu, 2002): tasks by upward rank, each where it is done first. Rules only.
+
+Ours, not the paper's: transfers wait for their machines' sides; a machine without the memory for a task (and those that
+must be with it) is passed over.
+"""
+
+from __future__ import annotations
+
+from edgepart.planner.placing.engine.dispatch import upward_ranks
+from edgepart.planner.placing.engine.evaluate import settled
+from edgepart.planner.placing.engine.fit_memory import Room
+from edgepart.planner.placing.engine.ports import Sides
+from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.registry import Asked, register
+
+
+@register("heft")
+def heft(workload: Workload, asked: Asked) -> Found:
+    """By the earliest finish of each task, whatever was asked for."""
+    sides = by_rank(workload)
+    why = "tasks by upward rank, each on the machine that is done with it first"
+    if asked.objective == "throughput":
+        why += "; it looks at one sample, so its largest load is only what came of it"
+    return settled(
+        workload,
+        sides.machine,
+        asked,
+        why,
+        orders=[upward_ranks(workload), [-start for start in sides.start_s]],
+    )
+
+
+def by_rank(workload: Workload, *, contention: bool = True) -> Sides:
+    """All tasks placed; without `contention` as in the paper, where transfers do not wait for each other."""
+    ranks = upward_ranks(workload)
+    position = {task: number for number, task in enumerate(workload.order)}
+    sides, room = Sides(workload, contention=contention), Room(workload)
+    # What costs nothing has the rank of what reads it: the order of the graph decides.
+    for task in sorted(workload.order, key=lambda task: (-ranks[task], position[task])):
+        machines = room.machines(task) or [room.force(task)]
+        machine = min(machines, key=lambda one: sides.finish_s(task, one))
+        room.take(task, machine)
+        sides.place(task, machine, gaps=True)
+    return sides

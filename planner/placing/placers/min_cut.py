@@ -1,0 +1,237 @@
+"""Partition: groups of tasks dealt to machines, so that little goes between them and each is about as busy as the others,
+as if they were an undirected graph. Rules only.
+
+Multilevel, as in METIS (Karypis and Kumar, 1998): heavy edges are drawn together until few vertices are left; these are
+bisected again and again by Kernighan and Lin's exchange (networkx), for halves of the machines, in the proportion of their
+speeds; then each step is undone, and vertices at a border move where that lessens the cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+import networkx as nx
+
+from edgepart.planner.placing.engine.dispatch import mean_costs
+from edgepart.planner.placing.engine.fit_memory import Room
+from edgepart.planner.placing.engine.speeds import speeds
+from edgepart.planner.placing.problem.workload import Workload
+
+COARSE = 160
+"""Vertices that are bisected; each has at most a few times its share of all work."""
+
+IMBALANCE = 1.05
+"""By how much the busiest machine may be busier than all would be on average."""
+
+PASSES = 4
+"""Over all vertices, at each level, at most."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A graph, and what its vertices weigh."""
+
+    ways_s: list[dict[int, float]]
+    """By vertex, its neighbours and what goes between, in seconds on an average link."""
+    took_s: list[list[float]]
+    """By vertex and machine; inf where it cannot run."""
+    work_s: list[float]
+    """By vertex, on an average machine."""
+    nbytes: list[float]
+    choices: list[frozenset[int]]
+    """By vertex, the machines that could have it."""
+    finer: list[list[int]]
+    """By vertex, what it was made of in the level below; [] at the bottom."""
+
+
+def partition(workload: Workload) -> list[int]:
+    """By task, its machine. The memory of machines is kept wherever vertices move, yet not everywhere at first."""
+    room = Room(workload)
+    levels = [_bottom(workload, room)]
+    random = Random(0)
+    while len(levels[-1].work_s) > COARSE:
+        coarser = _coarser(levels[-1], random)
+        if len(coarser.work_s) > 0.95 * len(levels[-1].work_s):
+            break
+        levels.append(coarser)
+    where = _bisected(workload, levels[-1])
+    for level in reversed(levels):
+        _refine(workload, level, where)
+        if level.finer:
+            below = [0] * sum(map(len, level.finer))
+            for vertex, members in enumerate(level.finer):
+                for member in members:
+                    below[member] = where[vertex]
+            where = below
+    return [where[group] for group in room.group]
+
+
+def _bottom(workload: Workload, room: Room) -> Level:
+    compute_s, transfer_s = mean_costs(workload)
+    ways_s: list[dict[int, float]] = [{} for _ in workload.groups]
+    for tensor, took_s in zip(workload.tensors, transfer_s, strict=True):
+        here = room.group[tensor.source]
+        for there in {room.group[reader] for reader in tensor.readers} - {here}:
+            ways_s[here][there] = ways_s[there][here] = ways_s[here].get(there, 0.0) + took_s
+    return Level(
+        ways_s,
+        [
+            [sum(workload.tasks[task].compute_s[m] for task in group) for m in range(len(workload.machines))]
+            for group in workload.groups
+        ],
+        [sum(compute_s[task] for task in group) for group in workload.groups],
+        room.bytes,
+        [frozenset(able) for able in room.choices],
+        [],
+    )
+
+
+def _coarser(level: Level, random: Random) -> Level:
+    """Each vertex with the neighbour that it has most to do with, if that is still free and both are not too heavy."""
+    most_s = 3 * sum(level.work_s) / COARSE
+    most_bytes = 3 * sum(level.nbytes) / COARSE
+    partner = [-1] * len(level.work_s)
+    order = list(range(len(partner)))
+    random.shuffle(order)
+    for vertex in order:
+        if partner[vertex] >= 0:
+            continue
+        fitting = [
+            (way_s, -other)
+            for other, way_s in level.ways_s[vertex].items()
+            if partner[other] < 0
+            and level.work_s[vertex] + level.work_s[other] <= most_s
+            and level.nbytes[vertex] + level.nbytes[other] <= most_bytes
+            and level.choices[vertex] & level.choices[other]
+        ]
+        other = -max(fitting)[1] if fitting else vertex
+        partner[vertex], partner[other] = other, vertex
+    finer = [sorted({vertex, other}) for vertex, other in enumerate(partner) if vertex <= other]
+    return _merged(level, finer)
+
+
+def _merged(level: Level, finer: list[list[int]]) -> Level:
+    above = {member: vertex for vertex, members in enumerate(finer) for member in members}
+    ways_s: list[dict[int, float]] = [{} for _ in finer]
+    for vertex, members in enumerate(finer):
+        for member in members:
+            for other, way_s in level.ways_s[member].items():
+                if above[other] != vertex:
+                    ways_s[vertex][above[other]] = ways_s[vertex].get(above[other], 0.0) + way_s
+    return Level(
+        ways_s,
+        [
+            [sum(parts) for parts in zip(*(level.took_s[one] for one in members), strict=True)]
+            for members in finer
+        ],
+        [sum(level.work_s[one] for one in members) for members in finer],
+        [sum(level.nbytes[one] for one in members) for members in finer],
+        [frozenset.intersection(*(level.choices[one] for one in members)) for members in finer],
+        finer,
+    )
+
+
+def _bisected(workload: Workload, level: Level) -> list[int]:
+    """By vertex, its machine: halves of the machines have halves of the graph, and so on."""
+    fast = speeds(workload)
+    where = [0] * len(level.work_s)
+    pending = [(list(range(len(where))), _neighbours(workload))]
+    while pending:
+        vertices, machines = pending.pop()
+        if len(machines) == 1 or not vertices:
+            for vertex in vertices:
+                where[vertex] = machines[0]
+            continue
+        halves = machines[: len(machines) // 2], machines[len(machines) // 2 :]
+        weights = [sum(fast[machine] for machine in half) for half in halves]
+        share = weights[0] / sum(weights) if sum(weights) else 0.5
+        pending += zip(_halved(level, vertices, share), halves, strict=True)
+    for vertex, able in enumerate(level.choices):
+        if where[vertex] not in able:
+            where[vertex] = min(able, key=lambda machine: level.took_s[vertex][machine])
+    return where
+
+
+def _neighbours(workload: Workload) -> list[int]:
+    """Machines, each followed by the one of the others that it has the best links with."""
+    left = set(range(1, len(workload.machines)))
+    order = [0]
+    while left:
+        here = order[-1]
+        order.append(max(left, key=lambda there: (workload.bytes_per_s[here][there], -there)))
+        left.discard(order[-1])
+    return order
+
+
+def _halved(level: Level, vertices: list[int], share: float) -> tuple[list[int], list[int]]:
+    """The first so large share of the work in the order given, then pairs exchanged while the cut becomes less."""
+    whole_s, done_s, first = sum(level.work_s[vertex] for vertex in vertices), 0.0, 0
+    while first < len(vertices) and done_s + level.work_s[vertices[first]] / 2 <= share * whole_s:
+        done_s += level.work_s[vertices[first]]
+        first += 1
+    one, other = set(vertices[:first]), set(vertices[first:])
+    if not one or not other:
+        return sorted(one), sorted(other)
+    graph = nx.Graph()
+    graph.add_nodes_from(vertices)
+    inside = one | other
+    graph.add_weighted_edges_from(
+        (vertex, there, way_s)
+        for vertex in vertices
+        for there, way_s in level.ways_s[vertex].items()
+        if there in inside and vertex < there
+    )
+    one, other = nx.community.kernighan_lin_bisection(graph, (one, other), seed=0)
+    return sorted(one), sorted(other)
+
+
+def _refine(workload: Workload, level: Level, where: list[int]) -> None:
+    """Vertices move to a machine of a neighbour, or from one that is too busy or too full to any, in place."""
+    state = _Loads(workload, level, where)
+    for _ in range(PASSES):
+        if not sum(state.improve(vertex) for vertex in range(len(where))):
+            return
+
+
+class _Loads:
+    def __init__(self, workload: Workload, level: Level, where: list[int]) -> None:
+        self.level, self.where = level, where
+        count = len(workload.machines)
+        self.busy_s, self.left_bytes = [0.0] * count, [machine.memory_bytes for machine in workload.machines]
+        for vertex, machine in enumerate(where):
+            self.busy_s[machine] += level.took_s[vertex][machine]
+            self.left_bytes[machine] -= level.nbytes[vertex]
+        fast = speeds(workload)
+        least_s = sum(min(row) for row in level.took_s)
+        self.most_s = IMBALANCE * least_s / sum(fast) if sum(fast) else 0.0
+
+    def improve(self, vertex: int) -> bool:
+        """Whether the vertex moved."""
+        level, here = self.level, self.where[vertex]
+        near: dict[int, float] = {}
+        for other, way_s in level.ways_s[vertex].items():
+            near[self.where[other]] = near.get(self.where[other], 0.0) + way_s
+        urgent = self.busy_s[here] > self.most_s or self.left_bytes[here] < 0
+        if not urgent and not near.keys() - {here}:
+            return False
+        best, best_gain = here, (0.0, 0.0)
+        for there in level.choices[vertex] if urgent else near.keys() & level.choices[vertex]:
+            if there == here or level.nbytes[vertex] > self.left_bytes[there]:
+                continue
+            then_s = self.busy_s[there] + level.took_s[vertex][there]
+            relief_s = max(self.busy_s[here] - max(then_s, self.most_s), 0.0)
+            if then_s > self.most_s and not relief_s and self.left_bytes[here] >= 0:
+                continue
+            gain = (relief_s if urgent else 0.0, near.get(there, 0.0) - near.get(here, 0.0))
+            if self.left_bytes[here] < 0:
+                gain = (gain[0] + 1e-30, gain[1])
+            if gain > best_gain:
+                best, best_gain = there, gain
+        if best == here:
+            return False
+        for machine, sign in ((here, -1), (best, 1)):
+            self.busy_s[machine] += sign * level.took_s[vertex][machine]
+            self.left_bytes[machine] -= sign * level.nbytes[vertex]
+        self.where[vertex] = best
+        return True

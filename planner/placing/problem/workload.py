@@ -1,0 +1,165 @@
+"""Workload: a graph of tasks with costs, and the machines that it can be placed on. Facts.
+
+What is placed, is judged by two numbers. **Latency** is the makespan of one sample: a machine runs one task at a time;
+a transfer occupies the sender's sending side and the receiver's receiving side from its start to its end; the two sides of
+a machine are independent of each other and of computing. **Throughput** is one over the largest load (load.py).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from heapq import heapify, heappop, heappush
+from math import inf
+
+from edgepart.planner.errors import UsageError
+
+Pair = tuple[int, int]
+"""Indices of two machines: from, to."""
+
+Placement = Sequence[int]
+"""By index of a task, the index of its machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What tasks are placed on."""
+
+    name: str
+    kind: str
+    memory_bytes: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is placed whole: an operator, or several that stay together."""
+
+    name: str
+    op: str
+    compute_s: tuple[float, ...]
+    """By index of a machine; inf where it cannot run."""
+    memory_bytes: float = 0.0
+    """What its machine keeps for it while the plan is loaded."""
+    colocate: str = ""
+    """Tasks of one group share a machine; "" for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What one task makes and others read. It travels once to each machine that reads it and does not make it."""
+
+    source: int
+    """Index of a task."""
+    readers: tuple[int, ...]
+    """Indices of tasks, each once, ascending."""
+    nbytes: float
+    transfer_s: Mapping[Pair, float] = field(default_factory=dict)
+    """What it takes between two machines, where that is not what their link says."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A costed graph and its machines. ModelError, UsageError: see integrity.py."""
+
+    name: str
+    machines: tuple[Machine, ...]
+    tasks: tuple[Task, ...]
+    tensors: tuple[Tensor, ...]
+    bytes_per_s: tuple[tuple[float, ...], ...]
+    """[from][to]; inf on the diagonal."""
+    latency_s: tuple[tuple[float, ...], ...]
+    """[from][to]; 0 on the diagonal."""
+    overlap: bool = True
+    """Whether a machine computes, sends and receives at once; else its load is their sum."""
+
+    def transfer_s(self, tensor: Tensor, source: int, target: int) -> float:
+        """How long the tensor occupies both ends; 0 from a machine to itself."""
+        if source == target:
+            return 0.0
+        given = tensor.transfer_s.get((source, target))
+        if given is not None:
+            return given
+        return self.latency_s[source][target] + tensor.nbytes / self.bytes_per_s[source][target]
+
+    @cached_property
+    def written(self) -> tuple[tuple[int, ...], ...]:
+        """By task, indices of the tensors that it makes."""
+        found: list[list[int]] = [[] for _ in self.tasks]
+        for number, tensor in enumerate(self.tensors):
+            found[tensor.source].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def read(self) -> tuple[tuple[int, ...], ...]:
+        """By task, indices of the tensors that it reads."""
+        found: list[list[int]] = [[] for _ in self.tasks]
+        for number, tensor in enumerate(self.tensors):
+            for reader in tensor.readers:
+                found[reader].append(number)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def before(self) -> tuple[tuple[int, ...], ...]:
+        """By task, the tasks whose tensors it reads, each once, ascending."""
+        return tuple(tuple(sorted({self.tensors[t].source for t in read})) for read in self.read)
+
+    @cached_property
+    def after(self) -> tuple[tuple[int, ...], ...]:
+        """By task, the tasks that read what it makes, each once, ascending."""
+        return tuple(
+            tuple(sorted({reader for t in written for reader in self.tensors[t].readers}))
+            for written in self.written
+        )
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Tasks, each after those it reads from; among those that could be next the first of the file.
+
+        UsageError where tasks wait for each other."""
+        waits = [len(before) for before in self.before]
+        ready = [task for task, count in enumerate(waits) if not count]
+        heapify(ready)
+        found: list[int] = []
+        while ready:
+            task = heappop(ready)
+            found.append(task)
+            for reader in self.after[task]:
+                waits[reader] -= 1
+                if not waits[reader]:
+                    heappush(ready, reader)
+        if len(found) < len(self.tasks):
+            stuck = next(task.name for task, count in zip(self.tasks, waits, strict=True) if count)
+            raise UsageError(
+                f"{self.name}: {len(self.tasks) - len(found)} nodes wait for each other in a circle or behind one, "
+                f"{stuck!r} among them; a workload's edges must lead in one direction"
+            )
+        return tuple(found)
+
+    @cached_property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Tasks that must share a machine, every task in one group, in the order of their first tasks."""
+        named: dict[str, list[int]] = defaultdict(list)
+        alone: list[list[int]] = []
+        for number, task in enumerate(self.tasks):
+            if task.colocate:
+                named[task.colocate].append(number)
+            else:
+                alone.append([number])
+        return tuple(sorted(map(tuple, [*named.values(), *alone])))
+
+    def memory_bytes(self, placement: Placement) -> list[float]:
+        """By machine, what is kept there."""
+        kept = [0.0] * len(self.machines)
+        for task, machine in zip(self.tasks, placement, strict=True):
+            kept[machine] += task.memory_bytes
+        return kept
+
+    def short_bytes(self, placement: Placement) -> dict[str, int]:
+        """By name of a machine, by how much it has too little memory; {} where all of it fits."""
+        return {
+            machine.name: int(-(-(kept - machine.memory_bytes) // 1))
+            for machine, kept in zip(self.machines, self.memory_bytes(placement), strict=True)
+            if kept > machine.memory_bytes
+        }

@@ -1,0 +1,62 @@
+"""The placers, by name. Each is a module here that registers what finds a placement. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+
+from edgepart.planner.errors import UsageError
+from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.workload import Workload
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a placement is to be good for, and what finding it may cost."""
+
+    clock: Callable[[], float]
+    """Seconds that pass, as whoever asks counts them."""
+    objective: str = "latency"
+    """Or "throughput"."""
+    budget_s: float = 10.0
+    """Of search, about."""
+
+
+Placer = Callable[[Workload, Asked], Found]
+"""Infeasible where no placement is found that the machines have memory for, with the bytes that are short."""
+
+MODULES: Mapping[str, str] = MappingProxyType(
+    {
+        "expert": "placers.expert",
+        "m-etf": "placers.metf",
+        "m-sct": "placers.msct",
+        "getf": "placers.getf",
+        "heft": "placers.heft",
+        "metis": "placers.metis",
+        "pipeline": "placers.contiguous",
+        "moirai": "exact.moirai",
+    }
+)
+"""By name of a placer, the module that registers it."""
+
+_registered: dict[str, Placer] = {}
+
+
+def register(name: str) -> Callable[[Placer], Placer]:
+    """Makes the decorated function known as the placer `name`."""
+
+    def keep(placer: Placer) -> Placer:
+        _registered[name] = placer
+        return placer
+
+    return keep
+
+
+def placer(name: str) -> Placer:
+    """UsageError where there is none of that name."""
+    if name not in MODULES:
+        raise UsageError(f"no placer is called {name!r}; there are {', '.join(MODULES)}")
+    import_module(f"{__package__}.{MODULES[name]}")
+    return _registered[name]

@@ -1,0 +1,207 @@
+"""The rules of a plan, as a checker that runs: where a plan comes in, and after tests.
+
+Rules only: the programs are gone through without computing anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from edgepart.planner.errors import InternalError
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.plan.plan import GATEWAY, Piece, Plan, Program, Receive, Run, Send, Step, Transfer
+from edgepart.planner.plan.reduced_precision import KINDS
+from edgepart.planner.region import Region
+
+
+def broken_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
+    """What makes `plan` no plan; nothing for a good one. With the graph, whether the answers are covered too.
+
+    Of a program that came without its segments (plan.for_device) only the order of its messages is looked at.
+    """
+    faults = [*_numbers(plan), *_pairs(plan), *_ports(plan), *_replicas(plan)]
+    yield from faults
+    if not faults:
+        yield from _runs_through(plan)
+        if graph is not None:
+            yield from _answers(plan, graph)
+
+
+def check(plan: Plan, graph: Graph | None = None) -> Plan:
+    """`plan` itself; InternalError naming every broken rule."""
+    if broken := list(broken_rules(plan, graph)):
+        raise InternalError("the plan breaks its rules: " + "; ".join(broken))
+    return plan
+
+
+def _numbers(plan: Plan) -> Iterator[str]:
+    for n, transfer in enumerate(plan.transfers):
+        if transfer.number != n:
+            yield f"transfer {transfer.number} is at place {n}"
+        if transfer.source == transfer.target:
+            yield f"transfer {n} goes from {transfer.source!r} to itself"
+        for end in {transfer.source, transfer.target} - {GATEWAY} - set(plan.programs):
+            yield f"transfer {n} names {end!r}, which has no program"
+        if not transfer.pieces:
+            yield f"transfer {n} is empty"
+        yield from _rounding(transfer)
+    for name, program in plan.programs.items():
+        if program.device != name:
+            yield f"the program of {name!r} says that it is {program.device!r}'s"
+        for step in program.steps:
+            if isinstance(step, Run) and _is_light(program):
+                continue
+            known = len(program.segments) if isinstance(step, Run) else len(plan.transfers)
+            if not 0 <= _number(step) < known:
+                yield f"{name}: {step} names nothing"
+
+
+def _rounding(transfer: Transfer) -> Iterator[str]:
+    """Only what goes from device to device is rounded, each piece to something that there is."""
+    if transfer.dtypes and GATEWAY in (transfer.source, transfer.target):
+        yield f"transfer {transfer.number} is rounded, and one end is the gateway"
+    if transfer.dtypes and len(transfer.dtypes) != len(transfer.pieces):
+        yield f"transfer {transfer.number} rounds {len(transfer.dtypes)} of {len(transfer.pieces)} pieces"
+    for kind in sorted(set(transfer.dtypes) - set(KINDS)):
+        yield f"transfer {transfer.number} is rounded to {kind!r}"
+
+
+def _is_light(program: Program) -> bool:
+    return not program.segments
+
+
+def _number(step: Step) -> int:
+    return step.segment if isinstance(step, Run) else step.transfer
+
+
+def _pairs(plan: Plan) -> Iterator[str]:
+    """Each transfer is sent once by its source and received once by its target; each segment runs once."""
+    steps = Counter(
+        (name, step)
+        for name, program in plan.programs.items()
+        for step in program.steps
+        if not (isinstance(step, Run) and _is_light(program))
+    )
+    wanted = Counter[tuple[str, Step]]()
+    for transfer in plan.transfers:
+        ends: tuple[tuple[str, Step], ...] = (
+            (transfer.source, Send(transfer.number)),
+            (transfer.target, Receive(transfer.number)),
+        )
+        wanted.update(end for end in ends if end[0] != GATEWAY)
+    for name, program in plan.programs.items():
+        wanted.update((name, Run(n)) for n in range(len(program.segments)))
+    for name, step in sorted((steps - wanted) + (wanted - steps), key=str):
+        yield f"{name}: {step} is there {steps[name, step]} times instead of {wanted[name, step]}"
+
+
+def _ports(plan: Plan) -> Iterator[str]:
+    for name, program in plan.programs.items():
+        for n, segment in enumerate(program.segments):
+            names = [port.name for port in (*segment.inputs, *segment.outputs)]
+            names += [ref.name for ref in segment.weights]
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                yield f"{name}: segment {n} has two ports or weights called {twice}"
+            for ref in segment.weights:
+                if ref.shape != ref.region.shape:
+                    yield f"{name}: segment {n}: {ref.name!r} has shape {ref.shape}, not {ref.region.shape}"
+
+
+@dataclass
+class _Place:
+    """Where one device is in its program, and what it has."""
+
+    program: Program
+    at: int = 0
+    held: dict[str, list[Region]] = field(default_factory=dict)
+
+    def take(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            self.held.setdefault(piece.tensor, []).append(piece.region)
+
+    def lacks(self, pieces: Sequence[Piece]) -> Iterator[str]:
+        for piece in pieces:
+            have = self.held.get(piece.tensor, [])
+            if piece.region not in have and (not have or piece.region.subtract_all(have)):
+                yield f"{piece.region} of {piece.tensor!r} (it has {[*map(str, have)]})"
+
+
+def _runs_through(plan: Plan) -> Iterator[str]:
+    """Every program comes to its end, with what each step needs at hand: no deadlock, nothing missing."""
+    places = {name: _Place(program) for name, program in plan.programs.items()}
+    sent = {transfer.number for transfer in plan.transfers if transfer.source == GATEWAY}
+    moving = True
+    while moving:
+        moving = False
+        for name, place in places.items():
+            while place.at < len(place.program.steps):
+                step = place.program.steps[place.at]
+                if isinstance(step, Receive) and step.transfer not in sent:
+                    break
+                yield from (f"{name}: {step} lacks {what}" for what in _step(plan, place, step))
+                if isinstance(step, Send):
+                    sent.add(step.transfer)
+                place.at += 1
+                moving = True
+    for name, place in places.items():
+        if place.at < len(place.program.steps):
+            yield f"{name} waits at {place.program.steps[place.at]} for ever"
+
+
+def _step(plan: Plan, place: _Place, step: Step) -> list[str]:
+    """Does one step; what it lacks."""
+    if isinstance(step, Receive):
+        place.take(plan.transfers[step.transfer].pieces)
+        return []
+    if _is_light(place.program) and any(isinstance(other, Run) for other in place.program.steps):
+        return []
+    if isinstance(step, Send):
+        return list(place.lacks(plan.transfers[step.transfer].pieces))
+    segment = place.program.segments[step.segment]
+    lacking = list(place.lacks([port.piece for port in segment.inputs]))
+    place.take([port.piece for port in segment.outputs])
+    return lacking
+
+
+def _replicas(plan: Plan) -> Iterator[str]:
+    """Each device is in one replica, and nothing goes from one to another: each is a plan of its own."""
+    of = {name: n for n, replica in enumerate(plan.replicas) for name in replica.devices}
+    named = Counter(name for replica in plan.replicas for name in replica.devices)
+    for name in sorted(named.keys() | plan.programs.keys()) if plan.replicas else ():
+        if name not in plan.programs:
+            yield f"a replica names {name!r}, which has no program"
+        elif named[name] != 1:
+            yield f"{name!r} is in {named[name]} replicas instead of 1"
+    for n, replica in enumerate(plan.replicas):
+        if not replica.devices:
+            yield f"replica {n} has no devices"
+        for pace in (replica.latency_s, replica.between_s):
+            if not 0 <= pace < inf:
+                yield f"replica {n} has a pace of {pace} s"
+    for transfer in plan.transfers if plan.replicas else ():
+        ends = {of.get(end) for end in (transfer.source, transfer.target) if end != GATEWAY}
+        if len(ends) > 1:
+            yield f"transfer {transfer.number} goes from replica to replica"
+
+
+def _answers(plan: Plan, graph: Graph) -> Iterator[str]:
+    """Every output that operators write reaches the gateway whole, each element once, from each replica."""
+    for replica in plan.parts:
+        coming = [t for t in plan.transfers if t.target == GATEWAY and t.source in replica.devices]
+        yield from _answers_by(coming, plan, graph)
+
+
+def _answers_by(coming: Sequence[Transfer], plan: Plan, graph: Graph) -> Iterator[str]:
+    for name in dict.fromkeys(graph.outputs):
+        arriving = [piece.region for transfer in coming for piece in transfer.pieces if piece.tensor == name]
+        full = graph.region_of(name)
+        if name not in graph.producers:
+            if name not in plan.constant_outputs:
+                yield f"output {name!r} is written by no operator and is not among the constant outputs"
+        elif not arriving or full.subtract_all(arriving):
+            yield f"output {name!r} reaches the gateway as {[*map(str, arriving)]}, not as {full}"
+        elif sum(region.size for region in arriving) != full.size:
+            yield f"output {name!r} reaches the gateway more than once in part: {[*map(str, arriving)]}"

@@ -1,0 +1,383 @@
+"""Plan, Program, Segment, Transfer: what the agents obey. Frozen records, one canonical serialisation, a
+digest.
+
+A **program** is one device's static schedule for one request: receive, run a segment, send. The **gateway**
+(whoever holds the request) is the source of input transfers and the target of output transfers; it is not a
+device here, so that a request may enter at any agent.
+
+A plan may have **replicas**: groups of devices each of which answers whole requests by itself. A request goes to one
+of them (balance_requests.py), and the others see nothing of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+import msgpack
+
+from edgepart.planner.errors import FrameError
+from edgepart.planner.plan.reduced_precision import EXACT
+from edgepart.planner.region import Interval, Region
+
+GATEWAY = ""
+"""In `Transfer.source` and `Transfer.target`: whoever holds the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A region of a tensor: the packed array that holds it has shape `region.shape`."""
+
+    tensor: str
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a segment's model."""
+
+    name: str
+    """The value's name inside the segment's ONNX model."""
+    piece: Piece
+    """Exactly the elements that it takes or gives, packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRef:
+    """An initializer of a segment that is not in the segment: a blob, or a slice of one."""
+
+    name: str
+    """The initializer's name inside the segment's ONNX model (declared there as external data)."""
+    digest: str
+    """SHA-256 (hex) of the packed little-endian bytes of exactly this region."""
+    source: str
+    """Name of the constant in the model that it is cut from."""
+    region: Region
+    """Of the constant."""
+    dtype: str
+    """ONNX element type in lower case."""
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A maximal run of operators between communications: a stand-alone ONNX model without its weights."""
+
+    digest: str
+    """SHA-256 (hex) of `model`, the digests of its weights and the shapes of its ports: the key of profiles."""
+    model: bytes = field(repr=False)
+    """Serialized ModelProto; big initializers are external, under the names in `weights`."""
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    weights: tuple[WeightRef, ...]
+    operators: tuple[str, ...]
+    """Names of the model's operators that (a part of) is computed here, for people and for traces."""
+    compute_s: float
+    """Predicted seconds on its device, fixed cost included."""
+    flops: float
+    workspace_bytes: int
+    """Largest sum of activations alive at once inside it, about."""
+    calibrated_s: float = 0.0
+    """Predicted by what its device was calibrated to do alone, without profiles and drift; 0 where that is not known."""
+    whole: bool = False
+    """Whether `model` is the user's own, with nothing folded or changed: it gives the bits that ONNX Runtime gives for the
+    file, and is run as it is, never compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One message: boxes that travel together."""
+
+    number: int
+    """Unique in the plan, from 0."""
+    source: str
+    """A device, or GATEWAY."""
+    target: str
+    """A device, or GATEWAY; not `source`."""
+    pieces: tuple[Piece, ...]
+    nbytes: int
+    """Payload, as far as it is known before the run (strings and unknown shapes count 0)."""
+    dtypes: tuple[str, ...] = ()
+    """By piece, what it is rounded to while it travels, "float32" where it is not (planner/plan/reduced_precision.py);
+    () where none is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    transfer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    segment: int
+    """Index into the program's `segments`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    transfer: int
+
+
+Step = Receive | Run | Send
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one device does for one request, in order. A Run finds its inputs among the pieces that were
+    received or computed before it: a port's piece may be a part of one of them, or be put together from
+    several."""
+
+    device: str
+    steps: tuple[Step, ...]
+    segments: tuple[Segment, ...]
+    weight_bytes: int
+    """Each distinct digest once."""
+    peak_memory_bytes: int
+    """What its sessions keep, and the most that one request, or making a session, takes besides; predicted."""
+    kept_bytes: int = 0
+    """What its sessions keep between requests, weights included; predicted."""
+    request_bytes: int = 0
+    """The most that one request takes besides; predicted."""
+    flops_per_s: float = 0.0
+    """What its device was calibrated to do when the plan was made, which the segments' `calibrated_s` follow from; 0 where
+    that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """Devices that together answer whole requests by themselves, and their pace, which requests are dealt out by."""
+
+    devices: tuple[str, ...]
+    latency_s: float = 0.0
+    """Predicted, of a request that is alone there; from the gateway and back to it."""
+    between_s: float = 0.0
+    """Predicted, from one answer to the next, where the next request is always there."""
+
+
+@dataclass(frozen=True)
+class ValueInfo:
+    """An input or output of the model, as clients see it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    """As the plan is bound to; None where it is not known before the run."""
+    free: tuple[str | None, ...] = ()
+    """By axis, the name of a dimension that the model leaves free ("" where it has none), and None where the model
+    fixes it; () where nothing is free. Equal names stand for equal extents, over all inputs."""
+
+    @property
+    def open_shape(self) -> tuple[int, ...] | None:
+        """`shape` with -1 for what is free."""
+        if self.shape is None or not self.free:
+            return self.shape
+        return tuple(e if name is None else -1 for e, name in zip(self.shape, self.free, strict=True))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who does what, for one model with bound shapes."""
+
+    model_digest: str
+    strategy: str
+    programs: Mapping[str, Program]
+    """By device; devices with nothing to do are left out."""
+    transfers: tuple[Transfer, ...]
+    """`transfers[n].number == n`."""
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    constant_outputs: tuple[str, ...] = ()
+    """Outputs that are constants or graph inputs themselves: the gateway answers them without any device."""
+    predicted_latency_s: float = 0.0
+    predicted_throughput_per_s: float = 0.0
+    why: str = ""
+    replicas: tuple[Replica, ...] = ()
+    """Groups that all devices are parted into, each of which answers whole requests; () where all answer together."""
+
+    @property
+    def parts(self) -> tuple[Replica, ...]:
+        """Its replicas; where it has none, all its devices as the only one."""
+        return self.replicas or (Replica(tuple(self.programs)),)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) of the canonical bytes."""
+        return hashlib.sha256(to_bytes(self)).hexdigest()
+
+    @property
+    def structure(self) -> str:
+        """Of who computes what, whatever is predicted of it: equal ones give equal answers."""
+        parts = sorted(
+            (device, *(one.digest for one in program.segments)) for device, program in self.programs.items()
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    @property
+    def is_model_itself(self) -> bool:
+        """Whether it runs the user's own graph, so that its answers are the model's."""
+        segments = [segment for program in self.programs.values() for segment in program.segments]
+        return bool(segments) and all(segment.whole for segment in segments)
+
+    @property
+    def rounded_to(self) -> str:
+        """What some of the data between devices is rounded to; "" where nothing is."""
+        return next((d for t in self.transfers for d in t.dtypes if d != EXACT), "")
+
+    @property
+    def syncs(self) -> int:
+        """Transfers between devices (the gateway's not counted)."""
+        return sum(GATEWAY not in (t.source, t.target) for t in self.transfers)
+
+
+def pack_region(region: Region) -> list[list[int]]:
+    return [[bound for i in s for bound in (i.start, i.stop)] for s in region.spans]
+
+
+def unpack_region(packed: Any) -> Region:
+    return Region(tuple(tuple(Interval(*pair) for pair in zip(s[::2], s[1::2], strict=True)) for s in packed))
+
+
+def to_bytes(plan: Plan) -> bytes:
+    """The canonical serialisation: equal plans give equal bytes."""
+    document = _pack(plan)
+    document["programs"] = [_pack(plan.programs[name]) for name in sorted(plan.programs)]
+    return bytes(msgpack.packb(document, use_bin_type=True))
+
+
+def from_bytes(data: bytes) -> Plan:
+    """FrameError where the bytes are no plan."""
+    try:
+        document = msgpack.unpackb(data, raw=False)  # Its limits follow from len(data).
+        plan = Plan(
+            model_digest=document["model_digest"],
+            strategy=document["strategy"],
+            programs={p["device"]: _program(p) for p in document["programs"]},
+            transfers=tuple(_transfer(t) for t in document["transfers"]),
+            inputs=tuple(map(_value, document["inputs"])),
+            outputs=tuple(map(_value, document["outputs"])),
+            constant_outputs=tuple(document["constant_outputs"]),
+            predicted_latency_s=float(document["predicted_latency_s"]),
+            predicted_throughput_per_s=float(document["predicted_throughput_per_s"]),
+            why=document["why"],
+            replicas=tuple(map(_replica, document["replicas"])),
+        )
+        _check_types(plan)
+        return plan
+    except (KeyError, TypeError, ValueError, AttributeError, msgpack.UnpackException) as error:
+        raise FrameError(f"these {len(data)} bytes are no plan: {type(error).__name__}: {error}") from error
+
+
+def for_device(plan: Plan, device: str) -> Plan:
+    """The plan with only that device's program whole: the others keep their steps and lose their models."""
+
+    def lighten(program: Program) -> Program:
+        if program.device == device:
+            return program
+        return replace(program, segments=())
+
+    fields = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+    return Plan(**fields | {"programs": {n: lighten(p) for n, p in plan.programs.items()}})
+
+
+_STEPS: dict[str, type[Receive] | type[Run] | type[Send]] = {"receive": Receive, "run": Run, "send": Send}
+
+
+def _pack(value: Any) -> Any:
+    match value:
+        case Region():
+            return pack_region(value)
+        case Receive():
+            return ["receive", value.transfer]
+        case Run():
+            return ["run", value.segment]
+        case Send():
+            return ["send", value.transfer]
+        case tuple() | list():
+            return [_pack(item) for item in value]
+        case dict():
+            return {key: _pack(item) for key, item in value.items()}
+        case _ if hasattr(value, "__dataclass_fields__"):
+            return {name: _pack(getattr(value, name)) for name in value.__dataclass_fields__}
+        case _:
+            return value
+
+
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "bytes": (bytes,),
+    "bool": (bool,),
+    "int": (int,),
+    "float": (int, float),
+    "tuple[str, ...]": (str,),
+    "tuple[int, ...]": (int,),
+    "tuple[int, ...] | None": (int,),
+    "tuple[str | None, ...]": (str, type(None)),
+}
+"""By how a field is declared, what its value, or each item of it, may be."""
+
+
+def _check_types(record: Any) -> None:
+    """TypeError where a field of a record, or of one in it, is no text, number or bytes as it is declared."""
+    if isinstance(record, Interval):
+        for name, bound in zip(record._fields, record, strict=True):
+            if type(bound) is not int:
+                raise TypeError(f"Interval.{name} is {bound!r:.50}")
+    elif isinstance(record, tuple | dict):
+        for item in record.values() if isinstance(record, dict) else record:
+            _check_types(item)
+    elif is_dataclass(record):
+        for one in fields(record):
+            value, kinds = getattr(record, one.name), _PLAIN.get(str(one.type))
+            if kinds is None:
+                _check_types(value)
+                continue
+            many = isinstance(value, tuple) and str(one.type).startswith("tuple")
+            for item in value if many else () if value is None and "None" in str(one.type) else (value,):
+                if not isinstance(item, kinds) or (isinstance(item, bool) and bool not in kinds):
+                    raise TypeError(f"{type(record).__name__}.{one.name} is {value!r:.50}")
+
+
+def _piece(packed: Any) -> Piece:
+    return Piece(packed["tensor"], unpack_region(packed["region"]))
+
+
+def _port(packed: Any) -> Port:
+    return Port(packed["name"], _piece(packed["piece"]))
+
+
+def _transfer(packed: Any) -> Transfer:
+    pieces = tuple(map(_piece, packed["pieces"]))
+    dtypes = tuple(packed["dtypes"])
+    return Transfer(packed["number"], packed["source"], packed["target"], pieces, packed["nbytes"], dtypes)
+
+
+def _value(packed: Any) -> ValueInfo:
+    shape = None if packed["shape"] is None else tuple(packed["shape"])
+    info = ValueInfo(packed["name"], packed["dtype"], shape, tuple(packed["free"]))
+    if info.free and (shape is None or len(shape) != len(info.free)):
+        raise ValueError(f"{info.name!r} of shape {shape} has free dimensions {info.free}")
+    return info
+
+
+def _replica(packed: Any) -> Replica:
+    paces = (float(packed["latency_s"]), float(packed["between_s"]))
+    return Replica(tuple(packed["devices"]), *paces)
+
+
+def _weight(packed: Any) -> WeightRef:
+    return WeightRef(**packed | {"region": unpack_region(packed["region"]), "shape": tuple(packed["shape"])})
+
+
+def _segment(packed: Any) -> Segment:
+    ports = {side: tuple(map(_port, packed[side])) for side in ("inputs", "outputs")}
+    weights = tuple(map(_weight, packed["weights"]))
+    return Segment(**packed | ports | {"weights": weights, "operators": tuple(packed["operators"])})
+
+
+def _program(packed: Any) -> Program:
+    steps = tuple(_STEPS[kind](number) for kind, number in packed["steps"])
+    segments = tuple(map(_segment, packed["segments"]))
+    return Program(**packed | {"steps": steps, "segments": segments})

@@ -1,0 +1,152 @@
+"""Timeline: what every device does when, and what a request's time went to. Rules only.
+
+A device's times follow from when its messages arrive, so nothing is written down while a simulation runs: this
+reads it off afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from edgepart.planner.plan.plan import GATEWAY, Receive, Send
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A transfer, as far as time is concerned."""
+
+    source: str
+    target: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """A step of a schedule: so many seconds of computing."""
+
+    seconds: float
+    what: str
+    """For people: the operators, or the segment's number."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is simulated: a plan, or anything that is not one yet."""
+
+    steps: Mapping[str, Sequence[Receive | Compute | Send]]
+    """By device, in order."""
+    messages: Sequence[Message]
+    """By transfer number."""
+    replicas: tuple[tuple[str, ...], ...] = ()
+    """Groups of devices, each of which answers whole requests by itself; () where all answer together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """One bar of a timeline."""
+
+    start_s: float
+    stop_s: float
+    what: str
+    kind: str
+    """"compute", "send" or "wait"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A part of the critical path: what a request's time went to."""
+
+    kind: str
+    """"compute" or "transfer"."""
+    source: str
+    """The device that computes, or sends; GATEWAY where the request comes from it."""
+    target: str
+    """The device that receives, or computes; GATEWAY where the answer goes."""
+    seconds: float
+    """Of a transfer from its step until all of it is there, so waiting for other messages is counted."""
+
+
+def timelines(
+    schedule: Schedule, departures_s: Sequence[float], sent_s: Sequence[float], arrivals_s: Sequence[float]
+) -> dict[str, tuple[Busy, ...]]:
+    """By device, its bars by start; the gateway's sending is not its device's."""
+    return {
+        device: tuple(
+            sorted(
+                _bars(schedule, device, departures_s, sent_s, arrivals_s),
+                key=lambda bar: (bar.start_s, bar.stop_s),
+            )
+        )
+        for device in schedule.steps
+    }
+
+
+def _bars(
+    schedule: Schedule,
+    device: str,
+    departures_s: Sequence[float],
+    sent_s: Sequence[float],
+    arrivals_s: Sequence[float],
+) -> Iterator[Busy]:
+    for step, start, stop in step_times(schedule.steps[device], arrivals_s):
+        if isinstance(step, Compute):
+            yield Busy(start, stop, step.what, "compute")
+        elif isinstance(step, Receive):
+            if stop > start:
+                source = schedule.messages[step.transfer].source
+                yield Busy(start, stop, f"for {source or 'the request'}", "wait")
+        elif sent_s[step.transfer] > departures_s[step.transfer]:
+            target = schedule.messages[step.transfer].target
+            yield Busy(
+                departures_s[step.transfer], sent_s[step.transfer], f"to {target or 'the gateway'}", "send"
+            )
+
+
+def step_times(
+    steps: Sequence[Receive | Compute | Send], arrivals_s: Sequence[float]
+) -> Iterator[tuple[Receive | Compute | Send, float, float]]:
+    """Each step with when the device comes to it and when it goes on."""
+    now = 0.0
+    for step in steps:
+        start = now
+        if isinstance(step, Compute):
+            now += step.seconds
+        elif isinstance(step, Receive):
+            now = max(now, arrivals_s[step.transfer])
+        yield step, start, now
+
+
+def critical_path(schedule: Schedule, arrivals_s: Sequence[float]) -> tuple[Leg, ...]:
+    """What came one after another from the request's arrival to its last output; the seconds add up to the
+    latency."""
+    ends = [n for n, message in enumerate(schedule.messages) if message.target == GATEWAY]
+    if not ends:
+        return ()
+    number = max(ends, key=lambda n: (arrivals_s[n], -n))
+    legs: list[Leg] = []
+    times = {device: list(step_times(steps, arrivals_s)) for device, steps in schedule.steps.items()}
+    sends = {
+        step.transfer: n
+        for steps in schedule.steps.values()
+        for n, step in enumerate(steps)
+        if isinstance(step, Send)
+    }
+    while True:
+        message = schedule.messages[number]
+        if message.source == GATEWAY:
+            legs.append(Leg("transfer", GATEWAY, message.target, arrivals_s[number]))
+            break
+        device, at = message.source, sends[number]
+        steps = times[device]
+        legs.append(Leg("transfer", device, message.target, arrivals_s[number] - steps[at][1]))
+        while at > 0:
+            at -= 1
+            step, start, stop = steps[at]
+            if isinstance(step, Compute):
+                legs.append(Leg("compute", device, device, stop - start))
+            elif isinstance(step, Receive) and stop > start:
+                number = step.transfer
+                break
+        else:
+            break
+    return tuple(reversed(legs))

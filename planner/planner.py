@@ -1,0 +1,99 @@
+"""Search: from a problem to a plan. The one entry for the agent and for the command line. Rules only.
+
+What a strategy picked is lowered in full and simulated once more; the numbers in the plan are those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass, replace
+
+from edgepart.planner import strategies
+from edgepart.planner.cost.cost import Profiles
+from edgepart.planner.errors import Infeasible, NotInstalled
+from edgepart.planner.layout.strategy import Problem, Strategy
+from edgepart.planner.plan.plan import Plan
+from edgepart.planner.region import Region
+from edgepart.planner.report.explain import explain
+from edgepart.planner.search.study import Study
+from edgepart.planner.simulation.latency import Simulation, simulate
+
+Digests = MutableMapping[tuple[str, str, Region], str]
+"""By (model digest, constant, region): weights' digests, remembered between plans."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one strategy comes to."""
+
+    name: str
+    strategy: Strategy | None
+    simulation: Simulation | None
+    throughput_per_s: float | None = None
+    """With many requests in flight."""
+    infeasible: Infeasible | NotInstalled | None = None
+    """Set, and the rest None, where it needs more memory than there is, or an extra that is not here."""
+
+
+def choose(
+    problem: Problem,
+    strategy_name: str = "auto",
+    model_digest: str = "",
+    *,
+    profiles: Profiles | None = None,
+    digests: Digests | None = None,
+    study: Study | None = None,
+    also: Iterable[Strategy] = (),
+) -> tuple[Plan, Simulation, Strategy]:
+    """The best plan of a strategy, what it would do, and the strategy. `also` are candidates besides those that it has.
+
+    Infeasible where nothing fits the devices' memory; UsageError for an unknown strategy, objective or
+    axis."""
+    study = study or Study(problem, profiles)
+    strategy = strategies.plan(problem, strategy_name, study)
+    strategy = study.best([strategy, *also])
+    plan = study.lowering.plan(strategy, model_digest=model_digest, digests=digests)
+    simulation = simulate(plan, problem.cluster, problem.gateway, study.cost)
+    why = explain(study, strategy, simulation, _alone(study))
+    if plan.rounded_to:
+        why += f"; what travels between devices is rounded to {plan.rounded_to}, so answers differ a little"
+    plan = replace(
+        plan,
+        predicted_latency_s=simulation.latency_s,
+        predicted_throughput_per_s=study.many(simulation).throughput_per_s,
+        replicas=simulation.paces,
+        why=why,
+    )
+    return plan, simulation, strategy
+
+
+def single(study: Study) -> tuple[str, float] | None:
+    """The best single device and its seconds for one request; None where the model fits on no device."""
+    strategy = _alone(study)
+    if strategy is None:
+        return None
+    device = next((d for layout in strategy.layouts.values() for d in layout.regions), study.problem.gateway)
+    return device, study.forecast(strategy).latency_s
+
+
+def _alone(study: Study) -> Strategy | None:
+    try:
+        return strategies.plan(study.problem, "single", study)
+    except Infeasible:
+        return None
+
+
+def compare(problem: Problem, study: Study | None = None) -> list[Result]:
+    """Every strategy's best, in the order in which they are registered. Sketches only: no plan is written
+    out."""
+    study = study or Study(problem)
+    found: list[Result] = []
+    for name in strategies.strategies():
+        try:
+            strategy = strategies.plan(problem, name, study)
+        except (Infeasible, NotInstalled) as error:
+            found.append(Result(name, None, None, infeasible=error))
+        else:
+            rate = study.stream(strategy).throughput_per_s
+            found.append(Result(name, strategy, study.forecast(strategy), rate))
+    return found

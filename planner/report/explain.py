@@ -1,0 +1,239 @@
+"""Explain: a plan's `why`: what it does, what bounds it, and what more devices or a faster network would give. Rules
+only.
+
+One request is bound by what most of its critical path goes to (planner/plan/timeline.py), many by the busiest thing
+that they share. What would help is simulated: the same plan with a network twice as fast, and the same choices with
+one more device in every division; where `auto` was free to choose, also a few plain divisions. That takes a part of
+the search budget at most; what there is no budget for is left out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import TypeVar
+
+from edgepart.planner.devices.cluster import Cluster
+from edgepart.planner.figures import figure, nbytes, seconds
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.plan.timeline import critical_path
+from edgepart.planner.search.study import WORTH, Shares, Study
+from edgepart.planner.simulation.latency import Simulation, run_schedule
+from edgepart.planner.simulation.throughput import stream
+from edgepart.planner.strategies.auto import CANDIDATE_S, SHARE_S
+from edgepart.planner.strategies.bbgrap import along
+from edgepart.planner.strategies.pipeline import staged
+from edgepart.planner.strategies.replicas import replicated
+
+MOSTLY = 0.8
+"""The part from which on a thing is as good as all there is."""
+
+TIMES = 2.0
+"""How much faster the network is that is tried."""
+
+TRIAL = 0.2
+"""Of the search budget, for both what-ifs together."""
+
+DIRECTIONS = 3
+"""Axes along which a model that is whole is divided for a what-if."""
+
+ANOTHER = "one more"
+"""Name of the device that is tried."""
+
+
+def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: Strategy | None) -> str:
+    """What the strategy does, what keeps it from being faster, and what would help. `alone` is the best that a single
+    device does, None where none has the memory."""
+    parts = [strategy.why]
+    if simulation.compute_s and simulation.latency_s:
+        parts += [_beside(study, strategy, alone), bound(study, simulation)]
+        if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.by_speed) > 1:
+            parts.append("every split that was tried loses more to its links than it gains")
+        parts += [_memory(study, simulation), outlook(study, strategy)]
+    return "; ".join(filter(None, parts))
+
+
+def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
+    if alone is None or len(study.forecast(strategy).compute_s) == 1:
+        return ""
+    device = next(iter(study.forecast(alone).compute_s), study.problem.gateway)
+    times = study.score(alone) / study.score(strategy)
+    if study.problem.objective == "throughput":
+        return f"{times:.2f} times as many requests as {device} alone"
+    return f"{times:.2f} times as fast as {device} alone"
+
+
+def bound(study: Study, simulation: Simulation) -> str:
+    """A phrase for what most of the time goes to."""
+    if study.problem.objective == "throughput":
+        return _bound_of_many(study, simulation)
+    computing = defaultdict[str, float](float)
+    moving = defaultdict[tuple[str, str], float](float)
+    gateway = study.problem.gateway
+    for leg in critical_path(simulation.schedule, simulation.arrivals_s):
+        if leg.kind == "compute":
+            computing[leg.source] += leg.seconds
+        else:
+            one, two = sorted((leg.source or gateway, leg.target or gateway))
+            moving[one, two] += leg.seconds
+    computed, waited = (sum(spent.values()) / simulation.latency_s for spent in (computing, moving))
+    link, device = _longest(moving), _longest(computing)
+    if device and computed >= waited:
+        part = computing[device] / simulation.latency_s
+        text = f"what bounds it is computing on {device}, {part:.0%} of the time"
+        if part < MOSTLY * computed:
+            text = f"what bounds it is computing, {computed:.0%} of the time, most of it on {device} ({part:.0%})"
+        return f"{text}; moving data takes {waited:.0%}" if waited >= 0.01 else text
+    assert link is not None
+    between = (
+        f"between {link[0]} and {link[1]}" if link[0] != link[1] else f"to and from {link[0]}'s own gateway"
+    )
+    most = moving[link] / simulation.latency_s
+    moved = sum(simulation.sent_bytes.values()) / 1e6
+    inner = f"; {figure(moved)} MB are sent by devices" if len(simulation.compute_s) > 1 else ""
+    each = "" if most > 0.99 * waited else f", most of that {between} ({most:.0%})"
+    where = f" {between}" if not each else ""
+    return f"what bounds it is moving data{where}, {waited:.0%} of the time{each}{inner}"
+
+
+Key = TypeVar("Key")
+
+
+def _longest(seconds: Mapping[Key, float]) -> Key | None:
+    return max(seconds, key=lambda key: seconds[key], default=None)
+
+
+def _bound_of_many(study: Study, simulation: Simulation) -> str:
+    """For many requests: what they share that is busiest."""
+    order = ("compute", "medium", "link", "send", "receive")
+    many = study.many(simulation)
+    loads = simulation.loads_of(many.parts)
+    busiest = max(loads, key=lambda thing: (loads[thing], -order.index(thing[0])))
+    part = min(1.0, loads[busiest] * many.throughput_per_s)
+    name = {
+        "compute": "computing on {}",
+        "medium": "the medium {}",
+        "link": "the link from {} to {}",
+        "send": "what {}'s network card can send",
+        "receive": "what {}'s network card can receive",
+    }[busiest[0]].format(*busiest[1:])
+    text = (
+        f"what bounds it is {name}, busy for {part:.0%} of the time with {many.in_flight} requests in flight"
+    )
+    return text if part >= MOSTLY else f"{text}: requests wait for each other"
+
+
+def _memory(study: Study, simulation: Simulation) -> str:
+    """What the devices' memory keeps from being chosen, where that is worth a sentence."""
+    if study.too_big is None or study.problem.objective == "throughput":
+        return ""
+    strategy, short = study.too_big
+    faster = study.forecast(strategy).latency_s
+    if faster > WORTH * simulation.latency_s:
+        return ""
+    device, lack = max(short.items(), key=lambda item: item[1])
+    return (
+        f"memory of {device} bounds it too: a plan that takes {seconds(faster)} would need "
+        f"{nbytes(lack)} more there"
+    )
+
+
+def outlook(study: Study, strategy: Strategy) -> str:
+    """What a network twice as fast, and one more device like the fastest, would give; "" without budget for that."""
+    fastest = study.by_speed[0]
+    each_s = CANDIDATE_S + SHARE_S * len(study.graph.operators) * (len(study.by_speed) + 1) ** 1.5
+    trials = int(TRIAL / 2 * study.problem.search_budget_s / each_s)
+    now = study.score(strategy)
+    found: list[tuple[str, float]] = []
+    if len(study.by_speed) > 1:
+        found.append(("a network twice as fast", _with_faster_network(study, strategy, trials)))
+    if trials:
+        name = ANOTHER + "!" * sum(device.startswith(ANOTHER) for device in study.whole_s)
+        more = study.cluster.joined_by_another(fastest, name)
+        found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
+    adverb = "many" if study.problem.objective == "throughput" else "fast"
+    helpful = [
+        f"with {what} it would {_figure(study, score)}, {figure(now / score)} times as {adverb}"
+        for what, score in found
+        if score < WORTH * now
+    ]
+    useless = [what for what, score in found if score >= WORTH * now]
+    if useless:
+        helpful.append(f"{' and '.join(useless)} would change little")
+    return "; ".join(helpful)
+
+
+def _figure(study: Study, score: float) -> str:
+    if study.problem.objective == "throughput":
+        return f"answer {figure(1 / score)} requests a second"
+    return f"take {seconds(score)}"
+
+
+def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float:
+    """The same plan, and where that leaves devices idle, others."""
+    cluster, forecast = study.cluster.faster(TIMES), study.forecast(strategy)
+    same = run_schedule(forecast.schedule, cluster, study.problem.gateway)
+    score = same.latency_s
+    if study.problem.objective == "throughput":
+        in_flight = study.stream(strategy).in_flight
+        score = 1 / stream(same, cluster, study.problem.gateway, in_flight).throughput_per_s
+    idle = len(forecast.compute_s) < len(study.by_speed)
+    return min(score, _best(study, cluster, strategy, trials) if idle and trials else score)
+
+
+def _best(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> float:
+    """The best score of `trials` variations of the strategy on `cluster`, at most; inf where none fits."""
+    other = study.on(cluster)
+    fitting = (s for s in islice(_variations(other, study, strategy), trials) if not other.short_bytes(s))
+    return min(map(other.score, fitting), default=float("inf"))
+
+
+def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Strategy]:
+    """The strategy on another cluster: with its new device, if there is one, in every division; where the strategy was
+    free, also the model in stages, and divided along one axis over all devices and over the two fastest."""
+    choices = study.choices_of(strategy)
+    new = other.cluster.devices[-1].name
+    if new not in study.whole_s and any(isinstance(c, Divide | Reduce) for c in choices.values()):
+        wider = {number: _with(choice, new, study.by_speed[0]) for number, choice in choices.items()}
+        yield other.strategy(strategy.name, wider, "", strategy.sync, strategy.hub)
+    if strategy.replicas and strategy.name != "auto":
+        yield from replicated(other)
+    if strategy.name != "auto":
+        return
+    forced = study.problem.axis
+    if other.problem.objective == "throughput" and forced is None:
+        yield from replicated(other)
+        yield from staged(other)
+    axes = other.axis_names[:DIRECTIONS] if forced is None else [a for a in other.axis_names if a == forced]
+    for axis in axes:
+        for devices in dict.fromkeys((other.by_speed, other.by_speed[:2])):
+            yield along(other, axis, devices)
+
+
+def _with(choice: Choice, new: str, like: str) -> Choice:
+    """The choice with one more device, which gets as much as the device that it is like; grids stay as they are."""
+    if isinstance(choice, Divide):
+        return _wider(choice, new, like)
+    if isinstance(choice, Reduce):
+        then = choice.then
+        if isinstance(then, Whole) and len(then.devices) > 1:
+            then = Whole((*then.devices, new))
+        elif isinstance(then, Divide):
+            then = _wider(then, new, like)
+        return replace(choice, shares=_more(choice.shares, new, like), then=then)
+    return choice
+
+
+def _wider(choice: Divide, new: str, like: str) -> Divide:
+    if choice.grid:
+        return choice
+    shares, axes = _more(choice.shares, new, like), choice.axes
+    if len(axes) > 1 and 2 ** len(axes) < len(shares):
+        axes = (*axes, axes[-1])  # halves of halves: once more
+    return replace(choice, shares=shares, axes=axes)
+
+
+def _more(shares: Shares, new: str, like: str) -> Shares:
+    return (*shares, (new, dict(shares).get(like, max(share for _, share in shares))))

@@ -1,0 +1,108 @@
+"""Chosen: the choices that a plan was made from, written down, so that a later search can start from them. Facts.
+
+A plan says what runs where, not how that was chosen; whoever asked for the plan keeps these bytes beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import msgpack
+
+from edgepart.planner.devices.routes import Shape
+from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
+from edgepart.planner.layout.strategy import Strategy, Sync
+from edgepart.planner.search.moves import Choices, devices_of
+from edgepart.planner.search.study import Study
+
+_KINDS: Mapping[str, type[Divide] | type[Whole] | type[Pull] | type[Reduce]] = {
+    kind.__name__: kind for kind in (Divide, Whole, Pull, Reduce)
+}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What makes a strategy of any study of the same model."""
+
+    name: str
+    """Of the strategy."""
+    choices: Choices
+    sync: Sync
+    hub: str | None
+    why: str
+    early: frozenset[str] = frozenset()
+    """As in the strategy."""
+    relays: Mapping[str, Shape] = field(default_factory=dict)
+    """As in the strategy."""
+    order: Mapping[int, float] = field(default_factory=dict)
+    """As in the strategy."""
+
+    def fits(self, study: Study) -> bool:
+        """Whether the study has these layers and devices."""
+        there = {device.name for device in study.cluster.devices}
+        used = {*devices_of(self.choices), *([self.hub] if self.hub else [])}
+        return self.choices.keys() == {layer.number for layer in study.layers} and used <= there
+
+    def strategy(self, study: Study, choices: Choices, why: str = "") -> Strategy:
+        """With other `choices` of the same kind, and a reason for them."""
+        reasons = self.why if not why or why in self.why else f"{self.why}; {why}"
+        made = study.strategy(self.name, choices, reasons, self.sync, self.hub)
+        return replace(made, early=self.early, relays=self.relays, order=self.order)
+
+
+def write(study: Study, strategy: Strategy) -> bytes:
+    """The choices behind a strategy of `study`; b"" where it was not made from any. Equal choices are written once."""
+    choices = study.choices_of(strategy)
+    if not choices:
+        return b""
+    different = {choice: n for n, choice in enumerate(dict.fromkeys(choices.values()))}
+    return bytes(
+        msgpack.packb(
+            {
+                "name": strategy.name,
+                "sync": strategy.sync.value,
+                "hub": strategy.hub,
+                "why": strategy.why,
+                "early": sorted(strategy.early),
+                "relays": {name: strategy.relays[name].value for name in sorted(strategy.relays)},
+                "order": sorted(strategy.order.items()),
+                "different": [_pack(choice) for choice in different],
+                "layers": [[number, different[choice]] for number, choice in choices.items()],
+            }
+        )
+    )
+
+
+def read(data: bytes) -> Chosen:
+    """What `write` wrote."""
+    document = msgpack.unpackb(data)
+    different = [_unpack(packed) for packed in document["different"]]
+    choices = {number: different[n] for number, n in document["layers"]}
+    early = frozenset(document.get("early", ()))
+    relays = {name: Shape(shape) for name, shape in document.get("relays", {}).items()}
+    sync = Sync(document["sync"])
+    order = dict(map(tuple, document.get("order", ())))
+    return Chosen(document["name"], choices, sync, document["hub"], document["why"], early, relays, order)
+
+
+def _pack(choice: Choice) -> list[Any]:
+    fields = asdict(choice)
+    if isinstance(choice, Reduce):
+        fields["then"] = _pack(choice.then)
+    return [type(choice).__name__, fields]
+
+
+def _unpack(packed: list[Any]) -> Choice:
+    name, fields = packed
+    return _KINDS[name](**dict(_fields(fields)))
+
+
+def _fields(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in fields.items():
+        if name == "then":
+            yield name, _unpack(value)
+        elif name == "shares":
+            yield name, tuple((device, part) for device, part in value)
+        else:
+            yield name, tuple(value) if isinstance(value, list) else value

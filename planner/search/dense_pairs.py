@@ -1,0 +1,72 @@
+"""Pairs of dense layers that need one sum: the first is split by what it writes, the second by what it sums over
+(Megatron-LM, Shoeybi et al. 2019, section 3). Heads of attention, and convolutions that follow one another, are
+such pairs too. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
+from edgepart.planner.search.study import Shares, Study
+
+COLUMNS = ("head", "feature", "channel")
+"""Axes of what a dense layer writes."""
+
+DENSE = frozenset({"gemm", "conv", "pointwise"})
+"""Families of operators with weights that are worth splitting."""
+
+
+def paired(study: Study, shares: Shares) -> dict[int, Choice] | None:
+    """Choices for every layer; None where nothing pairs. Between pairs every device has, and computes, all."""
+    everywhere = Whole(tuple(name for name, _ in shares))
+    choices: dict[int, Choice] = {}
+    for layer in study.layers:
+        arriving = tuple(_divided(study, choices, layer))
+        choices[layer.number] = _choice(study, layer, shares, everywhere, arriving)
+    return choices if any(isinstance(choice, Reduce) for choice in choices.values()) else None
+
+
+def _divided(study: Study, choices: Mapping[int, Choice], layer: Layer) -> Iterator[int]:
+    """Extents of the axes along which what the layer reads is divided."""
+    for number in _sources(study, layer):
+        choice = choices.get(number)
+        if isinstance(choice, Divide):
+            yield study.coarse.layers[number].extent(choice.axes[0])
+
+
+def _choice(study: Study, layer: Layer, shares: Shares, everywhere: Whole, arriving: Sequence[int]) -> Choice:
+    columns = next((name for name in COLUMNS if layer.splits(name)), None)
+    weighted, reduced = _has_weights(study, layer), layer.reduces("inner")
+    if arriving and weighted and reduced:
+        inner = reduced[1].extent
+        return Reduce("inner", shares, everywhere, max(inner // n if inner % n == 0 else 1 for n in arriving))
+    if columns is not None and (arriving or weighted):
+        return Divide((columns,), shares, aligned=True)
+    return everywhere
+
+
+def _has_weights(study: Study, layer: Layer) -> bool:
+    """Whether its dense operator multiplies by a constant, and not two tensors by one another."""
+    coarse, constants = study.coarse, study.graph.constants
+    dense = [op for op in layer.operators if coarse.accesses[op.name].family in DENSE]
+    return any(name in constants for op in dense for name in op.inputs[:2])
+
+
+def _sources(study: Study, layer: Layer) -> set[int]:
+    """Layers that write what it reads, through what is computed by its readers."""
+    graph, coarse = study.graph, study.coarse
+    found: set[int] = set()
+    names = [name for op in layer.operators for name in graph.reads(op)]
+    seen = set(names)
+    while names:
+        writer = graph.producers.get(names.pop())
+        if writer is None or coarse.layer_of[writer.name] == layer.number:
+            continue
+        if coarse.layers[coarse.layer_of[writer.name]].exits:
+            found.add(coarse.layer_of[writer.name])
+            continue
+        new = [name for name in graph.reads(writer) if name not in seen]
+        seen.update(new)
+        names += new
+    return found

@@ -1,0 +1,62 @@
+"""Forcing: everything that has an axis is divided along it, whether that is wise or not. What checks of a model,
+and the tests of every declaration, ask for. Rules only."""
+
+from __future__ import annotations
+
+from edgepart.planner.errors import UsageError
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.study import ALIKE, Shares, Study
+
+
+def axis_names(study: Study) -> tuple[str, ...]:
+    """Every axis, of an output or reduced, that at least one layer can be divided along; in the model's order."""
+    return tuple(dict.fromkeys(name for layer in study.layers for name in axes_of(layer)))
+
+
+def axes_of(layer: Layer) -> tuple[str, ...]:
+    """Those of one layer: axes of what it writes, then reduced ones."""
+    written = [axis.name for axis in layer.axes if layer.splits(axis.name)]
+    reduced = [axis.name for _, axis in layer.reduced if layer.reduces(axis.name)]
+    return tuple(dict.fromkeys((*written, *reduced)))
+
+
+def force(study: Study, axis: str | None, shares: Shares) -> Strategy:
+    """Each layer that has `axis` divided along it in proportion (or along what rows and heads are called elsewhere); with
+    None, each along the first axis that it has. What cannot be is whole on the first device.
+
+    UsageError where no layer has the axis."""
+    names = axis_names(study)
+    if axis is not None and axis not in names:
+        there = ", ".join(names) or "none: nothing in this model can be split"
+        raise UsageError(
+            f"no operator of {study.graph.name!r} can be split along {axis!r}; axes there are: {there}"
+        )
+    choices = {layer.number: _choice(layer, axis, shares) for layer in study.layers}
+    why = f"everything that can be is split along {axis or 'its first axis'}, as was asked"
+    return study.strategy("forced", choices, why)
+
+
+def _choice(layer: Layer, axis: str | None, shares: Shares) -> Choice:
+    name = axis if axis is not None else next(iter(axes_of(layer)), None)
+    first = Whole((shares[0][0],))
+    if name is None:
+        return first
+    for one in (name, *ALIKE.get(name, ())):
+        if layer.splits(one):
+            return Divide((one,), shares)
+        if reduced := reduce(layer, one, shares):
+            return reduced
+    return first
+
+
+def reduce(layer: Layer, name: str, shares: Shares) -> Reduce | None:
+    """Parted along the reduced axis `name`, and combined in pieces where there is an axis for that (best the same one:
+    a norm's rows stay where they are), so that no device makes it all; None where it cannot be."""
+    if layer.reduces(name) is None:
+        return None
+    others = [one.name for one in layer.axes if layer.splits(one.name)]
+    pieces = name if layer.axis(name) is not None else next(iter(others), None)
+    then = Whole((shares[0][0],)) if pieces is None else Divide((pieces,), shares)
+    return Reduce(name, shares, then)

@@ -1,0 +1,202 @@
+"""Floor: seconds that a strategy takes at the very least, read off its layouts: how long its busiest device computes, and
+how long its busiest card sends and receives. A search need not lower and simulate what cannot win. Rules only.
+
+Only what is sure to happen counts. A part that nobody else holds is computed, and so is what its device holds and reads for
+it; what is read and is not there travels. Copies that may turn out to be read by nobody are left out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from edgepart.planner.layout.strategy import Strategy, Sync
+from edgepart.planner.lowering.draft import share_of
+from edgepart.planner.model.graph import Operator
+from edgepart.planner.region import Region
+from edgepart.planner.search.study import Study
+
+Owned = Mapping[str, Region]
+"""By device, what it holds of one tensor."""
+
+
+def floor_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> float:
+    """Seconds of the busiest device or card for one request; what a request takes and the time between two requests are
+    never less. For one request also what has to be computed and moved one after another. Replicas together are as fast as
+    all of them at their fastest. What is at least `enough` may be less than could be said."""
+    if strategy.replicas:
+        floors = [floor_s(study, one) for one in strategy.replicas]
+        return 1 / sum(1 / floor for floor in floors) if all(floors) else 0.0
+    floor = 0.0
+    for busy_s, latency_s in _bounds(study, _Sure(study, strategy)):
+        floor = max(floor, busy_s, latency_s)
+        if floor >= enough:
+            break
+    return floor
+
+
+def is_hopeless(study: Study, strategy: Strategy, best: float, likely: float = 1.0) -> bool:
+    """Whether it is sure to take at least `best`, or what computes or sends most to take `likely` times that. Not for
+    replicas."""
+    bounds = _bounds(study, _Sure(study, strategy))
+    return any(busy_s >= likely * best or latency_s >= best for busy_s, latency_s in bounds)
+
+
+def _bounds(study: Study, found: _Sure) -> Iterator[tuple[float, float]]:
+    """Pairs: how long something is busy, and how long a request takes at the least. What costs least to find out comes
+    first."""
+    yield max(found.compute_s().values(), default=0.0), 0.0
+    if study.problem.objective == "latency":
+        yield 0.0, found.one_after_another_s()
+    cards = study.cluster.card_bytes_per_s
+    for count in (*found.moved_bytes(), found.gathered_bytes()):
+        yield max((nbytes / cards[name] for name, nbytes in count.items()), default=0.0), 0.0
+
+
+class _Sure:
+    """What a strategy is sure to do."""
+
+    def __init__(self, study: Study, strategy: Strategy) -> None:
+        self.study = study
+        self.strategy = strategy
+        bundles = not strategy.parted
+        self.graph, self.accesses = (
+            study.bundled.graph(()) if bundles else (study.graph, study.coarse.accesses)
+        )
+        self.seconds = {d: study.bundled_s[d] if bundles else study.seconds_on(d) for d in study.whole_s}
+        self.needed = study.needed_of(strategy)
+        self.runs: dict[str, frozenset[str]] = {}
+        """By operator, the devices that compute their part of it."""
+        self.unsure: dict[str, set[str]] = {}
+        """By tensor, devices whose reading of it is not known: for what they may not compute."""
+        links = (study.cluster.link(one, two) for one in study.whole_s for two in study.whole_s if one != two)
+        self.hop_s = min((2 * link.message_s + link.latency_s for link in links), default=0.0)
+        """What a message takes at the least."""
+        self._walk()
+
+    def _walk(self) -> None:
+        """From readers to writers: who computes a reader computes what it holds of what is read."""
+        reading: dict[str, set[str]] = defaultdict(set)
+        for op in reversed(self.graph.operators):
+            names = [name for name in op.outputs if name]
+            holders = {d for name in names if name in self.strategy.layouts for d in self._owned(name)}
+            parted = op.name in self.strategy.parted
+            if parted or not all(self._is_known(name) for name in names):
+                sure: set[str] = set()
+            elif all(self._is_partition(name) for name in names):
+                sure = holders
+            else:
+                sure = {d for n in names for d in reading[n] if self._meets(n, d)}
+            self.runs[op.name] = frozenset(sure)
+            for name in self.graph.reads(op):
+                reading[name] |= sure
+                lacking = set(self.study.whole_s) if parted else holders - sure
+                self.unsure.setdefault(name, set()).update(lacking)
+
+    def _owned(self, name: str) -> Owned:
+        return self.strategy.layouts[name].regions
+
+    def _is_known(self, name: str) -> bool:
+        return name in self.strategy.layouts and self.graph.tensors[name].shape is not None
+
+    def _is_partition(self, name: str) -> bool:
+        full = self.graph.tensors[name].region.size
+        return full > 0 and sum(region.size for region in self._owned(name).values()) == full
+
+    def _meets(self, name: str, device: str) -> bool:
+        """Whether the device reads of what it holds."""
+        held, read = self._owned(name).get(device), self.needed[name].get(device)
+        if held is None or read is None or device in self.unsure[name]:
+            return False
+        return held == read or not held.intersect(read).is_empty
+
+    def compute_s(self) -> dict[str, float]:
+        """By device: its part of the seconds that all of an operator takes there. Smaller parts go at no higher rate."""
+        found: dict[str, float] = defaultdict(float)
+        for op in self.graph.operators:
+            name = next(filter(None, op.outputs), None)
+            if name is None or not self.runs[op.name]:
+                continue
+            full, owned = self.graph.tensors[name].region.size, self._owned(name)
+            for device in self.runs[op.name] & owned.keys():
+                found[device] += self.seconds[device][op.name] * owned[device].size / full
+        return found
+
+    def one_after_another_s(self) -> float:
+        """Of the longest way through the model, what is computed in one piece, on one device, and the messages on it. What
+        a divided operator takes to compute is not counted, as borders may be computed before the rest."""
+        done: dict[str, float] = {}
+        for op in self.graph.operators:
+            devices = self._sharing(op)
+            if len(devices) == 1:
+                end = self._ready_s(op, devices[0], done) + self.seconds[devices[0]][op.name]
+            elif devices and not self.strategy.early:
+                end = min(self._ready_s(op, device, done) for device in devices)
+            else:
+                end = min((done.get(name, 0.0) for name in self.graph.reads(op)), default=0.0)
+            done.update((name, end) for name in op.outputs)
+        return max((done.get(name, 0.0) for name in self.graph.outputs), default=0.0)
+
+    def _ready_s(self, op: Operator, device: str, done: Mapping[str, float]) -> float:
+        """When a device has all that it reads for its part of an operator, which nobody else computes."""
+        index, name = next((index, name) for index, name in enumerate(op.outputs) if name)
+        share = share_of(self.graph, op, device, self.accesses[op.name], {index: self._owned(name)[device]})
+        ready_s = 0.0
+        for read, region in share.needs:
+            held = self._sources(read)
+            travels = bool(held) and not (device in held and held[device].contains(region))
+            ready_s = max(ready_s, done.get(read, 0.0) + (self.hop_s if travels else 0.0))
+        return ready_s
+
+    def _sharing(self, op: Operator) -> tuple[str, ...]:
+        """The devices that each compute a part of `op` which nobody else has; () where that is not known."""
+        names = [name for name in op.outputs if name]
+        if op.name in self.strategy.parted or len(names) != 1 or not self._is_known(names[0]):
+            return ()
+        return tuple(self._owned(names[0])) if self._is_partition(names[0]) else ()
+
+    def moved_bytes(self) -> tuple[dict[str, float], dict[str, float]]:
+        """By device, what its card receives and what it sends."""
+        received: dict[str, float] = defaultdict(float)
+        sent: dict[str, float] = defaultdict(float)
+        for name in (*self.graph.inputs, *self.graph.producers):
+            owned = self._sources(name)
+            missing = self._missing(name, owned) if owned else {}
+            is_input = name in self.graph.inputs
+            item_bytes = self.study.cost.item_bytes(name) if is_input else self.study.travel_bytes(name)
+            for device, size in missing.items():
+                received[device] += size * item_bytes
+            if len(owned) == 1:
+                sent[next(iter(owned))] += sum(missing.values()) * item_bytes
+        return received, sent
+
+    def _sources(self, name: str) -> Owned:
+        """Who has the tensor; {} where that is not known."""
+        tensor = self.graph.tensors[name]
+        if tensor.shape is None or tensor.region.is_empty:
+            return {}
+        if name in self.graph.inputs:
+            return {self.study.problem.gateway: tensor.region}
+        return self._owned(name) if name in self.strategy.layouts else {}
+
+    def _missing(self, name: str, owned: Owned) -> dict[str, int]:
+        """By device, elements that it is sure to read and does not hold."""
+        unsure = self.unsure.get(name, set())
+        needed = {d: region for d, region in self.needed.get(name, {}).items() if d not in unsure}
+        if name in self.graph.outputs:
+            needed[self.study.problem.gateway] = self.graph.tensors[name].region
+        return {
+            device: region.size - (region.intersect(owned[device]).size if device in owned else 0)
+            for device, region in needed.items()
+        }
+
+    def gathered_bytes(self) -> dict[str, float]:
+        """What a hub receives of the others, where the strategy moves data through one."""
+        hub = self.strategy.hub
+        if self.strategy.sync is not Sync.HUB or hub is None:
+            return {}
+        found = 0.0
+        for name in (name for layer in self.study.layers for name in layer.exits):
+            if self.needed.get(name) and self._is_known(name) and self._is_partition(name):
+                rest = sum(region.size for device, region in self._owned(name).items() if device != hub)
+                found += rest * self.study.travel_bytes(name)
+        return {hub: found}

@@ -1,0 +1,102 @@
+"""Changes: small steps from choices for layers to other choices, whatever strategy they came from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
+
+Choices = Mapping[int, Choice]
+"""By the number of a layer."""
+
+Shares = tuple[tuple[str, float], ...]
+
+DIGITS = 4
+"""Of a share of one; finer differences make no other rows."""
+
+
+def rescaled(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice]:
+    """Each device's part of every division times its factor; whole layers stay where they are."""
+
+    def shares(before: Shares) -> Shares:
+        found = [(name, share * factors.get(name, 1.0)) for name, share in before]
+        total = sum(share for _, share in found)
+        return tuple((name, round(share / total, DIGITS)) for name, share in found)
+
+    return {number: _with_shares(choice, shares) for number, choice in choices.items()}
+
+
+def without(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
+    """Nothing is left to `device`: its parts go to those that share the layer, and what it has for itself to `instead`."""
+
+    def shares(before: Shares) -> Shares:
+        return tuple((name, share) for name, share in before if name != device) or ((instead, 1.0),)
+
+    def rest(devices: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in devices if name != device) or (instead,)
+
+    found: dict[int, Choice] = {}
+    for number, choice in choices.items():
+        if isinstance(choice, Whole):
+            found[number] = Whole(rest(choice.devices))
+        elif isinstance(choice, Reduce) and isinstance(choice.then, Whole):
+            found[number] = replace(
+                choice, shares=shares(choice.shares), then=Whole(rest(choice.then.devices))
+            )
+        else:
+            found[number] = _with_shares(choice, shares)
+    return {number: _settled(choice) for number, choice in found.items()}
+
+
+def widened(choices: Choices, axes: Iterable[str]) -> dict[int, Choice]:
+    """Divisions along `axes` with borders computed twice instead of fetched."""
+    wanted = set(axes)
+    return {
+        number: replace(choice, widened=True)
+        if isinstance(choice, Divide) and wanted.issuperset(choice.axes)
+        else choice
+        for number, choice in choices.items()
+    }
+
+
+def devices_of(choices: Choices) -> tuple[str, ...]:
+    """Those that are named in any choice, in that order."""
+    found: dict[str, None] = {}
+    for choice in choices.values():
+        if isinstance(choice, Reduce):
+            found.update((name, None) for name, _ in choice.shares)
+            choice = choice.then
+        if isinstance(choice, Whole):
+            found.update(dict.fromkeys(choice.devices))
+        elif isinstance(choice, Divide):
+            found.update((name, None) for name, _ in choice.shares)
+    return tuple(found)
+
+
+def _with_shares(choice: Choice, change: Callable[[Shares], Shares]) -> Choice:
+    if isinstance(choice, Divide):
+        shares = change(choice.shares)
+        same = len(shares) == len(choice.shares)
+        # A grid that lacks a tile is none: the parts are put in one row.
+        return (
+            replace(choice, shares=shares)
+            if same
+            else replace(choice, shares=shares, axes=choice.axes[:1], grid=())
+        )
+    if isinstance(choice, Reduce):
+        then = _with_shares(choice.then, change)
+        assert isinstance(then, Divide | Whole)
+        return replace(choice, shares=change(choice.shares), then=then)
+    return choice
+
+
+def _settled(choice: Choice) -> Choice:
+    """What a single device has for itself is whole there."""
+    if isinstance(choice, Divide) and len(choice.shares) == 1:
+        return Whole((choice.shares[0][0],))
+    if isinstance(choice, Reduce) and len(choice.shares) == 1:
+        then = _settled(choice.then)
+        assert not isinstance(then, Reduce | Pull)
+        return then
+    return choice

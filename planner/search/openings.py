@@ -1,0 +1,82 @@
+"""Openings: ways to divide the whole model that are worth a try before any search, as recipes. Rules only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from edgepart.planner.search.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch
+from edgepart.planner.search.study import Shares, Study
+
+ENDS_TRIED = 3
+"""Stretches up to which rows are tried before the rest is whole."""
+
+AXES = 4
+"""Directions that are tried, those that most layers have."""
+
+
+def axes_of(study: Study) -> tuple[str, ...]:
+    """The forced direction, or those that are tried."""
+    forced = study.problem.axis
+    return (forced,) if forced is not None else study.axis_names[:AXES]
+
+
+def openings(study: Study, parts: Sequence[Stretch]) -> Iterator[Recipe]:
+    """For each team: every direction throughout, mixtures, and stretches on one device after another."""
+    for devices in teams(study):
+        shares = study.shares(devices)
+        for modes in _modes(study, parts, shares):
+            yield Recipe(modes, shares, devices[0])
+        yield _in_turn(parts, shares)
+
+
+def teams(study: Study) -> Iterator[tuple[str, ...]]:
+    """Groups of devices worth a try: the fastest few and the best connected few, all of them first."""
+    fast = study.by_speed
+    gateway = study.problem.gateway
+    near = tuple(
+        sorted(fast, key=lambda name: (-study.cluster.link(name, gateway).bytes_per_s, fast.index(name)))
+    )
+    sizes = [
+        n for n in range(len(fast), 1, -1) if n <= 4 or n == len(fast) or n in (6, 8, 12, 16, 24, 32, 64, 128)
+    ]
+    found = dict.fromkeys(
+        tuple(sorted(order[:size], key=fast.index)) for size in sizes for order in (fast, near)
+    )
+    yield from found
+
+
+def _modes(study: Study, parts: Sequence[Stretch], shares: Shares) -> Iterator[tuple[Mode, ...]]:
+    count, axes = len(parts), axes_of(study)
+    rows = [axis for axis in axes if axis in SPATIAL]
+    dense = Mode("channel") if "channel" in axes else WHOLE
+    for axis in axes:
+        if len(shares) < len(study.by_speed) or study.problem.axis is not None:
+            yield (Mode(axis),) * count  # Over all devices that is what bbgrap and data do.
+    for axis in rows:
+        tall = [_is_tall(study, part, axis, len(shares)) for part in parts]
+        for tail, fused in ((dense, False), (WHOLE, False), (dense, True)):
+            yield tuple(Mode(axis, fused) if t else tail for t in tall)
+    for axis in rows[:1]:
+        for n in range(1, ENDS_TRIED + 1):
+            end = count * n // (ENDS_TRIED + 1)
+            yield (*(Mode(axis),) * end, *(WHOLE,) * (count - end))
+
+
+def _is_tall(study: Study, stretch: Stretch, axis: str, count: int) -> bool:
+    """Whether most of its work has rows enough for every device."""
+    tall = [la for la in stretch.layers if (a := la.axis(axis)) is not None and a.extent >= 2 * count]
+    seconds = sum(study.full_s[op.name] for layer in tall for op in layer.operators)
+    return seconds * 2 > stretch.seconds
+
+
+def _in_turn(parts: Sequence[Stretch], shares: Shares) -> Recipe:
+    """Stretches on one device after another, in proportion: for memory, and for throughput."""
+    total, done, at = sum(p.seconds for p in parts), 0.0, 0
+    ends = [sum(s for _, s in shares[: n + 1]) / sum(s for _, s in shares) for n in range(len(shares))]
+    modes = []
+    for part in parts:
+        while at < len(shares) - 1 and done + part.seconds / 2 > ends[at] * total:
+            at += 1
+        modes.append(Mode(home=shares[at][0]))
+        done += part.seconds
+    return Recipe(tuple(modes), shares, shares[0][0])

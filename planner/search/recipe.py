@@ -1,0 +1,117 @@
+"""Recipe: a compact way to write down a whole strategy, that a search can change a little at a time. Rules
+only.
+
+The model is parted into stretches at cut points. A recipe says, for each stretch, how its layers are
+divided (its **mode**), over which devices, in which proportion, and which device does what cannot be
+divided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layout.choices import Choice, Divide, Whole
+from edgepart.planner.search.force_axis import reduce
+from edgepart.planner.search.study import Cut, Shares, Study
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """What happens to the layers of one stretch."""
+
+    axis: str | None = None
+    """What to divide along; None keeps the stretch whole."""
+    fused: bool = False
+    """Whether only what leaves the stretch is divided, and each device computes what it needs for its part:
+    halos inside are computed twice instead of fetched."""
+    joined: bool = False
+    """With `fused`: whether the next stretch's halo is computed as well, so that the two make one block."""
+    home: str | None = None
+    """Who computes what is whole; None is the recipe's `home`."""
+
+    def __str__(self) -> str:
+        if self.axis is None:
+            return f"whole on {self.home}" if self.home else "whole on one device"
+        return f"split along {self.axis}" + (" with recomputed borders" if self.fused else "")
+
+
+WHOLE = Mode()
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A strategy in short."""
+
+    modes: tuple[Mode, ...]
+    """One for each stretch."""
+    shares: Shares
+    home: str
+    """The device that does what is not divided."""
+
+    def with_mode(self, number: int, mode: Mode) -> Recipe:
+        return replace(self, modes=(*self.modes[:number], mode, *self.modes[number + 1 :]))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.shares)
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Layers between two cut points."""
+
+    layers: tuple[Layer, ...]
+    crossing: frozenset[str]
+    """Exits that are read after it."""
+    seconds: float
+    """On the fastest device."""
+
+
+def stretches(study: Study, cuts: Sequence[Cut]) -> tuple[Stretch, ...]:
+    """The layers parted at `cuts`, in order; one more stretch than there are cuts."""
+    found: list[Stretch] = []
+    layers = sorted(study.layers, key=lambda layer: study.ends[layer.number])
+    at = 0
+    for cut in (*cuts, None):
+        start = at
+        while at < len(layers) and (cut is None or study.ends[layers[at].number] <= cut.position):
+            at += 1
+        inside = tuple(layers[start:at])
+        seconds = sum(study.full_s[op.name] for layer in inside for op in layer.operators)
+        crossing = cut.crossing if cut else frozenset(study.graph.outputs)
+        if inside:
+            found.append(Stretch(inside, crossing, seconds))
+    return tuple(found)
+
+
+def cook(study: Study, recipe: Recipe, parts: Sequence[Stretch]) -> dict[int, Choice]:
+    """The choices by layer that `recipe` stands for."""
+    choices: dict[int, Choice] = {}
+    for mode, stretch in zip(recipe.modes, parts, strict=True):
+        choices.update(cook_stretch(study, recipe, mode, stretch))
+    return choices
+
+
+def cook_stretch(study: Study, recipe: Recipe, mode: Mode, stretch: Stretch) -> dict[int, Choice]:
+    """The same for one stretch in `mode`; of the recipe, who takes part."""
+    return {layer.number: _choice(study, recipe, mode, stretch, layer) for layer in stretch.layers}
+
+
+def _choice(study: Study, recipe: Recipe, mode: Mode, stretch: Stretch, layer: Layer) -> Choice:
+    whole = Whole((mode.home or recipe.home,))
+    if mode.axis is None or len(recipe.shares) == 1:
+        return whole
+    leaves = not stretch.crossing.isdisjoint(layer.exits)
+    if mode.fused and not leaves and (pulled := study.pull(layer)):
+        return pulled
+    divided = study.divided(layer, mode.axis, recipe.shares, second=mode.axis not in SPATIAL)
+    if divided is None:
+        # A norm or a global pool in a stretch of rows: parts are summed up, nothing is gathered.
+        return reduce(layer, mode.axis, recipe.shares) or whole
+    return Divide(divided.axes, divided.shares, widened=mode.fused and (mode.joined or not leaves))
+
+
+SPATIAL = frozenset({"height", "width", "depth"})
+"""A layer without rows in a stretch of rows stays whole: dividing its channels would move all of its
+input."""

@@ -1,0 +1,54 @@
+"""Refine: a plan that serves, once more with what was measured since: parts of every division move from devices that
+are busy for long to those that are not. Rules only.
+
+What was measured is in the study's cluster: a device that takes longer than it was calibrated to has drifted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.search.checkpoint import Chosen
+from edgepart.planner.search.moves import rescaled
+from edgepart.planner.search.study import Study
+
+ROUNDS = 6
+"""Times that parts are moved, at most."""
+
+STEPS = (1.0, 0.5, 0.25)
+"""How far: 1 is as far as would make all devices equally busy, if that were all."""
+
+MOST = 4.0
+"""A part grows to so many times what it was at most, in one round."""
+
+WHY = "parts are fitted to what was measured"
+
+
+def refined(study: Study, present: Chosen) -> Iterator[Strategy]:
+    """What is `present` as it is, then as long as it helps with parts moved; nothing where this model or these devices
+    are not those that it was chosen for."""
+    if not present.fits(study):
+        return
+    best, choices = present.strategy(study, present.choices), present.choices
+    yield best
+    for _ in range(ROUNDS):
+        for step in STEPS:
+            moved = rescaled(choices, _factors(study, best, step))
+            if moved == choices:
+                return
+            candidate = present.strategy(study, moved, WHY)
+            yield candidate
+            if not study.short_bytes(candidate) and study.is_better(candidate, study.score(best)):
+                best, choices = candidate, moved
+                break
+        else:
+            return
+
+
+def _factors(study: Study, strategy: Strategy, step: float) -> dict[str, float]:
+    """By device, what its parts are to be multiplied with."""
+    busy = study.forecast(strategy).compute_s
+    mean = sum(busy.values()) / max(1, len(busy))
+    return {
+        name: (mean / max(seconds, mean / MOST)) ** step if mean else 1.0 for name, seconds in busy.items()
+    }

@@ -1,0 +1,276 @@
+"""Network: bytes on their way between devices, in virtual time. Rules only; whoever simulates keeps the events.
+
+A **way** is one direction between two devices: what is sent on it goes one message after another. What several
+ways have in common is **shared** among those that carry something at that moment: a device's network card (what
+it sends and what it receives do not disturb each other), and media, which carry both directions.
+
+Sharing is processor sharing of a fluid: a card or medium offers all its ways the same rate, and what one cannot
+use, because its own link is slower, is offered to the others. A way carries at the least of what it is offered
+and what its link can. (Not max-min: what a way cannot use because it is held up *elsewhere* is not handed on. So
+a change is felt by the ways of one card only, which keeps many thousands of messages cheap.)
+
+The fixed cost of a message occupies both cards like the bytes that could go meanwhile, so that many small
+messages of one device follow each other. Latency and the receiver's own fixed cost come after, and disturb nobody.
+
+Where a crowd shares something, most of its ways do not feel a change at all (planner/simulation/fair_share.py says
+why): `_pace` is for when there is none anywhere, `_place` for when there is one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Iterable
+from heapq import heappop, heappush, heapreplace
+from math import sqrt
+
+from edgepart.planner.devices.cluster import LOCAL, Cluster
+from edgepart.planner.simulation.fair_share import NEVER, Shared, Way
+from edgepart.planner.simulation.link_state import Ways
+
+Events = list[tuple[float, int]]
+"""A heap of (seconds, code); codes below 0 are ways', the others the simulation's."""
+
+CROWD = 32
+"""So many ways at a time are a crowd, until they are less than half as many: below, a book for each is about as quick,
+and quicker where everybody sends to everybody and it changes all the time what holds a way up."""
+
+
+class Network:
+    """All ways of a cluster that are used, and what they carry."""
+
+    def __init__(self, cluster: Cluster, events: Events) -> None:
+        self.events = events
+        self.known = Ways(cluster)
+        self.ways, self.shared = self.known.ways, self.known.shared
+        self.changed: dict[Shared, None] = {}
+        """Where the number of ways that carry something changed: `settle` before time goes on."""
+        self.fresh: list[Way] = []
+        """Those that began on something `changed`: they have no rate yet."""
+        self.crowds = 0
+        """How many of `shared` have one."""
+        self._moved: dict[Shared, None] = {}
+        """Crowds whose line or rate changed."""
+
+    def start(self, way: Way, key: int, nbytes: float, now: float) -> bool:
+        """A message, fixed cost included in its bytes; False where it waits for those before it."""
+        if way.key >= 0:
+            if way.queue is None:
+                way.queue = deque()
+            way.queue.append((key, nbytes))
+            return False
+        way.key, way.left, way.since = key, nbytes, now
+        free = True
+        for one, count in way.shared:
+            if one.carrying:
+                self.changed[one] = None
+                free = False
+                if one.line is not None:
+                    insort(one.wants, (way.alone, count))
+                    one.crossings += count
+            else:
+                one.offered, one.reach = NEVER, 0.0
+            one.carrying[way] = count
+        if free:
+            way.rate = way.alone
+            way.finish = way.event = now + nbytes / way.alone
+            heappush(self.events, (way.event, way.code))
+        else:
+            way.rate, way.finish, way.event = 0.0, NEVER, NEVER
+            self.fresh.append(way)
+        return True
+
+    def end(self, way: Way, now: float) -> int:
+        """At an event of the way: the key of the message that is all sent; -1 where there is none. Then the next one
+        of the way is on it already."""
+        if now != way.event:
+            return -1  # Overtaken by another event.
+        if now < way.finish:
+            way.event = way.finish
+            heappush(self.events, (way.finish, way.code))
+            return -1
+        key = way.key
+        if way.line is not None:
+            self._next_in_line(way, way.line, now)
+        elif way.queue:  # Nothing changes for others.
+            way.key, way.left = way.queue.popleft()
+            way.since = now
+            way.finish = way.event = now + way.left / way.rate
+            heappush(self.events, (way.finish, way.code))
+        else:
+            self._leave(way)
+        return key
+
+    def settle(self, now: float) -> None:
+        """New rates, where `changed`: of those that began, and of all that may feel what is offered now."""
+        felt: list[Iterable[Way]] = [self.fresh]
+        for one in self.changed:
+            quiet = one.line is None and len(one.carrying) < CROWD
+            offered = one.offer() if quiet else self._crowd(one, now)
+            if offered != one.offered:
+                one.offered = offered
+                if not self.crowds or offered > one.reach or offered < one.most:
+                    one.reach, one.most = NEVER, 0.0
+                    felt.append(one.carrying)
+        if self.crowds:
+            for ways in felt:
+                for way in ways:
+                    self._place(way, now)
+            for one in self._moved:
+                self._line_up(one, now)
+            self._moved.clear()
+        else:
+            for ways in felt:
+                self._pace(ways, now)
+        self.changed.clear()
+        self.fresh.clear()
+
+    def _pace(self, ways: Iterable[Way], now: float) -> None:
+        """Gives each way its rate, where there is no crowd. Most of a simulation's time goes by here: `_carry` is
+        written out."""
+        for way in ways:
+            rate = way.alone
+            for one, _ in way.shared:
+                if one.offered < rate:
+                    rate = one.offered
+            if rate != way.rate:
+                if way.rate:
+                    left = way.left - (now - way.since) * way.rate
+                    way.left = left if left > 0.0 else 0.0
+                way.since, way.rate = now, rate
+                way.finish = finish = now + way.left / rate
+                if finish < way.event:
+                    way.event = finish
+                    heappush(self.events, (finish, way.code))
+
+    def _carry(self, way: Way, rate: float, now: float) -> None:
+        """From now on at that rate, on books of its own."""
+        if way.rate:
+            left = way.left - (now - way.since) * way.rate
+            way.left = left if left > 0.0 else 0.0
+        way.since, way.rate = now, rate
+        way.finish = finish = now + way.left / rate
+        if finish < way.event:
+            way.event = finish
+            heappush(self.events, (finish, way.code))
+
+    def _leave(self, way: Way) -> None:
+        """It carries nothing any more."""
+        way.key, way.finish, way.event = -1, NEVER, NEVER
+        for one, count in way.shared:
+            del one.carrying[way]
+            if one.carrying:
+                self.changed[one] = None
+            if one.line is not None:
+                del one.wants[bisect_left(one.wants, (way.alone, count))]
+                one.crossings -= count
+                if not one.wants:
+                    self._disband(one)
+
+    def _crowd(self, one: Shared, now: float) -> float:
+        """What is to be offered where there is, was, or will be a crowd."""
+        if one.line is None:
+            if not self.crowds:
+                for other in self.shared.values():
+                    other.reach = 0.0  # Nobody kept them until now.
+            self.crowds += 1
+            one.line, one.served, one.since, one.reach = [], 0.0, now, 0.0
+            one.wants = sorted([(way.alone, count) for way, count in one.carrying.items()])
+            one.crossings = sum(one.carrying.values())
+            return one.offer()
+        one.served, one.since = one.served_at(now) if one.line else 0.0, now
+        if 2 * len(one.carrying) >= CROWD:
+            self._moved[one] = None
+            return one.offer()
+        for way in one.carrying:
+            if way.line is one:
+                self._step_out(way, one, now)
+                self._carry(way, one.offered, now)
+        self._disband(one)
+        return one.offer()
+
+    def _disband(self, one: Shared) -> None:
+        self.crowds -= 1
+        one.line, one.first, one.reach = None, None, 0.0
+        self._moved.pop(one, None)
+
+    def _place(self, way: Way, now: float) -> None:
+        """Gives the way its rate, or its place in the line of what holds it up, and says how far that holds."""
+        rate = second = way.alone
+        held: Shared | None = None
+        for one, _ in way.shared:
+            if one.offered < rate:
+                rate, second, held = one.offered, rate, one
+            elif one.offered < second:
+                second = one.offered
+        line = held if held is not None and held.line is not None else None
+        if way.line is not None and way.line is not line:
+            self._step_out(way, way.line, now)
+        if line is None:
+            if rate != way.rate:
+                self._carry(way, rate, now)
+            bound, reach = rate, 0.0
+        else:
+            if way.line is None:
+                self._join(way, line, now)
+            # In the middle, so that neither here nor elsewhere every small change is felt.
+            bound = reach = min(max(rate, sqrt(rate * second)), second)
+        for one, _ in way.shared:
+            if one is held:
+                one.reach = min(one.reach, reach)
+            elif one.most < bound:
+                one.most = bound
+
+    def _join(self, way: Way, one: Shared, now: float) -> None:
+        if way.rate:
+            way.left = max(0.0, way.left - (now - way.since) * way.rate)
+        way.until, way.line = one.served_at(now) + way.left, one
+        way.rate, way.finish, way.event = 0.0, NEVER, NEVER
+        assert one.line is not None
+        heappush(one.line, (way.until, way.code))
+        self._moved[one] = None
+
+    def _step_out(self, way: Way, one: Shared, now: float) -> None:
+        way.left, way.since = max(0.0, way.until - one.served_at(now)), now
+        way.line, way.finish, way.event = None, NEVER, NEVER
+        self._moved[one] = None
+
+    def _next_in_line(self, way: Way, one: Shared, now: float) -> None:
+        """The first in line is done: it goes to the end with its next message, or leaves."""
+        assert one.line is not None
+        one.served, one.since = way.until, now
+        way.finish = way.event = NEVER
+        if way.queue:
+            way.key, nbytes = way.queue.popleft()
+            way.until += nbytes
+            heapreplace(one.line, (way.until, way.code))
+        else:
+            heappop(one.line)
+            way.line = None
+            self._leave(way)
+        self._line_up(one, now)
+
+    def _line_up(self, one: Shared, now: float) -> None:
+        """Whoever is first in line gets the event of it."""
+        line, first = one.line, None
+        while line:
+            until, code = line[0]
+            first = self.ways[-1 - code]
+            if first.line is one and first.until == until:
+                break
+            heappop(line)  # It left.
+            first = None
+        if one.first is not None and one.first is not first and one.first.line is one:
+            one.first.finish = one.first.event = NEVER
+        one.first = first
+        if first is not None:
+            left = first.until - one.served_at(now)
+            first.finish = finish = now + left / one.offered if left > 0.0 else now
+            if finish < first.event:
+                first.event = finish
+                heappush(self.events, (finish, first.code))
+
+
+def local_s(nbytes: float) -> float:
+    """Seconds from the gateway to its own device, or back: nothing is shared there."""
+    return 2 * LOCAL.message_s + LOCAL.latency_s + nbytes / LOCAL.bytes_per_s

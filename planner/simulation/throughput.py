@@ -1,0 +1,320 @@
+"""Pipelined: many requests on their way through one schedule at a time, by discrete events. Rules only: virtual
+time, no clock.
+
+So many requests are kept in flight: whenever one is answered, the next comes in. A device does what an agent's
+executor does: of the requests that can go on, the oldest goes on by one step; while one waits for data another
+computes. Everything else is as for one request (planner/simulation/latency.py).
+
+Where the schedule has replicas, each request goes to one of them, by the rule that gateways deal them out by
+(planner/plan/balance_requests.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from operator import gt
+
+from edgepart.planner.devices.cluster import Cluster
+from edgepart.planner.errors import InternalError
+from edgepart.planner.plan.balance_requests import deal, dealt
+from edgepart.planner.plan.plan import Receive, Replica, Send
+from edgepart.planner.plan.timeline import Compute, Schedule
+from edgepart.planner.simulation.latency import Simulation, announced
+from edgepart.planner.simulation.network import Events, Network, local_s
+
+FEWEST_IN_FLIGHT, MOST_IN_FLIGHT = 4, 32
+"""What clients are supposed to send at a time."""
+
+ROUNDS, FEWEST_ROUNDS = 4, 2
+"""Requests simulated for each that is in flight: the first half fills the pipeline and is not measured."""
+
+MANY_ROUNDS = 32
+"""The same with replicas: unequal ones answer at uneven times, and a request's steps are few."""
+
+STEPS = 40_000
+"""Steps simulated at most, of all requests and devices together: long plans get fewer rounds, then fewer in flight."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What a schedule does with many requests."""
+
+    in_flight: int
+    """So many requests at a time."""
+    throughput_per_s: float
+    """Answered requests a second, once the pipeline is full."""
+    answers_s: tuple[float, ...]
+    """When each request was answered, in the order of the answers."""
+    latency_s: float
+    """From a request's start to its answer, the median of those measured."""
+    parts: tuple[float, ...]
+    """By replica, its part of the answers that were measured; (1.0,) where there are none."""
+    most_present: Mapping[str, int]
+    """By device, the most requests at a time that something has arrived or was done of, and not all."""
+    peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    """By device, with all these requests there, as if each reached its own peak at the same time."""
+
+
+def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: int) -> Stream:
+    """The schedule of `simulation` with `in_flight` requests at a time, or fewer where that takes long to simulate."""
+    schedule = simulation.schedule
+    if simulation.replicas:
+        # With fewer in flight some replicas would do nothing: long plans only get fewer rounds.
+        steps = max(_steps_of(one.schedule) for one in simulation.replicas)
+        flying = in_flight
+        rounds = max(ROUNDS, min(MANY_ROUNDS, STEPS // max(1, steps * flying)))
+    else:
+        affordable = max(FEWEST_ROUNDS, STEPS // max(1, _steps_of(schedule)))
+        rounds = ROUNDS if ROUNDS * in_flight <= affordable else FEWEST_ROUNDS
+        flying = min(in_flight, affordable // rounds)
+    found = run_requests(schedule, cluster, gateway, rounds * flying, flying, simulation.paces)
+    kept = simulation.kept_bytes
+    peaks = {
+        device: max(simulation.peak_memory_bytes[device], kept[device] + found.most_present[device] * each)
+        for device, each in simulation.request_bytes.items()
+    }
+    # What was measured may begin and end in the middle of a burst of answers.
+    rate = min(found.throughput_per_s, simulation.most_per_s)
+    return replace(found, throughput_per_s=rate, peak_memory_bytes=peaks)
+
+
+def _steps_of(schedule: Schedule) -> int:
+    return sum(map(len, schedule.steps.values())) + len(schedule.messages)
+
+
+def fitting(simulation: Simulation, cluster: Cluster, limit_bytes: Mapping[str, float]) -> int:
+    """How many requests are in flight: the usual number, or so many that all of them have room on every device at once,
+    each in full; 1 at least. With replicas, all that are dealt to a device's own."""
+    most = default_in_flight(cluster)
+    if simulation.replicas:
+        room = [_room(one, most, limit_bytes) for one in simulation.replicas]
+        while most > 1 and any(map(gt, dealt(simulation.paces, most), room)):
+            most -= 1
+        return most
+    return max(1, _room(simulation, most, limit_bytes))
+
+
+def _room(simulation: Simulation, most: int, limit_bytes: Mapping[str, float]) -> int:
+    """So many requests, `most` at most, have room on every device."""
+    for device, each in simulation.request_bytes.items():
+        if each:
+            most = min(most, int((limit_bytes[device] - simulation.kept_bytes[device]) // each))
+    return most
+
+
+def default_in_flight(cluster: Cluster) -> int:
+    """Two for each device, so that while one computes the next one's data travels; the same for every plan."""
+    return max(FEWEST_IN_FLIGHT, min(MOST_IN_FLIGHT, 2 * len(cluster.devices)))
+
+
+def run_requests(
+    schedule: Schedule,
+    cluster: Cluster,
+    gateway: str,
+    count: int,
+    in_flight: int,
+    paces: Sequence[Replica] = (),
+) -> Stream:
+    """`count` requests, `in_flight` at a time, dealt out by `paces` where the schedule has replicas. InternalError where
+    the schedule cannot come to an end."""
+    return _World(schedule, cluster, gateway, count, paces).run(in_flight)
+
+
+MISSING, HERE, AWAITED = 0, 1, 2
+"""Of a message: not arrived, arrived, and not arrived while its device can only go on with it."""
+
+
+class _Request:
+    """One request on all devices."""
+
+    __slots__ = ("at", "began_s", "came", "outputs", "replica", "started")
+
+    def __init__(self, world: _World, replica: int, now: float) -> None:
+        self.replica = replica
+        self.at = [0] * len(world.steps)
+        """By device, its next step."""
+        self.came = bytearray(len(world.ways))
+        """By message, MISSING, HERE or AWAITED."""
+        self.started = [False] * len(world.steps)
+        self.outputs = world.outputs[replica]
+        """Messages to the gateway that are missing."""
+        self.began_s = now
+
+
+class _World:
+    """The state of one simulation. An event's code is a way's, or request * span + what: a message that arrives, or
+    behind those a device that has computed."""
+
+    def __init__(
+        self, schedule: Schedule, cluster: Cluster, gateway: str, count: int, paces: Sequence[Replica]
+    ) -> None:
+        self.schedule, self.count = schedule, count
+        self.events: Events = []
+        self.network = Network(cluster, self.events)
+        known = announced(schedule, self.network.known, gateway)
+        self.ways, self.volumes = known.ways, known.volumes
+        self.names = list(schedule.steps)
+        self.steps = list(schedule.steps.values())
+        numbers = {name: number for number, name in enumerate(self.names)}
+        self.targets = [numbers.get(message.target, -1) for message in schedule.messages]
+        groups = schedule.replicas or (tuple(self.names),)
+        self.replicas = paces or tuple(map(Replica, groups))
+        self.devices = [[numbers[name] for name in names] for names in groups]
+        """By replica, and so are these: the devices,"""
+        place = {name: n for n, names in enumerate(groups) for name in names}
+        self.inputs: list[list[int]] = [[] for _ in groups]
+        """messages that the gateway sends,"""
+        for message in known.inputs:
+            self.inputs[place[schedule.messages[message].target]].append(message)
+        self.outputs = [0] * len(groups)
+        """how many messages go to it,"""
+        for message in known.outputs:
+            self.outputs[place[schedule.messages[message].source]] += 1
+        self.flying = [0] * len(groups)
+        """and requests in flight."""
+        self.span = len(self.ways) + len(self.steps)
+        self.requests: dict[int, _Request] = {}
+        self.entered = 0
+        self.ready: list[list[int]] = [[] for _ in self.steps]
+        """By device, the requests that can go on there: a heap, as the oldest goes first."""
+        self.busy = [False] * len(self.steps)
+        self.present = [0] * len(self.steps)
+        self.most_present = [0] * len(self.steps)
+        self.answers: list[tuple[float, float, int]] = []
+        """When each was answered, after how long, and by which replica."""
+
+    def run(self, in_flight: int) -> Stream:
+        while self.entered < min(in_flight, self.count):
+            self._enter(0.0)
+        events, network, changed, now = self.events, self.network, self.network.changed, 0.0
+        ways, messages = network.ways, len(self.ways)
+        while events or changed:
+            if changed and (not events or events[0][0] > now):
+                network.settle(now)
+                continue
+            now, code = heappop(events)
+            if code < 0:
+                way = ways[-1 - code]
+                if now == way.event and (key := network.end(way, now)) >= 0:
+                    heappush(events, (now + way.after_s, key))
+                continue
+            number, what = divmod(code, self.span)
+            if what < messages:
+                self._arrive(number, what, now)
+            else:
+                self._computed(number, what - messages, now)
+        return self._result(in_flight)
+
+    def _enter(self, now: float) -> None:
+        number, self.entered = self.entered, self.entered + 1
+        replica = deal(self.replicas, self.flying) if len(self.flying) > 1 else 0
+        self.flying[replica] += 1
+        request = self.requests[number] = _Request(self, replica, now)
+        for message in self.inputs[replica]:
+            self._send(number, message, now)
+        devices = self.devices[replica]
+        for device in devices:
+            steps = self.steps[device]
+            if steps and not isinstance(steps[0], Receive):
+                self._start(request, device)
+            self._get_ready(number, device)
+        for device in devices:
+            self._go_on(device, now)
+        if not request.outputs:
+            self._answered(number, now)
+
+    def _send(self, number: int, message: int, now: float) -> None:
+        way, key = self.ways[message], number * self.span + message
+        if way is None:
+            heappush(self.events, (now + local_s(self.volumes[message]), key))
+        else:
+            self.network.start(way, key, self.volumes[message], now)
+
+    def _start(self, request: _Request, device: int) -> None:
+        request.started[device] = True
+        self.present[device] += 1
+        self.most_present[device] = max(self.most_present[device], self.present[device])
+
+    def _arrive(self, number: int, message: int, now: float) -> None:
+        request, device = self.requests[number], self.targets[message]
+        came = request.came[message]
+        request.came[message] = HERE
+        if device < 0:
+            request.outputs -= 1
+            if not request.outputs:
+                self._answered(number, now)
+            return
+        if not request.started[device]:
+            self._start(request, device)
+        if came == AWAITED:
+            self._get_ready(number, device)
+            self._go_on(device, now)
+
+    def _computed(self, number: int, device: int, now: float) -> None:
+        self.busy[device] = False
+        self.requests[number].at[device] += 1
+        self._get_ready(number, device)
+        self._go_on(device, now)
+
+    def _get_ready(self, number: int, device: int) -> None:
+        """Past what has arrived, to the next step that has to be done, or waited for."""
+        request, steps = self.requests[number], self.steps[device]
+        at = request.at[device]
+        while at < len(steps) and isinstance(step := steps[at], Receive):
+            if request.came[step.transfer] != HERE:
+                request.came[step.transfer] = AWAITED
+                break
+            at += 1
+        else:
+            if at < len(steps):
+                heappush(self.ready[device], number)
+            elif request.started[device]:
+                self.present[device] -= 1
+        request.at[device] = at
+
+    def _go_on(self, device: int, now: float) -> None:
+        """The oldest request that can goes on by a step, until something is computed or none can."""
+        if self.busy[device]:
+            return
+        ready, steps = self.ready[device], self.steps[device]
+        while ready:
+            number = heappop(ready)
+            request = self.requests[number]
+            step = steps[request.at[device]]
+            if isinstance(step, Compute):
+                self.busy[device] = True
+                code = number * self.span + len(self.ways) + device
+                heappush(self.events, (now + step.seconds, code))
+                break
+            if isinstance(step, Send):
+                self._send(number, step.transfer, now)
+                request.at[device] += 1
+                self._get_ready(number, device)
+
+    def _answered(self, number: int, now: float) -> None:
+        request = self.requests[number]
+        self.flying[request.replica] -= 1
+        self.answers.append((now, now - request.began_s, request.replica))
+        if self.entered < self.count:
+            self._enter(now)
+
+    def _result(self, in_flight: int) -> Stream:
+        if len(self.answers) < self.count:
+            raise InternalError(f"the plan comes to no end: {len(self.answers)} of {self.count} are answered")
+        # Replicas end one after another: once nothing comes in any more, not all of them work.
+        count = max(1, self.count - in_flight) if len(self.flying) > 1 else self.count
+        half = count // 2
+        times = [when for when, _, _ in self.answers]
+        spent = times[count - 1] - (times[half - 1] if half else 0.0)
+        measured = self.answers[half:count]
+        latencies = sorted(latency for _, latency, _ in measured)
+        by = [sum(one == n for _, _, one in measured) / len(measured) for n in range(len(self.flying))]
+        return Stream(
+            in_flight,
+            len(measured) / spent if spent > 0 else float("inf"),
+            tuple(times),
+            latencies[len(latencies) // 2],
+            tuple(by),
+            dict(zip(self.names, self.most_present, strict=True)),
+        )

@@ -1,0 +1,204 @@
+"""Modelled: a model on a cluster as a workload to place, and back again. Rules only.
+
+A task is what no plan cuts: a layer (planner/layers/coarsen.py), or all layers that have operators of one fused group.
+What the gateway has and wants are two tasks more, that stay there. What reading makes of it (views and copies between
+layers) is charged to the first that reads it. A message costs both its ends, starts a segment where it arrives, and is
+copied out of one and into the other.
+
+Not in here: media that links share, what sessions take besides weights, what is computed in several places. Who places
+on this asks the simulator what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import networkx as nx
+
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layout.choices import Choice, Whole
+from edgepart.planner.lowering.session_memory import OPERATOR_BYTES, whole_bytes
+from edgepart.planner.placing.problem.workload import Machine, Placement, Task, Tensor, Workload
+from edgepart.planner.search.study import Study
+
+ENTRY, END = "inputs", "outputs"
+"""Names of the gateway's tasks; no layer's name is one of them."""
+
+
+@dataclass(frozen=True)
+class Modelled:
+    """A workload that stands for a model on a cluster."""
+
+    workload: Workload
+    layers: tuple[tuple[Layer, ...], ...]
+    """By task; () for the gateway's."""
+
+    def choices(self, placement: Placement) -> dict[int, Choice]:
+        """Each layer whole where its task is."""
+        names = [machine.name for machine in self.workload.machines]
+        return {
+            layer.number: Whole((names[machine],))
+            for layers, machine in zip(self.layers, placement, strict=True)
+            for layer in layers
+        }
+
+    def order(self, starts: Sequence[float]) -> dict[int, float]:
+        """By layer, when it begins, by when its task does; tasks that begin at once in the workload's order."""
+        place = {task: n for n, task in enumerate(self.workload.order)}
+        tasks = sorted(range(len(starts)), key=lambda task: (starts[task], place[task]))
+        return {layer.number: float(n) for n, task in enumerate(tasks) for layer in self.layers[task]}
+
+    def tightened(self, placement: Placement, short_bytes: Mapping[str, int]) -> Modelled:
+        """With so much less memory than a placement takes, where that turned out to be too much."""
+        kept = self.workload.memory_bytes(placement)
+        machines = tuple(
+            replace(one, memory_bytes=max(0.0, min(one.memory_bytes, here) - short_bytes[one.name]))
+            if one.name in short_bytes
+            else one
+            for one, here in zip(self.workload.machines, kept, strict=True)
+        )
+        return replace(self, workload=replace(self.workload, machines=machines))
+
+
+def modelled(study: Study, groups: Iterable[Sequence[str]] = ()) -> Modelled:
+    """The study's model on its cluster. `groups`: operators' names that stay together, where that makes no circle."""
+    reading = _reading(study)
+    parts = _parts(study, reading, groups)
+    return Modelled(_Making(study, reading, parts).workload(), ((), *parts, ()))
+
+
+def _reading(study: Study) -> Mapping[str, frozenset[int]]:
+    """By tensor, the layers that read it: what is left to its readers reads for those that read it."""
+    graph, coarse = study.graph, study.coarse
+    found: dict[str, frozenset[int]] = dict.fromkeys(graph.tensors, frozenset())
+    for op in reversed(graph.operators):
+        readers = frozenset((coarse.layer_of[op.name],))
+        if coarse.is_pulled(op):
+            readers = frozenset[int]().union(*(found[name] for name in op.outputs if name))
+        for name in graph.reads(op):
+            found[name] |= readers
+    return found
+
+
+def _parts(
+    study: Study, reading: Mapping[str, frozenset[int]], groups: Iterable[Sequence[str]]
+) -> tuple[tuple[Layer, ...], ...]:
+    """Layers that are placed together, in the model's order: those of a group, and those that wait for each other. Where
+    groups would wait for each other, those are given up that reach furthest."""
+    layers = {layer.number: layer for layer in study.layers}
+    waits = nx.DiGraph()
+    waits.add_nodes_from(layers)
+    for layer in layers.values():
+        waits.add_edges_from((layer.number, r) for n in layer.exits for r in reading[n] if r in layers)
+    wanted = [
+        numbers
+        for group in groups
+        if len(numbers := {study.coarse.layer_of[name] for name in group} & layers.keys()) > 1
+    ]
+    circles_of_layers = list(map(tuple, nx.strongly_connected_components(waits)))
+    while True:
+        joined = nx.Graph()
+        joined.add_nodes_from(layers)
+        for together in (*map(tuple, wanted), *circles_of_layers):
+            joined.add_edges_from((together[0], other) for other in together[1:])
+        found = list(nx.connected_components(joined))
+        of = {number: n for n, part in enumerate(found) for number in part}
+        between = nx.DiGraph((of[a], of[b]) for a, b in waits.edges if of[a] != of[b])
+        circles = [circle for circle in nx.strongly_connected_components(between) if len(circle) > 1]
+        if not circles:
+            break
+        for circle in circles:
+            inside = [numbers for numbers in wanted if of[next(iter(numbers))] in circle]
+            wanted.remove(max(inside, key=lambda numbers: max(numbers) - min(numbers)))
+    ordered = sorted(sorted(part) for part in found)
+    return tuple(tuple(layers[number] for number in part) for part in ordered)
+
+
+class _Making:
+    """One model's workload; its first task is what the gateway has, its last one what it wants."""
+
+    def __init__(
+        self, study: Study, reading: Mapping[str, frozenset[int]], parts: Sequence[tuple[Layer, ...]]
+    ) -> None:
+        self.study, self.reading, self.parts = study, reading, parts
+        self.names = [device.name for device in study.cluster.devices]
+        self.task_of = {layer.number: n for n, layers in enumerate(parts, 1) for layer in layers}
+
+    def workload(self) -> Workload:
+        cluster, cost = self.study.cluster, self.study.cost
+        links = [[cluster.link(a, b) for b in self.names] for a in self.names]
+        latency_s = tuple(
+            tuple(
+                0.0 if a == b else link.latency_s + 2 * link.message_s + cost.segment_s(b)
+                for b, link in zip(self.names, row, strict=True)
+            )
+            for a, row in zip(self.names, links, strict=True)
+        )
+        copied = self._copy_s()
+        rates = tuple(
+            tuple(
+                inf if a == b else 1 / (1 / link.bytes_per_s + copied[a] + copied[b])
+                for b, link in zip(self.names, row, strict=True)
+            )
+            for a, row in zip(self.names, links, strict=True)
+        )
+        machines = tuple(
+            Machine(device.name, device.kind, self.study.limit_bytes(device.name))
+            for device in cluster.devices
+        )
+        tasks = (self._at_gateway(ENTRY), *self._tasks(), self._at_gateway(END))
+        return Workload(self.study.graph.name, machines, tasks, tuple(self._tensors()), rates, latency_s)
+
+    def _copy_s(self) -> dict[str, float]:
+        """By device, seconds a byte of bringing what is sent out of a segment, or what arrives into one, for what layers
+        hand on typically."""
+        graph = self.study.graph
+        sizes = sorted(
+            graph.tensors[name].nbytes for layers in self.parts for la in layers for name in la.exits
+        )
+        typical = max(1, sizes[len(sizes) // 2]) if sizes else 1
+        return {device: self.study.cost.copy_s(device, typical) / typical for device in self.names}
+
+    def _at_gateway(self, name: str) -> Task:
+        gateway = self.study.problem.gateway
+        return Task(name, "", tuple(0.0 if device == gateway else inf for device in self.names))
+
+    def _tasks(self) -> Iterator[Task]:
+        graph, coarse = self.study.graph, self.study.coarse
+        operators = defaultdict(list)
+        for op in graph.operators:
+            readers = {coarse.layer_of[op.name]}
+            if coarse.is_pulled(op):
+                readers = {number for name in op.outputs if name for number in self.reading[name]}
+            tasks = [self.task_of[number] for number in readers if number in self.task_of]
+            if tasks:
+                operators[min(tasks)].append(op)
+        seconds = [self.study.seconds_on(device) for device in self.names]
+        for number, layers in enumerate(self.parts, 1):
+            inside = operators[number]
+            weights: dict[str, int] = {}
+            for op in inside:
+                weights.update(whole_bytes(graph, op))
+            kept = sum(weights.values()) + OPERATOR_BYTES * len(inside)
+            compute_s = tuple(sum(known[op.name] for op in inside) for known in seconds)
+            anchor = layers[0].anchor
+            yield Task(f"{number}: {anchor.name}", anchor.op_type, compute_s, float(kept))
+
+    def _tensors(self) -> Iterator[Tensor]:
+        graph, end = self.study.graph, len(self.parts) + 1
+        for name in graph.inputs:
+            yield from self._tensor(name, 0, graph.tensors[name].nbytes)
+        for number, layers in enumerate(self.parts, 1):
+            for name in (name for layer in layers for name in layer.exits):
+                is_output = name in graph.outputs
+                item_bytes = graph.tensors[name].item_bytes if is_output else self.study.travel_bytes(name)
+                nbytes = graph.tensors[name].region.size * item_bytes
+                yield from self._tensor(name, number, nbytes, (end,) if is_output else ())
+
+    def _tensor(self, name: str, source: int, nbytes: float, also: tuple[int, ...] = ()) -> Iterator[Tensor]:
+        inside = {self.task_of[number] for number in self.reading[name] if number in self.task_of}
+        if readers := tuple(sorted({*inside, *also} - {source})):
+            yield Tensor(source, readers, float(nbytes))

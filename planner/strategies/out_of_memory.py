@@ -1,0 +1,348 @@
+"""Fitting: ways to divide a model that no device has the memory for, for `auto`, and the least memory that would do.
+
+Weights are what fills memory. So layers are placed on one device after another as their weights have room; or the
+weights of every layer are divided, in pairs of dense layers or along channels; or only those of the layers that are
+too large for one device. How much the rest takes is read off a forecast, and taken off the room for the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+from math import ceil
+
+import numpy as np
+
+from edgepart.planner import figures
+from edgepart.planner.errors import Infeasible
+from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layout.choices import Choice, Divide, Whole
+from edgepart.planner.layout.strategy import Strategy
+from edgepart.planner.lowering.session_memory import whole_bytes
+from edgepart.planner.placing.chain_partition import Stages, balance
+from edgepart.planner.search.dense_pairs import COLUMNS, paired
+from edgepart.planner.search.force_axis import reduce
+from edgepart.planner.search.study import Shares, Study
+from edgepart.planner.strategies.single import alone
+
+PLACES = 160
+"""Where a chain of layers is cut at most; what lies between two places stays together."""
+
+ROUNDS = 3
+"""Forecasts of one way, each with the room that the one before has left."""
+
+LARGE = (0.3, 0.05)
+"""Of the least room, what a layer's weights take for it to be divided while others are placed."""
+
+FEWEST_COLUMNS = 4
+"""For each device: with fewer, parts are far from what they should be."""
+
+TRIES = 6
+"""Limits that are tried in search of the least that do."""
+
+Rooms = Mapping[str, float]
+"""By device, bytes for weights."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The layers in order, and the bytes that sessions keep of each one's weights."""
+
+    layers: tuple[Layer, ...]
+    nbytes: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.nbytes)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One division of the layers."""
+
+    choices: Mapping[int, Choice]
+    held: Mapping[str, float]
+    """By device, bytes of weights."""
+    why: str
+
+
+Make = Callable[[Study, Weights, Rooms], Way | None]
+"""None where it cannot be done."""
+
+Tried = list[tuple[Mapping[int, Choice], Mapping[str, int]]]
+"""What did not fit, and what it takes of each device."""
+
+
+def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Iterator[Strategy]:
+    """By speed, then as if all devices were alike; `steady` are the latter alone, which stay the same where speeds are
+    measured anew. None for one device."""
+    if len(study.by_speed) < 2 or not study.layers:
+        return
+    weights = weights_of(study)
+    ways: list[Make] = [placed, filled]
+    if study.problem.axis is None:
+        ways += [in_pairs, along_columns, *(partial(mixed, part=part) for part in LARGE)]
+    tried: Tried = []
+    for seen in (_alike(study),) if steady else (study, _alike(study)):
+        for make in ways:
+            yield from _refined(study, partial(make, seen, weights), tried, name)
+
+
+def _alike(study: Study) -> Study:
+    """The same with devices that differ in their memory only."""
+    devices = sorted(study.cluster.devices, key=lambda device: device.name)
+    like = (replace(devices[0], name=one.name, memory_bytes=one.memory_bytes) for one in devices)
+    return study.on(replace(study.cluster, devices=tuple(like)))
+
+
+def weights_of(study: Study) -> Weights:
+    """A constant counts for the first layer that reads it; what a layer's devices compute for themselves is the
+    layer's."""
+    coarse, graph = study.coarse, study.graph
+    owner: dict[str, int] = {}
+    for op in reversed(graph.operators):
+        number = coarse.layer_of[op.name]
+        if not coarse.layers[number].exits:
+            readers = (owner[reader.name] for n in op.outputs if n for reader in graph.consumers[n])
+            number = next(readers, number)
+        owner[op.name] = number
+    nbytes: dict[int, int] = {}
+    seen: set[str] = set()
+    for op in graph.operators:
+        for constant, kept in whole_bytes(graph, op).items():
+            if constant not in seen:
+                seen.add(constant)
+                nbytes[owner[op.name]] = nbytes.get(owner[op.name], 0) + kept
+    layers = tuple(sorted(study.layers, key=lambda layer: study.ends[layer.number]))
+    return Weights(layers, tuple(nbytes.get(layer.number, 0) for layer in layers))
+
+
+def _refined(
+    study: Study, make: Callable[[Rooms], Way | None], tried: Tried, name: str
+) -> Iterator[Strategy]:
+    """The same way again with what the last forecast has shown, as long as it does not fit and changes."""
+    limits = {device: study.limit_bytes(device) for device in study.by_speed}
+    rooms: Rooms = limits
+    before: Way | None = None
+    for _ in range(ROUNDS):
+        way = make(rooms)
+        if way is None or way == before:
+            return
+        peaks = next((peaks for choices, peaks in tried if choices == way.choices), None)
+        if peaks is None:
+            strategy = study.strategy(name, way.choices, way.why)
+            yield strategy
+            peaks = study.forecast(strategy).peak_memory_bytes
+            if not study.short_bytes(strategy):
+                return
+            tried.append((way.choices, peaks))
+        before = way
+        rooms = {d: limit - peaks.get(d, 0) + way.held.get(d, 0.0) for d, limit in limits.items()}
+
+
+def placed(study: Study, weights: Weights, rooms: Rooms) -> Way | None:
+    """Layers on one device after another: on as few as have room, else on all, as full as each other."""
+    return _chained(study, weights, weights.nbytes, rooms, {})
+
+
+def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> Way | None:
+    """Large layers divided along what they write, the others placed in the room that is left."""
+    least, shares = part * min(rooms.values()), _by_room(rooms)
+    chosen = [_divided(layer, shares) if size > least else None for layer, size in _each(weights)]
+    large = sum(size for size, choice in zip(weights.nbytes, chosen, strict=True) if choice)
+    if not large:
+        return None
+    divided = {layer.number: one for layer, one in zip(weights.layers, chosen, strict=True) if one}
+    rest = [0 if choice else size for size, choice in zip(weights.nbytes, chosen, strict=True)]
+    total = sum(share for _, share in shares)
+    taken = {device: large * share / total for device, share in shares}
+    left = {device: room - taken.get(device, 0.0) for device, room in rooms.items()}
+    way = _chained(study, weights, rest, left, divided)
+    if way is None:
+        return None
+    held = {device: way.held.get(device, 0.0) + taken.get(device, 0.0) for device in rooms}
+    return replace(way, held=held, why=f"{len(divided)} large layers are divided, and the others {way.why}")
+
+
+def _chained(
+    study: Study, weights: Weights, nbytes: Sequence[int], rooms: Rooms, divided: Mapping[int, Choice]
+) -> Way | None:
+    devices = [device for device in study.by_speed if rooms[device] > 0]
+    if not devices:
+        return None
+    ends = np.cumsum([0, *nbytes])
+    step = max(1, -(-len(nbytes) // PLACES))
+    places = [*range(0, len(nbytes), step), len(nbytes)]
+    between = ends[places][None, :] - ends[places][:, None]
+    found = list(balance([between / rooms[device] for device in devices]))
+    best = next((one for one in found if one.busiest <= 1), min(found, key=lambda one: one.busiest))
+    return _in_stages(weights, nbytes, best, devices, places, divided)
+
+
+def _in_stages(
+    weights: Weights,
+    nbytes: Sequence[int],
+    found: Stages,
+    devices: Sequence[str],
+    places: Sequence[int],
+    divided: Mapping[int, Choice],
+) -> Way:
+    choices: dict[int, Choice] = {}
+    held: dict[str, float] = {}
+    for number, begin, end in found.stages:
+        device, inside = devices[number], slice(places[begin], places[end])
+        choices.update((layer.number, Whole((device,))) for layer in weights.layers[inside])
+        held[device] = float(sum(nbytes[inside]))
+    said = ", then ".join(f"{figures.nbytes(held[devices[n]])} on {devices[n]}" for n, _, _ in found.stages)
+    return Way({**choices, **divided}, held, f"layers are placed where their weights have room: {said}")
+
+
+def filled(study: Study, weights: Weights, rooms: Rooms) -> Way | None:
+    """The fastest device takes as many layers as it has room for, then the next."""
+    devices = [device for device in study.by_speed if rooms[device] > 0]
+    choices: dict[int, Choice] = {}
+    held = dict.fromkeys(devices, 0.0)
+    waiting = list(devices)
+    for layer, size in _each(weights):
+        while len(waiting) > 1 and held[waiting[0]] + size > rooms[waiting[0]]:
+            waiting.pop(0)
+        if not waiting:
+            return None
+        held[waiting[0]] += size
+        choices[layer.number] = Whole((waiting[0],))
+    return Way(choices, held, f"the fastest devices are filled first: {_said(held)}")
+
+
+def in_pairs(study: Study, weights: Weights, rooms: Rooms) -> Way | None:
+    """Columns of one dense layer and rows of the next, by speed as far as there is room."""
+    shares = _by_speed(study, weights, rooms)
+    choices = paired(study, shares) if len(shares) > 1 else None
+    if choices is None:
+        return None
+    held = _parts(weights, shares)
+    return Way(choices, held, f"weights of dense layers are divided in pairs: {_said(held)}")
+
+
+def along_columns(study: Study, weights: Weights, rooms: Rooms) -> Way | None:
+    """Every layer that has weights divided along what it writes, by speed as far as there is room."""
+    shares = _by_speed(study, weights, rooms)
+    if len(shares) < 2:
+        return None
+    choices: dict[int, Choice] = {}
+    for layer, size in _each(weights):
+        divided = _divided(layer, shares) if size else None
+        choices[layer.number] = divided or Whole((shares[0][0],))
+    held = _parts(weights, shares)
+    return Way(choices, held, f"every layer's weights are divided: {_said(held)}")
+
+
+def _each(weights: Weights) -> Iterator[tuple[Layer, int]]:
+    return zip(weights.layers, weights.nbytes, strict=True)
+
+
+def _divided(layer: Layer, shares: Shares) -> Choice | None:
+    """By columns of its weights; by rows where there are too few columns; None where neither can be."""
+    if len(shares) < 2:
+        return None
+    columns = next((name for name in COLUMNS if layer.splits(name)), None)
+    if columns and layer.extent(columns) >= FEWEST_COLUMNS * len(shares):
+        return Divide((columns,), shares)
+    return reduce(layer, "inner", shares) or (Divide((columns,), shares) if columns else None)
+
+
+def _by_room(rooms: Rooms) -> Shares:
+    return tuple((device, room) for device, room in rooms.items() if room > 0)
+
+
+def _by_speed(study: Study, weights: Weights, rooms: Rooms) -> Shares:
+    """In proportion to speed, but to none more than it has room for; in proportion to room where that is not enough."""
+    total = float(weights.total)
+    if sum(room for room in rooms.values() if room > 0) <= total:
+        return _by_room(rooms)
+    full: dict[str, float] = {}
+    speeds = {device: speed for device, speed in study.shares(study.by_speed) if rooms[device] > 0}
+    while True:
+        left = total - sum(full.values())
+        free = sum(speed for device, speed in speeds.items() if device not in full)
+        over = {
+            device: rooms[device]
+            for device, speed in speeds.items()
+            if device not in full and left * speed / free > rooms[device]
+        }
+        if not over:
+            return tuple((d, full[d] if d in full else left * speed / free) for d, speed in speeds.items())
+        full.update(over)
+
+
+def _parts(weights: Weights, shares: Shares) -> dict[str, float]:
+    total = sum(share for _, share in shares)
+    return {device: weights.total * share / total if total else 0.0 for device, share in shares}
+
+
+def _said(held: Mapping[str, float]) -> str:
+    return ", ".join(f"{figures.nbytes(size)} on {device}" for device, size in held.items() if size)
+
+
+def infeasible(study: Study) -> Infeasible:
+    """What to say where nothing fits: the least limits that were found to do, all larger in the same proportion. A plan
+    is found again under them, also where speeds were measured anew meanwhile."""
+    low, high, factor = 1.0, float("inf"), 1.0
+    for _ in range(TRIES):
+        needed = _needed(_under(study, _larger(study, factor)))[0]
+        if needed <= 1:
+            high = factor
+        else:
+            low = factor
+        factor = min(factor * needed, (low + high) / 2) if needed > 1 else (low + high) / 2
+        if high / low < 1.01:
+            break
+    while high == float("inf"):
+        factor *= 2
+        high = factor if _needed(_under(study, _larger(study, factor)))[0] <= 1 else high
+    enough = _larger(study, high)
+    peaks = _needed(_under(study, enough))[1]
+    fewer = {name: max(limit, float(peaks.get(name, 0))) for name, limit in _larger(study, 1.0).items()}
+    return _error(study, fewer if _needed(_under(study, fewer))[0] <= 1 else enough)
+
+
+def _larger(study: Study, factor: float) -> dict[str, float]:
+    """All limits, times `factor`."""
+    return {device.name: ceil(study.limit_bytes(device.name) * factor) for device in study.cluster.devices}
+
+
+def _under(study: Study, limits: Rooms) -> Study:
+    """The same under other limits."""
+    devices = (replace(device, memory_bytes=limits[device.name]) for device in study.cluster.devices)
+    other = study.on(replace(study.cluster, devices=tuple(devices)))
+    other.problem = replace(other.problem, memory_limit_bytes={})
+    return other
+
+
+def _needed(study: Study) -> tuple[float, Mapping[str, int]]:
+    """By how much the limits would have to grow for the nearest candidate, 1 or less where one fits; and what it takes of
+    each device."""
+    nearest: tuple[float, Mapping[str, int]] = (float("inf"), {})
+    ways = candidates(study, steady=True)
+    for strategy in chain((alone(study, device, "auto") for device in study.by_speed), ways):
+        peaks = study.forecast(strategy).peak_memory_bytes
+        times = max((peak / study.limit_bytes(device) for device, peak in peaks.items()), default=0.0)
+        if times < nearest[0]:
+            nearest = times, peaks
+        if times <= 1:
+            break
+    return nearest
+
+
+def _error(study: Study, enough: Rooms) -> Infeasible:
+    limits = {device.name: study.limit_bytes(device.name) for device in study.cluster.devices}
+    short = {n: ceil(enough[n] - limit) for n, limit in limits.items() if enough[n] > limit}
+    each = ", ".join(
+        f"{name} lacks {short[name]:,} bytes (it may use {limits[name]:,.0f}; {enough[name]:,.0f} would do)"
+        for name in sorted(short)
+    )
+    return Infeasible(
+        f"model {study.graph.name!r} does not fit, however it is divided; the least that was found to do is "
+        f"{sum(enough.values()):,.0f} bytes in all: {each}. Add devices or raise the memory limit.",
+        short,
+    )

@@ -1,0 +1,166 @@
+"""What a member does with orders: only a present leader's, only forwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from edgepart.agent.cluster.core.follower import Follower, Order
+from edgepart.agent.cluster.state.deployments import DeploymentMap
+from edgepart.agent.cluster.state.events import (
+    DropPlan,
+    LoadPlan,
+    PlanLoaded,
+    StoreModel,
+    SwitchOff,
+    SwitchTo,
+)
+from edgepart.agent.wire.control import (
+    FAILED,
+    LOADING,
+    READY,
+    Activate,
+    FetchModel,
+    Holding,
+    Prepare,
+    Retire,
+    Version,
+)
+from edgepart.agent.wire.inference import DeployOptions, Epoch
+
+TERM = 5
+
+
+class Member:
+    """A follower with one deployment."""
+
+    def __init__(self) -> None:
+        self.follower = Follower("boot", linger_s=30.0)
+        self.deployments = DeploymentMap()
+        self.deployments.put("a", "net", "m", 1, DeployOptions())
+
+    def obey(self, order: Order, now: float = 0.0) -> list[object]:
+        return list(self.follower.obey(order, TERM, self.deployments, now))
+
+    def serve(self, number: int, now: float = 0.0, name: str = "net") -> list[object]:
+        """Prepare, load and activate."""
+        self.obey(replace(prepare(number), deployment=name), now)
+        self.follower.loaded(PlanLoaded(name, Epoch(TERM, number)))
+        return self.obey(replace(activate(number), deployment=name), now)
+
+    @property
+    def holdings(self) -> tuple[Holding, ...]:
+        return self.follower.report(()).holdings
+
+
+@pytest.fixture
+def member() -> Member:
+    return Member()
+
+
+def prepare(number: int, term: int = TERM) -> Prepare:
+    names = (("pi", "a"),)
+    return Prepare(term, "net", Version(1, "a"), Epoch(TERM, number), b"plan", names, "m", ("a",), 0.1, {})
+
+
+def activate(number: int, term: int = TERM) -> Activate:
+    return Activate(term, "net", Epoch(TERM, number))
+
+
+def test_prepare_load_switch(member: Member) -> None:
+    (load,) = member.obey(prepare(1))
+    assert isinstance(load, LoadPlan) and load.plan == b"plan"
+    assert member.obey(activate(1)) == []  # not loaded yet
+    assert [holding.state for holding in member.holdings] == [LOADING]
+    member.follower.loaded(PlanLoaded("net", Epoch(TERM, 1)))
+    assert member.obey(activate(1)) == [SwitchTo("net", Epoch(TERM, 1))]
+    assert member.holdings == (Holding("net", Epoch(TERM, 1), READY, True),)
+    assert member.obey(prepare(1)) == [] and member.obey(activate(1)) == []  # again is no harm
+
+
+def test_an_old_leader_changes_nothing(member: Member) -> None:
+    orders: list[Order] = [
+        prepare(1, TERM - 1),
+        activate(1, TERM - 1),
+        FetchModel(TERM - 1, "x", 1, ("a",)),
+    ]
+    assert [member.obey(order) for order in orders] == [[], [], []]
+    assert member.follower.changed  # and is told so
+
+
+def test_it_never_goes_back(member: Member) -> None:
+    member.serve(1)
+    member.serve(3)
+    assert member.obey(prepare(2)) == []
+    assert member.obey(activate(1)) == []
+
+
+def test_the_replaced_plan_lingers_and_the_one_before_that_does_not(member: Member) -> None:
+    member.serve(1, now=0.0)
+    assert member.serve(2, now=10.0) == [SwitchTo("net", Epoch(TERM, 2))]
+    assert member.follower.wake_at() == 40.0
+    assert member.serve(3, now=20.0) == [SwitchTo("net", Epoch(TERM, 3)), DropPlan("net", Epoch(TERM, 1))]
+    assert member.follower.wake(50.0) == [DropPlan("net", Epoch(TERM, 2))]
+
+
+def test_a_failed_load_is_reported_with_its_reason(member: Member) -> None:
+    member.obey(prepare(1))
+    member.follower.loaded(PlanLoaded("net", Epoch(TERM, 1), "out of memory"))
+    assert member.holdings == (Holding("net", Epoch(TERM, 1), FAILED, False, "out of memory"),)
+    assert member.obey(activate(1)) == []
+
+
+def test_retire_drops_what_does_not_serve(member: Member) -> None:
+    member.serve(1)
+    member.obey(prepare(2))
+    assert member.obey(Retire(TERM, "net", Epoch(TERM, 2))) == [DropPlan("net", Epoch(TERM, 2))]
+    assert member.obey(Retire(TERM, "net", Epoch(TERM, 1))) == []
+    member.follower.loaded(PlanLoaded("net", Epoch(TERM, 2)))  # too late
+    assert len(member.holdings) == 1
+
+
+def test_a_variant_that_serves_can_be_retired_and_lingers(member: Member) -> None:
+    member.serve(1)
+    assert member.serve(2, name="net@x") == [SwitchTo("net@x", Epoch(TERM, 2))]
+    assert [order.deployment for order in member.follower.variants()] == ["net@x"]
+    retire = Retire(TERM, "net@x", Epoch(TERM, 2))
+    assert member.obey(retire, now=10.0) == [SwitchOff("net@x")]
+    assert member.follower.variants() == []
+    assert member.obey(retire, now=20.0) == []  # again is no harm, and no delay
+    assert member.follower.wake(40.0) == [DropPlan("net@x", Epoch(TERM, 2))]
+    member.serve(3, now=50.0, name="net@x")  # made again
+    assert member.obey(retire, now=50.0) == []
+    assert [order.epoch.number for order in member.follower.variants()] == [3]
+
+
+def test_one_that_is_made_again_before_it_went_stays(member: Member) -> None:
+    member.serve(1, name="net@x")
+    member.obey(Retire(TERM, "net@x", Epoch(TERM, 1)), now=10.0)
+    assert member.obey(replace(activate(1), deployment="net@x"), now=11.0) == [
+        SwitchTo("net@x", Epoch(TERM, 1))
+    ]
+    assert member.follower.wake(100.0) == []
+
+
+def test_a_variant_that_only_loads_is_dropped_at_once_and_goes_with_its_deployment(member: Member) -> None:
+    member.obey(replace(prepare(1), deployment="net@x"))
+    assert member.obey(Retire(TERM, "net@x", Epoch(TERM, 1))) == [DropPlan("net@x", Epoch(TERM, 1))]
+    member.serve(2, name="net@x")
+    member.deployments.delete("a", "net")
+    assert member.follower.deployments_changed(member.deployments) == [DropPlan("net@x", Epoch(TERM, 2))]
+    assert member.obey(replace(prepare(3), deployment="net@y")) == []
+
+
+def test_what_was_undeployed_is_dropped_and_not_prepared_again(member: Member) -> None:
+    member.serve(1)
+    member.deployments.delete("a", "net")
+    assert member.follower.deployments_changed(member.deployments) == [DropPlan("net", Epoch(TERM, 1))]
+    assert member.obey(prepare(2)) == []
+
+
+def test_a_model_that_it_has_is_not_fetched(member: Member) -> None:
+    order = FetchModel(TERM, "m", 9, ("b",))
+    assert member.obey(order) == [StoreModel("m", 9, ("b",))]
+    member.follower.models = ("m",)
+    assert member.obey(order) == []

@@ -1,0 +1,178 @@
+"""When a deployment is planned, and when it moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepart.agent.cluster.leader.replan_policy import (
+    Cluster,
+    Planning,
+    PlanningTiming,
+    usable,
+    worst_linked,
+)
+from edgepart.agent.cluster.state.events import Member, PlanComputed, PlanFailed, PlanKey
+from edgepart.agent.wire.control import ALIVE, SUSPECT, Card, Deployment, Version
+from edgepart.agent.wire.inference import DeployOptions
+
+TIMING = PlanningTiming()
+
+
+def cluster(
+    *nodes: str, broken: frozenset[tuple[str, str]] = frozenset(), unmeasured: str = "", suspect: str = ""
+) -> Cluster:
+    members = tuple(Member(n, f"box-{n}", "1", SUSPECT if n == suspect else ALIVE, (), "", "") for n in nodes)
+    cards = {n: Card(n, n.encode()) for n in nodes if n != unmeasured}
+    return Cluster(members, cards, {n: f"digest-{n}" for n in cards}, broken)
+
+
+def deployment(*devices: str) -> Deployment:
+    return Deployment("net", "m", 1, DeployOptions(devices=devices), Version(1, "a"))
+
+
+def looking(planning: Planning, *nodes: str, now: float) -> PlanKey:
+    key = planning.key(cluster(*nodes), deployment(), now)
+    planning.look(key, now)
+    return key
+
+
+def computed(key: PlanKey, plan: bytes, latency_s: float, current_s: float) -> PlanComputed:
+    return PlanComputed(key, plan, tuple(name for _, name, _ in key.devices), latency_s, current_s)
+
+
+def names(rows: list[Member]) -> str:
+    return "".join(member.node for member in rows)
+
+
+def test_only_living_measured_chosen_members_compute() -> None:
+    assert names(usable(cluster("a", "b", "c"), deployment(), {"b"})) == "ac"
+    assert names(usable(cluster("a", "b", "c", unmeasured="a", suspect="b"), deployment(), ())) == "c"
+    assert names(usable(cluster("a", "b", "c"), deployment("box-b", "box-x"), ())) == "b"
+
+
+def test_of_a_broken_pair_the_worse_linked_one_sits_out() -> None:
+    broken = frozenset({("a", "b"), ("a", "c")})
+    assert names(usable(cluster("a", "b", "c", "d", broken=broken), deployment(), ())) == "bcd"
+    assert names(usable(cluster("a", "b", broken=frozenset({("a", "b")})), deployment(), ())) == "a"
+
+
+def test_without_a_plan_any_is_asked_for_at_once_and_taken() -> None:
+    planning = Planning(TIMING)
+    key = looking(planning, "a", "b", now=0.0)
+    assert planning.ask(key, 0.0, b"", urgent=True)
+    assert not planning.ask(key, 0.0, b"", urgent=True)  # under way
+    assert planning.needed(0.0) is None
+    result = computed(key, b"plan", 9.0, float("inf"))
+    planning.answered(result, 0.5)
+    assert planning.needed(0.5) == result
+
+
+def test_who_waits_takes_what_was_planned_for_devices_that_were_measured_again_since() -> None:
+    planning = Planning(TIMING)
+    key = looking(planning, "a", "b", now=0.0)
+    planning.ask(key, 0.0, b"", urgent=True)
+    again = replace(key, devices=tuple((node, name, "again") for node, name, _ in key.devices))
+    planning.look(again, 0.2)
+    result = computed(key, b"plan", 9.0, float("inf"))
+    planning.answered(result, 0.5)
+    assert planning.needed(0.5) is None
+    assert planning.needed(0.5, waiting=True) == result
+
+
+@pytest.mark.parametrize(("latency_s", "moves"), [(0.94, True), (0.96, False), (1.5, False)])
+def test_a_serving_one_moves_only_for_a_clear_gain(latency_s: float, moves: bool) -> None:
+    planning = Planning(TIMING)
+    key = looking(planning, "a", "b", now=0.0)
+    assert not planning.ask(key, 0.5, b"old", urgent=False)  # the cluster may change again
+    assert planning.ask(key, 1.0, b"old", urgent=False)
+    planning.answered(computed(key, b"new", latency_s, 1.0), 1.5)
+    assert (planning.better(b"old", 1.5) is not None) == moves
+    assert planning.settled(b"old") != moves
+    if not moves:
+        assert not planning.ask(key, 99.0, b"old", urgent=False)  # it was compared
+
+
+def test_the_same_plan_again_is_no_move() -> None:
+    planning = Planning(TIMING)
+    key = looking(planning, "a", now=0.0)
+    assert planning.ask(key, 1.0, b"old", urgent=False)
+    planning.answered(computed(key, b"old", 0.1, 1.0), 1.5)
+    assert planning.better(b"old", 1.5) is None
+
+
+def test_flapping_makes_it_wait_longer_and_calm_forgives() -> None:
+    planning = Planning(TIMING)
+    now, waits = 0.0, []
+    for n in range(8):
+        looking(planning, *("ab" if n % 2 else "a"), now=now)
+        waits.append(planning.ask_at(b"old", urgent=False) - now)
+        now += 2.0
+    assert waits == [1, 2, 4, 8, 16, 30, 30, 30]
+    looking(planning, "a", "c", now=now + 20.0)
+    assert planning.ask_at(b"old", urgent=False) == now + 21.0
+
+
+def test_a_failure_that_may_pass_is_retried_ever_later_and_one_for_good_is_not() -> None:
+    planning = Planning(TIMING)
+    key = looking(planning, "a", now=0.0)
+    waits, now = [], 0.0
+    for _ in range(8):
+        assert planning.ask(key, now, b"", urgent=True)
+        planning.answered(PlanFailed(key, "worker died", "InternalError", False), now)
+        planning.needed(now)
+        assert planning.error is not None and planning.error.error == "worker died"
+        wait = planning.ask_at(b"", urgent=True) - now
+        waits.append(wait)
+        assert not planning.ask(key, now + wait / 2, b"", urgent=True)
+        now += wait
+        assert planning.needed(now) is None
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert planning.ask(key, now, b"", urgent=True)
+    planning.answered(PlanFailed(key, "too big", "Infeasible", True), now)
+    assert planning.needed(now + 1000) is None
+    assert not planning.ask(key, now + 1000, b"", urgent=True)
+    other = looking(planning, "a", "b", now=now)
+    assert planning.ask(other, now, b"", urgent=True)  # other devices are another question
+
+
+def test_a_contingency_plan_is_there_when_its_device_is_lost() -> None:
+    planning = Planning(TIMING)
+    looking(planning, "a", "b", now=0.0)
+    spare = planning.key(cluster("a", "b"), deployment(), 5.0, without="b")
+    assert planning.ask(spare, 5.0, b"", urgent=False)
+    planning.answered(computed(spare, b"alone", 2.0, float("inf")), 5.5)
+    assert not planning.ask(spare, 6.0, b"", urgent=False)  # known
+    assert looking(planning, "a", now=9.0) == spare
+    found = planning.needed(9.0)
+    assert found is not None and found.plan == b"alone"
+
+
+def test_a_device_that_could_not_load_is_avoided_for_longer_each_time() -> None:
+    planning = Planning(TIMING)
+    planning.avoid("a", 0.0)
+    assert planning.avoided(29.9) == {"a"} and planning.avoided(30.0) == set()
+    planning.avoid("a", 40.0)
+    assert planning.avoided(99.9) == {"a"} and planning.avoided(100.0) == set()
+
+
+def test_results_are_bounded() -> None:
+    planning = Planning(TIMING)
+    for n in range(1000):
+        key = PlanKey("net", Version(n, "a"), (("a", "box", "d"),))
+        planning.answered(computed(key, b"plan", 1.0, 1.0), float(n))
+    assert len(planning._results) <= 64
+
+
+@given(st.sets(st.sampled_from("abcdefgh")), st.sets(st.tuples(*2 * [st.sampled_from("abcdefghi")])))
+def test_whom_broken_links_leave_out_is_found_one_after_the_other(
+    nodes: set[str], links: set[tuple[str, str]]
+) -> None:
+    broken = {pair for pair in links if pair[0] != pair[1]}
+    rest = set(nodes)
+    while pairs := [pair for pair in broken if set(pair) <= rest]:
+        rest.remove(max((sum(node in pair for pair in pairs), node) for node in rest)[1])
+    assert worst_linked(nodes, broken) == nodes - rest

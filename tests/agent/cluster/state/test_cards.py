@@ -1,0 +1,142 @@
+"""What devices tell of themselves: as text and back, what is no card, and the cluster put together from many."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from edgepart.agent.cluster.state.cards import (
+    NOISE,
+    SHARED,
+    Measured,
+    Together,
+    cluster_of,
+    differs,
+    read,
+    write,
+)
+from edgepart.agent.wire.control import Card
+from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
+from edgepart.planner.errors import FrameError
+
+DEVICE = Device("pi", "bcm2711", 1e10, 4e9, 3e9, 4, 1e-4, {"conv": 1.5e10})
+LINK = Link(1e8, 1e-3, 1e-4)
+MEASURED = Measured(DEVICE, {"node-b": LINK})
+
+
+def changed(**keys: Any) -> bytes:
+    return json.dumps(json.loads(write(MEASURED)) | keys).encode()
+
+
+def test_a_card_comes_back_the_same() -> None:
+    assert read(write(MEASURED)) == MEASURED
+    assert write(read(write(MEASURED))) == write(MEASURED)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"\xff",
+        b"5",
+        b"[]",
+        b"{}",
+        changed(device=None),
+        changed(device={"name": "pi"}),
+        changed(device=json.loads(write(MEASURED))["device"] | {"flops_per_s": -1}),
+        changed(device=json.loads(write(MEASURED))["device"] | {"memory_bytes": "much"}),
+        changed(links=None),
+        changed(links=[1]),
+        changed(links={"b": 5}),
+        changed(links={"b": {}}),
+        changed(links={"b": {"bytes_per_s": 0, "latency_s": 0, "message_s": 0}}),
+        changed(links={"b": {"bytes_per_s": 1, "latency_s": -1, "message_s": 0}}),
+        changed(links={"b": {"bytes_per_s": float("nan"), "latency_s": 0, "message_s": 0}}),
+        changed(links={"b": {"bytes_per_s": float("inf"), "latency_s": 0, "message_s": 0}}),
+        changed(links={"b": {"bytes_per_s": 1, "latency_s": 0, "message_s": 0, "colour": 1}}),
+        changed(together=5),
+        changed(together={"nodes": ["a"], "bytes_per_s": 1.0}),
+        changed(together={"nodes": [1], "bytes_per_s": 1.0, "message_s": 1.0}),
+        changed(together={"nodes": ["a"], "bytes_per_s": 0.0, "message_s": 1.0}),
+    ],
+    ids=lambda document: document[-40:].decode("latin-1"),
+)
+def test_what_is_no_card_is_the_peers_fault(document: bytes) -> None:
+    with pytest.raises(FrameError, match="a card that cannot be read"):
+        read(document)
+
+
+def test_a_cluster_has_whoever_has_card_and_name_and_the_worse_of_two_measurements() -> None:
+    other = Link(2e8, 5e-3, 1e-5)
+    known = [
+        Card("node-a", write(Measured(DEVICE, {"node-b": LINK, "node-x": LINK, "node-a": LINK}))),
+        Card("node-b", write(Measured(DEVICE, {"node-a": other}))),
+        Card("node-c", write(Measured(DEVICE, {"node-a": other}))),
+    ]
+    cluster = cluster_of(known, {"node-b": "desk", "node-a": "attic"})
+    assert [device.name for device in cluster.devices] == ["attic", "desk"]
+    assert dict(cluster.links) == {("attic", "desk"): Link(1e8, 5e-3, 1e-4)}
+
+
+def test_only_what_a_planner_may_care_about_is_news() -> None:
+    def link(**keys: float) -> Measured:
+        return Measured(DEVICE, {"node-b": replace(LINK, **keys)})
+
+    assert not differs(MEASURED, MEASURED)
+    assert not differs(MEASURED, link(bytes_per_s=1e8 * (1 + NOISE / 2)))
+    assert differs(MEASURED, link(bytes_per_s=2e8))
+    assert not differs(MEASURED, link(latency_s=1.2e-3))
+    assert differs(MEASURED, link(latency_s=9e-3))
+    assert differs(MEASURED, Measured(DEVICE))
+    assert differs(MEASURED, Measured(replace(DEVICE, flops_per_s=2e10), MEASURED.links))
+    assert differs(Measured(DEVICE), MEASURED)
+    crowd = replace(MEASURED, together=Together(frozenset("ab"), 1e8, 1e-4))
+    assert differs(MEASURED, crowd)
+    assert differs(crowd, MEASURED)
+    assert not differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1.1e8, 1.1e-4)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 2e8, 1e-4)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1e8, 2e-4)))
+    assert differs(crowd, replace(crowd, together=Together(frozenset("abc"), 1e8, 1e-4)))
+
+
+def crowd_of(*measured: Together) -> Cluster:
+    """A cluster of a, b and c, with what their cards say."""
+    links = {node: Link(1e8, 1e-3, 1e-4) for node in "abc"}
+    told = dict(zip("abc", measured, strict=False))
+    cards = [Card(node, write(Measured(DEVICE, links, told.get(node)))) for node in "abc"]
+    return cluster_of(cards, {node: node.upper() for node in "abc"})
+
+
+def test_devices_share_something_where_they_send_less_together_than_one_by_one() -> None:
+    three = frozenset("abc")
+    apart = crowd_of()
+    assert crowd_of(Together(three, 3e8 * SHARED, 1e-3)) == apart
+    rate = 2.9e8 * SHARED
+    together = crowd_of(Together(three, rate, 1e-9))
+    assert together.media == (Medium("what all share", rate, frozenset("ABC")),)
+    assert together.links == apart.links
+    measured = replace(MEASURED, together=Together(three, rate, 5.0))
+    assert read(write(measured)) == measured
+
+
+def test_a_message_takes_as_long_as_it_does_in_a_crowd_where_devices_share_something() -> None:
+    def link(rate: float, message_s: float) -> Link:
+        return crowd_of(Together(frozenset("abc"), rate, message_s)).link("A", "B")
+
+    assert link(2e8, 1e-4) == Link(1e8, 1e-3, 1e-4)
+    assert link(2e8, 3e-3).latency_s + 2e-4 == pytest.approx(3e-3)
+    assert link(2e8, 3e-3).message_s == 1e-4
+    assert link(3e8, 3e-3) == Link(1e8, 1e-3, 1e-4)
+
+
+def test_the_largest_crowd_of_those_present_counts_and_of_equals_the_fastest() -> None:
+    def media(*crowds: tuple[str, float]) -> list[tuple[float, frozenset[str]]]:
+        found = crowd_of(*(Together(frozenset(nodes.split()), rate, 1e-6) for nodes, rate in crowds))
+        return [(medium.bytes_per_s, medium.devices) for medium in found.media]
+
+    assert media(("a b c", 1e7), ("a b", 5e6), ("a b c", 2e7)) == [(2e7, frozenset("ABC"))]
+    assert media(("a gone", 1e6)) == []  # of one device there is nothing to share
+    assert media(("a b gone", 1e6)) == [(1e6, frozenset("AB"))]

@@ -1,0 +1,243 @@
+"""A device's card: who measures which link, when it is told, and ends that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from edgepart.agent.cluster.state.cards import Measured, read
+from edgepart.agent.cluster.state.events import CardReady
+from edgepart.agent.measure import card as measuring
+from edgepart.agent.measure.card import Measuring
+from edgepart.agent.measure.probe import BORDER_BYTES
+from edgepart.agent.wire.queries import EchoedTogether, EchoTogether
+from edgepart.planner.devices.cluster import Device, Link
+from edgepart.planner.errors import Unavailable
+
+DEVICE = Device("pi", "box", 1e10, 1e10, 1e9)
+
+
+class Others:
+    """In place of the links: members that echo, or do not."""
+
+    def __init__(self) -> None:
+        self.silent: set[str] = set()
+        self.echoes: list[tuple[str, int]] = []
+        self.together: list[tuple[str, EchoTogether]] = []
+        self.together_s = 1.0
+        self.told: asyncio.Queue[Measured] = asyncio.Queue()
+        self.theirs: dict[str, Measured] = {}
+        self.starved: set[str] = set()
+
+    def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float:
+        self.echoes.append((node, nbytes))
+        if node in self.silent:
+            raise Unavailable(f"{node} did not answer")
+        slow = 4 if {node, "A"} & self.starved else 1
+        return slow * (1e-3 + count * nbytes / 1e8)
+
+    async def ask(self, node: str, question: Any, *, timeout_s: float) -> Any:
+        self.together.append((node, question))
+        await asyncio.sleep(0)
+        if node in self.silent:
+            raise Unavailable(f"{node} did not answer")
+        return EchoedTogether(0, self.together_s), memoryview(b"")
+
+    def ready(self, card: CardReady) -> None:
+        self.told.put_nowait(read(card.document))
+
+    async def next(self) -> Measured:
+        async with asyncio.timeout(20):
+            return await self.told.get()
+
+    @property
+    def measured(self) -> set[str]:
+        return {node for node, _ in self.echoes}
+
+
+def run(work: Callable[[Measuring, Others], Awaitable[None]], node: str = "m") -> None:
+    async def main() -> None:
+        others = Others()
+        made = Measuring(
+            node, DEVICE, others, others, others.ready, others.theirs.get, lambda: others.starved
+        )
+        task = asyncio.create_task(made.run())
+        try:
+            await work(made, others)
+            assert not task.done()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "FIRST_S", 0.01)
+    monkeypatch.setattr(measuring, "LATER_S", 0.01)
+    monkeypatch.setattr(measuring, "QUIET_S", 0.01)
+    monkeypatch.setattr(measuring, "PAUSE_S", 0.0)
+
+
+def test_alone_it_tells_its_card_soon() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        assert await others.next() == Measured(DEVICE)
+        assert others.echoes == []
+
+    run(work)
+
+
+def test_a_newcomer_measures_all_links_before_it_tells() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["z", "a"])
+        card = await others.next()
+        assert card.links.keys() == {"a", "z"}
+        assert all(link.bytes_per_s > 0 for link in card.links.values())
+        assert others.echoes[0] == ("a", 0)
+        assert max(nbytes for _, nbytes in others.echoes) >= 1 << 20
+
+    run(work)
+
+
+def test_later_on_newcomers_measure_and_of_two_old_ones_the_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "NEWCOMER_S", -1.0)
+
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["z", "a"])
+        assert (await others.next()).links.keys() == {"a"}
+        await asyncio.sleep(0.1)
+        assert others.measured == {"a"}
+
+    run(work)
+
+
+def test_what_the_other_end_has_measured_is_not_measured_again() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        others.theirs["a"] = Measured(DEVICE, {"A": Link(1e8, 1e-3)})
+        others.theirs["b"] = Measured(DEVICE, {"x": Link(1e8, 1e-3)})
+        made.members(["a", "b"])
+        assert (await others.next()).links.keys() == {"b"}
+        assert others.measured == {"b"}
+
+    run(work, "A")
+
+
+def test_who_does_not_answer_is_tried_again_and_holds_up_nobody() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        others.silent = {"a"}
+        made.members(["a", "b"])
+        assert (await others.next()).links.keys() == {"b"}
+        others.silent = set()
+        assert (await others.next()).links.keys() == {"a", "b"}
+
+    run(work, "A")
+
+
+@pytest.mark.parametrize("end", ["a", "A"])
+def test_a_link_that_was_measured_while_an_end_was_starved_is_measured_anew(end: str) -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        others.starved = {end}
+        made.members(["a", "b"])
+        hasty = (await others.next()).links
+        assert hasty.keys() == {"a", "b"}
+        trips = len(others.echoes)
+        await asyncio.sleep(0.1)
+        assert len(others.echoes) == trips  # not while it is
+        others.starved = set()
+        links = (await others.next()).links
+        assert links["a"].bytes_per_s > 3 * hasty["a"].bytes_per_s
+        assert (links["b"] == hasty["b"]) == (end == "a")
+        trips = len(others.echoes)
+        await asyncio.sleep(0.1)
+        assert len(others.echoes) == trips  # once
+
+    run(work, "A")
+
+
+def test_who_leaves_leaves_the_card() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["a", "b"])
+        assert (await others.next()).links.keys() == {"a", "b"}
+        made.members(["b"])
+        assert (await others.next()).links.keys() == {"b"}
+
+    run(work, "A")
+
+
+def test_the_largest_has_all_echo_at_once_and_tells_what_came_of_it() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["a", "b"])
+        assert (await others.next()).together is None
+        found = (await others.next()).together
+        assert found is not None
+        assert found.nodes == {"a", "b", "m"}
+        counts = {question.nbytes: question.count for _, question in others.together}
+        (times,) = {question.times for _, question in others.together if question.nbytes == 0}
+        assert counts.keys() == {0, BORDER_BYTES}
+        rate = 2 * BORDER_BYTES * counts[BORDER_BYTES] * 3 / others.together_s
+        assert found.bytes_per_s == pytest.approx(rate)
+        assert found.message_s == pytest.approx(others.together_s / (2 * times))
+        assert {(node, question.node) for node, question in others.together} == {("a", "b"), ("b", "m")}
+        assert ("a", BORDER_BYTES) in others.echoes  # its own part: the ring goes round
+
+    run(work)
+
+
+def test_two_are_no_crowd_and_another_is_larger() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["a"])
+        await others.next()
+        made.members(["a", "z"])
+        await others.next()
+        await asyncio.sleep(0.1)
+        assert others.together == []
+
+    run(work)
+
+
+def test_a_crowd_that_one_does_not_join_is_tried_again() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        made.members(["a", "b"])
+        others.silent = {"b"}
+        assert (await others.next()).links.keys() == {"a"}
+        while not others.together:
+            await asyncio.sleep(0.01)
+        others.silent = set()
+        while (card := await others.next()).together is None:
+            assert card.links.keys() <= {"a", "b"}
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        EchoTogether(5, "a", 1 << 30, 1, 1),
+        EchoTogether(5, "a", 1, 1 << 20, 1),
+        EchoTogether(5, "a", 1, 1, 1 << 20),
+        EchoTogether(5, "a", -1, 1, 1),
+        EchoTogether(5, "a", 1, 0, 1),
+        EchoTogether(5, "a", 1, -1, -1),
+    ],
+)
+def test_nobody_can_make_an_agent_send_without_end(question: EchoTogether) -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        answer = await made.asked(question)
+        assert answer.ticket == 5
+        assert "not what an agent sends" in answer.error
+        assert others.echoes == []
+
+    run(work)
+
+
+def test_who_cannot_reach_the_next_one_says_so() -> None:
+    async def work(made: Measuring, others: Others) -> None:
+        others.silent = {"a"}
+        assert "a did not answer" in (await made.asked(EchoTogether(5, "a", 1, 1, 1))).error
+        assert (await made.asked(EchoTogether(5, "b", 1, 1, 3))).seconds > 0
+
+    run(work)

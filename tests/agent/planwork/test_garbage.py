@@ -1,0 +1,32 @@
+"""A process that plans leaves alone what is there, and looks for garbage seldom; it still looks."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from edgepart.agent.planwork.garbage import YOUNG, collect_seldom
+
+
+@pytest.fixture
+def eager() -> Iterator[None]:
+    """A measure like Python's own, whatever this process did before."""
+    threshold = gc.get_threshold()
+    gc.set_threshold(YOUNG // 50, 10, 10)
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+@pytest.mark.usefixtures("eager")
+def test_garbage_is_looked_for_seldom() -> None:
+    collect_seldom()
+    assert gc.isenabled() and gc.get_freeze_count() > 0
+    assert gc.get_threshold()[0] == YOUNG
+    rounds = gc.get_stats()[0]["collections"]
+    kept: list[list[int]] = [[] for _ in range(YOUNG // 2)]
+    assert gc.get_stats()[0]["collections"] - rounds <= 1
+    kept += [[] for _ in range(3 * YOUNG)]
+    assert gc.get_stats()[0]["collections"] > rounds

@@ -1,0 +1,94 @@
+"""The process that works on models: answers, fails, is killed, ends when it rests. Real processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from edgepart.agent.planwork import model_process
+from edgepart.agent.planwork.model_process import Aside, cut, examine
+from edgepart.agent.storage.store import Source, Store
+from edgepart.planner.errors import InternalError, ModelError, PeerError, Unavailable
+from edgepart.planner.model.blobs import digest_of
+from edgepart.planner.model.load import load_graph, model_files
+from tests.agent.storage.test_store import model_in
+
+
+@pytest.fixture
+def beside() -> Iterator[Aside]:
+    made = Aside()
+    yield made
+    made.stop()
+
+
+def test_models_are_examined_and_cut_there(beside: Aside, tmp_path: Path) -> None:
+    path = model_in(tmp_path / "m")
+    graph = load_graph(path, shapes={"x": (1, 300)})
+    assert beside.do(examine, path, {"x": (1, 300)}) == (graph.notes, model_files(path), {})
+    store = Store(tmp_path / "store")
+    model = store.put_model(model_files(path))
+    name, constant = next(iter(graph.constants.items()))
+    digest = digest_of(constant, constant.region)
+    beside.do(cut, store.root, [(digest, Source(model, name, constant.region))])
+    assert store.get(digest).nbytes == constant.nbytes
+    with pytest.raises(PeerError, match="has digest"):
+        beside.do(cut, store.root, [("0" * 64, Source(model, name, constant.region))])
+
+
+def test_errors_are_those_of_the_work(beside: Aside, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(b"no model")
+    with pytest.raises(ModelError, match=r"m\.onnx"):
+        beside.do(examine, tmp_path / "m.onnx", {})
+    with pytest.raises(InternalError, match="failing failed inside"):
+        beside.do(failing)
+
+
+def failing() -> None:
+    raise KeyError("nothing foreseen")
+
+
+def test_it_is_started_again_when_it_ended(beside: Aside) -> None:
+    first = beside.do(os.getpid)
+    assert beside.do(os.getpid) == first != os.getpid()
+    psutil.Process(first).kill()
+    psutil.wait_procs([psutil.Process(first)] if psutil.pid_exists(first) else [])
+    assert beside.do(os.getpid) != first
+
+
+def test_what_kills_it_twice_is_given_up(beside: Aside) -> None:
+    with pytest.raises(Unavailable, match="ended before it had an answer"):
+        beside.do(os._exit, 3)
+
+
+def test_it_rests(beside: Aside) -> None:
+    """The wait is set where it runs."""
+    first = beside.do(os.getpid)
+    beside.do(rest_at_once)
+    resting = [child for child in multiprocessing.active_children() if child.pid == first]
+    for child in resting:
+        child.join(60)
+        assert child.exitcode == 0
+    assert beside.do(os.getpid) != first
+
+
+def rest_at_once() -> None:
+    model_process.IDLE_S = 0.0
+
+
+def test_whoever_waits_is_told_when_the_agent_stops(beside: Aside) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(beside.do, signal.pause)
+        while "edgepart-aside" not in {child.name for child in multiprocessing.active_children()}:
+            assert not future.done()
+        beside.stop()
+        with pytest.raises(Unavailable):
+            future.result(60)
+    with pytest.raises(Unavailable, match="stops"):
+        beside.do(os.getpid)

@@ -1,0 +1,206 @@
+"""What the leader computes for an order: which plan, and what the one that serves is worth now."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from benchmarks.models import light
+
+from edgepart.agent.cluster.state.cards import Measured, write
+from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
+from edgepart.agent.planwork.plan_job import QUICK_S, THOROUGH_S, Computing, search_budget_s
+from edgepart.agent.wire.control import Card, Deployment, Profile, Version
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.planner.devices.cluster import Device
+from edgepart.planner.figures import seconds
+from edgepart.planner.plan.plan import from_bytes
+
+NODES = ("aa" * 8, "bb" * 8)
+VERSION = Version(1, NODES[0])
+DEVICE = Device("any", "board", 1e10, 1e10, 4e9)
+
+
+def order(count: int, strategy: str, current: bytes = b"") -> ComputePlan:
+    """To plan squeezenet on `count` equal devices."""
+    key = PlanKey("sq", VERSION, tuple((node, f"d{n}", "digest") for n, node in enumerate(NODES[:count])))
+    cards = tuple(Card(node, write(Measured(DEVICE))) for node in NODES[:count])
+    deployment = Deployment("sq", "model", 5_000_000, DeployOptions(strategy=strategy), VERSION)
+    return ComputePlan(key, deployment, cards, current, urgent=False, quick=True)
+
+
+def computed(one: ComputePlan) -> PlanComputed:
+    answer = Computing(lambda _: light("squeezenet"), NODES[0]).compute(one)
+    assert isinstance(answer, PlanComputed)
+    return answer
+
+
+@pytest.mark.parametrize(("strategy", "weighed"), [("auto", True), ("single", True), ("bbgrap", False)])
+def test_a_division_that_was_asked_for_follows_the_members(strategy: str, weighed: bool) -> None:
+    alone = computed(order(1, strategy))
+    assert alone.current_latency_s == math.inf
+    both = computed(order(2, strategy, alone.plan))
+    assert math.isfinite(both.current_latency_s) == weighed
+    assert both.quick
+    again = computed(order(2, strategy, both.plan))
+    assert again.plan == both.plan
+    assert again.current_latency_s == pytest.approx(both.latency_s)
+
+
+def thorough(
+    current: bytes = b"", measured_s: float = 0.0, profiles: tuple[Profile, ...] = ()
+) -> PlanComputed:
+    made = order(2, "auto", current)
+    return computed(replace(made, quick=False, measured_s=measured_s, profiles=profiles))
+
+
+def test_a_plan_on_several_devices_that_was_slower_than_one_gives_way_to_one_and_it_is_said() -> None:
+    split = thorough()
+    assert len(split.names) == 2
+    assert split.latency_s < split.single_s < math.inf
+    found = thorough(split.plan, measured_s=2 * split.single_s)
+    assert len(found.names) == 1
+    assert found.latency_s == found.single_s
+    assert found.current_latency_s == 2 * split.single_s
+    assert f"a plan on d0, d1 took {seconds(2 * split.single_s)}" in found.note
+    assert found.note in from_bytes(found.plan).why
+
+
+def test_one_device_that_the_search_itself_prefers_is_said_to_be_faster_too() -> None:
+    split = thorough()
+    (_, slow) = NODES
+    made = order(2, "auto", split.plan)
+    key = replace(made.key, drifts=((slow, 1e3),))  # so slow that no part of the work is worth it
+    found = computed(replace(made, quick=False, key=key, measured_s=3 * split.single_s))
+    assert len(found.names) == 1
+    assert f"a plan on d0, d1 took {seconds(3 * split.single_s)}, one device alone" in found.note
+
+
+def test_a_plan_that_was_slower_than_predicted_and_faster_than_one_stays() -> None:
+    split = thorough()
+    between_s = (split.latency_s + split.single_s) / 2
+    found = thorough(split.plan, measured_s=between_s)
+    assert found.plan == split.plan
+    assert found.latency_s == pytest.approx(between_s)
+    assert found.current_latency_s == pytest.approx(between_s)
+    assert not found.note
+
+
+def test_where_throughput_is_wanted_plans_are_weighed_by_it() -> None:
+    first = order(2, "auto")
+    options = replace(first.deployment.options, objective="throughput")
+    many = replace(first, deployment=replace(first.deployment, options=options), quick=False)
+    found = computed(many)
+    alone = computed(order(1, "single"))
+    assert len(found.names) == 2
+    assert from_bytes(found.plan).predicted_latency_s >= alone.latency_s  # No faster for one.
+    assert found.latency_s == pytest.approx(1 / from_bytes(found.plan).predicted_throughput_per_s)
+    assert found.latency_s < 0.6 * alone.latency_s
+    assert found.single_s == math.inf
+    weighed = computed(replace(many, current=alone.plan, measured_s=5.0))
+    assert found.latency_s < 0.6 * weighed.current_latency_s < alone.latency_s
+
+
+def test_what_a_segment_took_is_what_it_takes() -> None:
+    alone = computed(order(1, "single"))
+    (segment,) = from_bytes(alone.plan).programs["d0"].segments
+    seconds = 3 * segment.compute_s
+    profile = Profile(segment.digest, DEVICE.pace, DEVICE.threads, seconds)
+    again = computed(replace(order(1, "single", alone.plan), profiles=(profile,)))
+    assert again.current_latency_s == pytest.approx(alone.latency_s - segment.compute_s + seconds)
+    assert from_bytes(again.plan).programs["d0"].segments[0].compute_s == pytest.approx(seconds)
+    others = replace(profile, threads=DEVICE.threads + 1)
+    unknown = computed(replace(order(1, "single", alone.plan), profiles=(others,)))
+    assert unknown.current_latency_s == pytest.approx(alone.latency_s)
+
+
+def test_a_plan_that_names_a_lost_device_is_worth_nothing() -> None:
+    both = computed(order(2, "bbgrap"))
+    assert computed(order(1, "bbgrap", both.plan)).current_latency_s == math.inf
+
+
+def test_an_unknown_strategy_is_the_users_and_final() -> None:
+    answer = Computing(lambda _: light("squeezenet"), NODES[0]).compute(order(1, "magic"))
+    assert isinstance(answer, PlanFailed)
+    assert (answer.kind, answer.final) == ("UsageError", True)
+    assert "magic" in answer.error
+
+
+def test_what_fails_inside_the_planner_is_an_answer_that_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise IndexError("pop from empty list")
+
+    monkeypatch.setattr("edgepart.agent.planwork.plan_job.choose", fail)
+    answer = Computing(lambda _: light("squeezenet"), NODES[0]).compute(order(1, "auto"))
+    assert isinstance(answer, PlanFailed)
+    assert (answer.kind, answer.final) == ("InternalError", True)
+    assert "pop from empty list" in answer.error
+    assert "planning sq failed inside" in caplog.text
+
+
+# What was measured
+
+
+def measured(
+    before: PlanComputed, strategy: str, drift: float, profiles: tuple[Profile, ...] = ()
+) -> ComputePlan:
+    """The same question, after d1 was found to take so many times as long as calibrated."""
+    made = order(2, strategy, before.plan)
+    key = replace(made.key, drifts=((NODES[1], drift),) if drift != 1.0 else ())
+    return replace(made, key=key, chosen=before.chosen, refines=True, profiles=profiles)
+
+
+def rows(plan: bytes, device: str) -> float:
+    """FLOPs of what a device does."""
+    return float(sum(segment.flops for segment in from_bytes(plan).programs[device].segments))
+
+
+@pytest.mark.parametrize("strategy", ["bbgrap", "auto"])
+def test_shares_move_from_a_device_that_computes_slower_than_calibrated_and_back(strategy: str) -> None:
+    before = computed(order(2, strategy))
+    found = computed(measured(before, strategy, 4.0))
+    assert found.latency_s < 0.95 * found.current_latency_s
+    assert before.latency_s < found.current_latency_s
+    assert "d1" not in found.names or rows(found.plan, "d1") < 0.7 * rows(before.plan, "d1")
+    assert from_bytes(found.plan).strategy == strategy
+    now, then = seconds(found.current_latency_s), seconds(found.latency_s)
+    assert found.note == (
+        f"refined: shares moved after measuring (d1 takes 4 times as long as calibrated), predicted {now} -> {then}"
+    )
+    assert computed(measured(before, strategy, 4.0)) == found
+    back = computed(measured(found, strategy, 1.0))
+    assert back.latency_s <= 1.01 * before.latency_s  # starting from there it may come to better parts
+    before_s, after_s = seconds(back.current_latency_s), seconds(back.latency_s)
+    assert back.note == f"refined: shares moved after measuring, predicted {before_s} -> {after_s}"
+
+
+def test_what_a_device_took_while_it_drifted_is_not_stretched_again() -> None:
+    before = computed(order(2, "bbgrap"))
+    slow = DEVICE.drifted(4.0)
+    took = tuple(
+        Profile(segment.digest, slow.pace, DEVICE.threads, 4 * segment.calibrated_s)
+        for segment in from_bytes(before.plan).programs["d1"].segments
+    )
+    without = computed(measured(before, "bbgrap", 4.0))
+    found = computed(measured(before, "bbgrap", 4.0, took))
+    assert found.current_latency_s == pytest.approx(without.current_latency_s)
+    # It is as it was: what it took meanwhile is nothing to it, nor to its twin.
+    again = computed(measured(before, "bbgrap", 1.0, took))
+    assert again.current_latency_s == pytest.approx(before.latency_s)
+
+
+def test_a_plan_that_another_leader_made_is_searched_for_anew() -> None:
+    before = replace(computed(order(2, "bbgrap")), chosen=b"")
+    found = computed(measured(before, "bbgrap", 4.0))
+    assert rows(found.plan, "d1") < 0.7 * rows(before.plan, "d1")
+
+
+def test_the_search_takes_as_long_as_the_user_said() -> None:
+    assert search_budget_s(DeployOptions(), quick=False) == THOROUGH_S
+    assert search_budget_s(DeployOptions(), quick=True) == QUICK_S
+    assert search_budget_s(DeployOptions(search_budget_s=0.2), quick=True) == 0.2
+    assert search_budget_s(DeployOptions(search_budget_s=60.0), quick=True) == QUICK_S
+    assert search_budget_s(DeployOptions(search_budget_s=60.0), quick=False) == 60.0

@@ -1,0 +1,147 @@
+"""The planning process: answers, is killed in the middle, is given up, and never outlives the agent. Real processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from benchmarks.models import light
+
+from edgepart.agent.cluster.state import cards
+from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
+from edgepart.agent.planwork.plan_process import Answer, Planwork
+from edgepart.agent.storage.store import Store
+from edgepart.agent.wire.control import Card, Deployment, Version
+from edgepart.agent.wire.inference import DeployOptions
+from edgepart.planner.devices.cluster import Device, Link
+from edgepart.planner.errors import Unavailable
+from edgepart.planner.model.load import model_files
+from edgepart.planner.plan.check import broken_rules
+from edgepart.planner.plan.plan import from_bytes
+from tests.agent.storage.test_store import model_in
+
+BOUND_S = 60
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def planwork(store: Store) -> Iterator[Planwork]:
+    made = Planwork(store.root, "node-0")
+    yield made
+    made.stop()
+    assert processes() == []
+
+
+def processes() -> list[int]:
+    return [child.pid or 0 for child in multiprocessing.active_children() if child.name == "edgepart-plan"]
+
+
+def order(model: str, devices: int = 2, *, quick: bool = True, **options: object) -> ComputePlan:
+    nodes = [f"node-{n}" for n in range(devices)]
+    link = Link(1e9, 1e-4)
+    made = [
+        Card(
+            node,
+            cards.write(
+                cards.Measured(
+                    Device(node, "box", 1e10, 1e10, 1e9), {other: link for other in nodes if other != node}
+                )
+            ),
+        )
+        for node in nodes
+    ]
+    deployment = Deployment("net", model, 1, replace(DeployOptions(), **options), Version(1, "node-0"))  # type: ignore[arg-type]
+    key = PlanKey("net", deployment.version, tuple((n, f"d{n[-1]}", "digest") for n in nodes))
+    return ComputePlan(key, deployment, tuple(made), b"", urgent=False, quick=quick)
+
+
+def under_way(pool: ThreadPoolExecutor, planwork: Planwork, long: ComputePlan) -> Future[Answer]:
+    """A computation that has begun: its process is there and busy."""
+    future = pool.submit(planwork.compute, long)
+    deadline = threading.Event()
+    for _ in range(BOUND_S * 20):
+        if (found := processes()) and psutil.Process(found[0]).cpu_times().user > 0.5:
+            break
+        deadline.wait(0.05)
+    assert not future.done()
+    return future
+
+
+def test_plans_are_computed_compared_and_refused(planwork: Planwork, store: Store, tmp_path: Path) -> None:
+    model = store.put_model(model_files(model_in(tmp_path / "m")))
+    shapes = {"x": (1, 300)}
+    answer = planwork.compute(order(model, shapes=shapes))
+    assert isinstance(answer, PlanComputed)
+    assert not list(broken_rules(from_bytes(answer.plan)))
+    again = planwork.compute(replace(order(model, shapes=shapes), current=answer.plan))
+    assert isinstance(again, PlanComputed)
+    assert again.plan == answer.plan
+    assert again.current_latency_s == pytest.approx(answer.latency_s)
+
+    for options, kind in (
+        ({"shapes": {"nothing": (1,)}}, "UsageError"),
+        ({"strategy": "magic"}, "UsageError"),
+        ({"memory_limit_bytes": 1, "shapes": shapes}, "Infeasible"),
+    ):
+        failed = planwork.compute(order(model, **options))
+        assert isinstance(failed, PlanFailed)
+        assert (failed.kind, failed.final) == (kind, True)
+    absent = planwork.compute(order("0" * 64))
+    assert isinstance(absent, PlanFailed)
+    assert not absent.final
+    broken = replace(order(model), cards=(Card("node-0", b"no card"), Card("node-1", b"{}")))
+    assert isinstance(planwork.compute(broken), PlanFailed)
+    assert len(processes()) == 1
+
+
+def test_killed_in_the_middle_given_up_and_stopped(planwork: Planwork, store: Store, tmp_path: Path) -> None:
+    long = order(store.put_model(model_files(light("resnet50"))), 3, quick=False)
+    short = order(store.put_model(model_files(model_in(tmp_path / "m"))), shapes={"x": (1, 300)})
+    with ThreadPoolExecutor(1) as pool:
+        future = under_way(pool, planwork, long)
+        os.kill(processes()[0], signal.SIGKILL)
+        with pytest.raises(Unavailable, match="ended before it had a plan"):
+            future.result(BOUND_S)
+        assert isinstance(planwork.compute(short), PlanComputed)
+
+        future = under_way(pool, planwork, long)
+        planwork.abort(short)  # not what is being computed
+        assert not future.done()
+        assert processes()
+        planwork.abort(long)
+        with pytest.raises(Unavailable):
+            future.result(BOUND_S)
+        with pytest.raises(Unavailable, match="before it began"):
+            planwork.compute(long)
+        assert isinstance(planwork.compute(short), PlanComputed)
+
+        future = under_way(pool, planwork, replace(long))
+        planwork.stop()
+        with pytest.raises(Unavailable):
+            future.result(BOUND_S)
+        with pytest.raises(Unavailable, match="before it began"):
+            planwork.compute(short)
+    assert processes() == []
+
+
+def test_ctrl_c_in_the_terminal_is_the_agents_to_answer(
+    planwork: Planwork, store: Store, tmp_path: Path
+) -> None:
+    model = store.put_model(model_files(model_in(tmp_path / "m")))
+    planwork.compute(order(model, shapes={"x": (1, 300)}))
+    (process,) = processes()
+    os.kill(process, signal.SIGINT)
+    assert isinstance(planwork.compute(order(model, shapes={"x": (2, 300)})), PlanComputed)
+    assert processes() == [process]

@@ -1,0 +1,128 @@
+"""A plan is tried: what its devices answer against what the model answers, and what is said where that cannot be known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from edgepart.agent.cluster.state.events import RIGHT, SUSPECT, UNTRIED, WRONG, PlanTried, TryPlan
+from edgepart.agent.serving.loaded_plans import HeldPlan
+from edgepart.agent.verify.rounding_error import made_up_for
+from edgepart.agent.verify.tryout import Tryout
+from edgepart.agent.wire.inference import NO_EPOCH, Epoch
+from edgepart.planner.errors import RequestError
+from edgepart.planner.plan.plan import Plan, ValueInfo
+from tests.agent import handmade
+from tests.agent.serving.test_requester import E1, E2, Cluster, in_cluster, on_a_alone
+
+MODEL = "m" * 64
+ORDER = TryPlan("m", E1, MODEL, 1000, None, NO_EPOCH)
+MUCH, NOTHING = 1 << 40, 0
+
+
+class Judge:
+    """Says what the model answers, off by so much; and by `sways` more to any inputs after the first."""
+
+    def __init__(self, off: float = 0.0, fault: str = "", sways: float = 0.0) -> None:
+        self.off, self.fault, self.sways, self.asked = off, fault, sways, 0
+
+    def answer(
+        self, model: str, inputs: Mapping[str, Any], memory_bytes: int, within_s: float
+    ) -> dict[str, Any]:
+        self.asked += 1
+        if self.fault:
+            raise RequestError(self.fault)
+        off = self.off + (self.sways if self.asked > 1 else 0)
+        return {name: value + off for name, value in handmade.expected(inputs["x"]).items()}
+
+
+def tried(
+    order: TryPlan, judge: Judge, plans: Mapping[Epoch, Plan], room_bytes: int = MUCH, spoil: bool = False
+) -> PlanTried:
+    """What comes of it where devices hold these plans; `spoil`: one of them gives what is no number."""
+    found: list[PlanTried] = []
+
+    async def story(cluster: Cluster) -> None:
+        for epoch, plan in plans.items():
+            cluster.install(epoch, plan)
+        cluster.gateway.remove("m")  # requests of users are on none of them
+        held = {epoch: HeldPlan(plan, handmade.NODES) for epoch, plan in plans.items()}
+        if spoil:
+            run = cluster.gateway.run
+
+            async def spoilt(*arguments: Any, **how: Any) -> Any:
+                outputs, info = await run(*arguments, **how)
+                return {name: np.full_like(value, np.nan) for name, value in outputs.items()}, info
+
+            cluster.gateway.run = spoilt  # type: ignore[method-assign]
+        tryout = Tryout(cluster.gateway, lambda _, epoch: held.get(epoch), judge, lambda: room_bytes)
+        found.append(await tryout(order))
+        assert not cluster.gateway.counts()
+
+    in_cluster(story)
+    return found[0]
+
+
+def test_the_same_answers_are_right_and_others_wrong() -> None:
+    plans = {E1: handmade.split_plan()}
+    assert tried(ORDER, Judge(), plans) == PlanTried("m", E1, RIGHT)
+    wrong = tried(ORDER, Judge(off=0.1), plans)
+    assert wrong.verdict == WRONG and "are not the model's" in wrong.text and "differs by" in wrong.text
+
+
+def test_what_one_rounding_of_the_inputs_changes_is_not_held_against_a_plan() -> None:
+    plans = {E1: handmade.split_plan()}
+    steady, swaying = Judge(off=0.1), Judge(off=0.1, sways=0.2)
+    assert (tried(ORDER, steady, plans).verdict, steady.asked) == (WRONG, 2)
+    assert (tried(ORDER, swaying, plans).verdict, swaying.asked) == (RIGHT, 2)
+    assert tried(ORDER, Judge(off=5.0, sways=0.2), plans).verdict == WRONG
+    chance = tried(ORDER, Judge(off=0.1, sways=90.0), plans)
+    assert chance.verdict == UNTRIED and "differ by one rounding" in chance.text
+    trusted = replace(ORDER, trusted=E2)  # which the plan that serves is asked for, too
+    assert tried(trusted, steady, {**plans, E2: on_a_alone()}).verdict == RIGHT
+
+
+def test_where_nobody_knows_better_numbers_of_the_right_shape_do() -> None:
+    judge, plans = Judge(off=0.1), {E1: handmade.split_plan()}
+    assert tried(ORDER, judge, plans, NOTHING).verdict == RIGHT
+    assert tried(ORDER, judge, plans, NOTHING, spoil=True).verdict == SUSPECT
+    assert judge.asked == 0
+
+
+def test_a_plan_that_does_not_bring_all_outputs_is_wrong() -> None:
+    async def story(cluster: Cluster) -> None:
+        plan = handmade.split_plan()
+        short = replace(plan, transfers=tuple(t for t in plan.transfers if t.number != 8))
+        tryout = Tryout(cluster.gateway, lambda *_: HeldPlan(short, handmade.NODES), Judge(), lambda: MUCH)
+        found = await tryout(ORDER)
+        assert found.verdict == WRONG and "does not bring all of output" in found.text
+
+    in_cluster(story)
+
+
+def test_a_plan_that_serves_and_is_right_is_what_others_are_held_against() -> None:
+    judge = Judge(off=9.0)
+    order = replace(ORDER, trusted=E2)
+    plans = {E1: handmade.split_plan(), E2: on_a_alone()}
+    assert tried(order, judge, plans).verdict == RIGHT and judge.asked == 0
+    assert tried(replace(ORDER, trusted=Epoch(9, 9)), judge, plans).verdict == WRONG  # which is not here
+
+
+def test_what_the_model_does_not_take_says_nothing_of_the_plan() -> None:
+    found = tried(ORDER, Judge(fault="an index is out of range"), {E1: handmade.split_plan()})
+    assert (found.verdict, found.text) == (UNTRIED, "an index is out of range")
+    plan = handmade.split_plan()
+    odd = replace(plan, inputs=(*plan.inputs, ValueInfo("s", "sequence", None)))
+    tryout = Tryout(None, lambda *_: HeldPlan(odd, {}), Judge(), lambda: MUCH)  # type: ignore[arg-type]
+    assert "no shape" in asyncio.run(tryout(ORDER)).text
+    tryout = Tryout(None, lambda *_: None, Judge(), lambda: MUCH)  # type: ignore[arg-type]
+    assert asyncio.run(tryout(ORDER)).verdict == UNTRIED
+
+
+def test_made_up_inputs_are_the_same_each_time() -> None:
+    one, two = (made_up_for(handmade.split_plan()) for _ in range(2))
+    assert all((one[name] == two[name]).all() for name in one)

@@ -1,0 +1,113 @@
+"""Moirai against everything that could be done, and against the paper's program."""
+
+from __future__ import annotations
+
+import sys
+from math import inf
+from random import Random
+
+import pytest
+from benchmarks.placing_proofs import drawn
+from hypothesis import given, settings
+
+from edgepart.planner.errors import Infeasible, UsageError
+from edgepart.planner.placing.problem.checker import check
+from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.registry import placer
+from tests.planner.placing.asking import QUICK, asked, found_by
+from tests.planner.placing.every_schedule import least_load, placements, shortest
+from tests.planner.placing.plain_moirai import least_makespan
+from tests.planner.placing.workloads import workload, workloads
+
+pytest.importorskip("ortools", reason="moirai needs OR-tools, of the extra [exact]")
+
+EVERY = workloads(8, 3, memory=True, partial=True, groups=True) | workloads(8, 3)
+
+
+def moirai(workload: Workload, objective: str = "latency") -> Found | None:
+    """Its answer, checked; None where it says that nothing fits, which is checked, too."""
+    try:
+        found = found_by("moirai", workload, objective)
+    except Infeasible:
+        assert not list(placements(workload))
+        return None
+    return check(workload, found, objective)
+
+
+@settings(max_examples=150)
+@given(EVERY)
+def test_no_order_on_any_placement_is_shorter(workload: Workload) -> None:
+    if found := moirai(workload):
+        assert shortest(workload, found.value_s) == found.value_s == found.bound_s
+
+
+@settings(max_examples=15)
+@given(workloads(4, 2, memory=True, partial=True, groups=True))
+def test_the_paper_s_program_finds_the_same(workload: Workload) -> None:
+    found = moirai(workload)
+    assert least_makespan(workload) == pytest.approx(found.value_s if found else inf, abs=1e-5)
+
+
+@settings(max_examples=150)
+@given(EVERY)
+def test_no_placement_has_a_smaller_largest_load(workload: Workload) -> None:
+    if found := moirai(workload, "throughput"):
+        assert least_load(workload) == pytest.approx(found.value_s)
+        assert found.bound_s == found.value_s
+
+
+@pytest.mark.parametrize(("machines", "graphs"), [(2, 30), (3, 6)])
+def test_no_order_on_any_placement_is_shorter_on_graphs_of_eight(machines: int, graphs: int) -> None:
+    for seed in range(graphs):
+        graph = drawn(8, machines, seed)
+        found = moirai(graph)
+        assert found is not None and found.bound_s is not None and found.bound_s <= found.value_s
+        assert shortest(graph, found.value_s * (1 - 1e-6)) == found.value_s * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("machines", [2, 3])
+def test_what_was_searched_to_the_end_is_best_to_a_millionth_or_so(machines: int) -> None:
+    found = moirai(drawn(18, machines, machines))
+    assert found is not None and found.gap is not None and found.gap < 1e-5
+    assert "to the end" in found.why
+
+
+def test_it_is_never_worse_than_the_others_and_graphs_too_big_for_a_model_are_contracted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("edgepart.planner.placing.exact.moirai.WINDOW_S", 0.2)
+    big = drawn(450, 6, 0)
+    found = placer("moirai")(big, asked(budget_s=32.0))
+    check(big, found)
+    assert "contracted" in found.why
+    assert found.value_s <= min(found_by(name, big).value_s for name in QUICK)
+    assert found.bound_s is not None and 0 < found.bound_s <= found.value_s
+
+
+def test_pieces_between_tasks_that_everything_passes_through_add_up() -> None:
+    random = Random(1)
+    rows: list[tuple[float, ...]] = [(1.0, 1.0)]
+    tensors: list[tuple[int, tuple[int, ...], float]] = []
+    for first in range(0, 36, 4):
+        rows += [(float(random.randint(2, 9)), float(random.randint(2, 9))) for _ in range(4)]
+        ways = range(first + 1, first + 4)
+        tensors.append((first, tuple(ways), 100.0))
+        tensors += [(way, (first + 4,), 100.0) for way in ways]
+    found = moirai(workload(rows, tensors))
+    assert found is not None and found.gap == 0
+    assert "in 10 pieces" in found.why
+
+
+def test_memory_couples_pieces() -> None:
+    rows: list[tuple[float, ...]] = [(1.0, 3.0)] * 6
+    chain: list[tuple[int, tuple[int, ...], float]] = [(n, (n + 1,), 0.0) for n in range(5)]
+    found = moirai(workload(rows, chain, memory_bytes=(3.0, 9.0), task_bytes=(1.0,) * 6))
+    assert found is not None and found.value_s == found.bound_s == 12.0
+
+
+def test_without_or_tools_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ortools", "ortools.sat.python.cp_model"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UsageError, match=r"pip install 'edgepart\[exact\]'"):
+        moirai(workload([(1.0,)], []))

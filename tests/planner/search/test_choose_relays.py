@@ -1,0 +1,188 @@
+"""Relays are chosen by simulation: each shape where theory has it, never slower, and only where it is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from benchmarks.search_time import cluster
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.devices.routes import Shape
+from edgepart.planner.layout.strategy import Layout, Problem, Strategy
+from edgepart.planner.planner import choose
+from edgepart.planner.region import span
+from edgepart.planner.search import checkpoint, choose_relays
+from edgepart.planner.search.choose_detours import as_wide_as_around
+from edgepart.planner.search.choose_relays import WHY, passed_on
+from edgepart.planner.search.study import Study
+from edgepart.planner.strategies import MODULES, plan
+from tests.planner.cost.test_chain_cost import drawn, studied
+from tests.planner.lowering.test_relays import fan
+from tests.planner.search.test_choose_borders import graph
+
+
+def study_of(name: str, among: Cluster, objective: str = "latency", relays: bool = False) -> Study:
+    problem = Problem(graph(name), among, "d0", objective, search_budget_s=1.0, relays=relays)
+    return Study(problem)
+
+
+def linked(count: int, link: Link, slow: Link | None = None) -> Cluster:
+    """Equal devices; `slow` is the link between the first two."""
+    return replace(cluster(count), default_link=link, links={("d0", "d1"): slow} if slow else {})
+
+
+def shape_of(count: int, link: Link, height: int) -> Shape | None:
+    """In which the fan of test_relays.py goes best."""
+    problem, strategy = fan(count, height)
+    devices = tuple(Device(f"d{n}", "k", 1e12, 1e12, 8e9) for n in range(count))
+    study = Study(replace(problem, cluster=Cluster(devices, {}, link)))
+    found = passed_on(study, strategy)
+    return None if found is None else found.relays["a"]
+
+
+@pytest.mark.parametrize(
+    ("count", "link", "height", "shape"),
+    [
+        (3, Link(1.25e6, 1e-4), 64, Shape.CHAIN),
+        (8, Link(1.25e6, 1e-4), 64, Shape.CHAIN),
+        (8, Link(1.25e7, 6e-3), 64, Shape.SCATTER),
+        (8, Link(1.25e8, 1e-5, 2e-3), 4, Shape.TREE),
+        (8, Link(1.25e8, 1e-2), 4, None),
+        (2, Link(1.25e6, 1e-4), 64, None),
+    ],
+    ids=["3 large", "8 large", "late links", "costly messages", "small and late", "nobody to pass on"],
+)
+def test_the_shape_is_what_theory_says(count: int, link: Link, height: int, shape: Shape | None) -> None:
+    """Chunks in a chain while bytes count; two hops where each takes long; a tree where messages cost the sender."""
+    assert shape_of(count, link, height) is shape
+
+
+@pytest.mark.parametrize("model", ["squeezenet", "inception_v2"])
+@settings(max_examples=5, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_it_is_never_slower(model: str, data: st.DataObject) -> None:
+    study = studied(model)
+    strategy = drawn(data, study)
+    found = passed_on(study, strategy)
+    if found is not None:
+        assert found.relays and found.layouts is strategy.layouts
+        assert study.score(found) < study.score(strategy)
+        assert passed_on(study, strategy) == found
+        forecast = study.forecast(found)
+        assert study.outline(found).latency_s == pytest.approx(forecast.latency_s, rel=2e-3)
+        assert study.outline(found).sent_bytes == forecast.sent_bytes
+
+
+def test_a_symmetric_exchange_is_left_as_it_is() -> None:
+    """All-gathers among equal devices over equal links: each card sends and receives all the time as it is, and only the
+    input, which one place sends to all, gains."""
+    study = study_of("resnet50", linked(4, Link(1.25e7, 2e-4)))
+    strategy = plan(study.problem, "model", study)
+    found = passed_on(study, strategy)
+    assert found is not None and set(found.relays) == {*study.graph.inputs}
+    before, after = study.forecast(strategy), study.forecast(found)
+    assert after.latency_s < before.latency_s
+
+
+def test_one_slow_link_is_gone_around() -> None:
+    link = Link(1.25e8, 2e-4)
+    study = study_of("resnet50", linked(4, link, Link(2.5e6, 2e-4)))
+    strategy = plan(study.problem, "tofu", study)
+    found = passed_on(study, strategy)
+    assert found is not None
+    assert Counter(found.relays.values()).most_common(1)[0][0] is Shape.AROUND
+    assert study.score(found) < 0.85 * study.score(strategy)
+
+
+def test_auto_goes_around_and_says_so() -> None:
+    """With one link a fiftieth of the others, it is about as quick as without."""
+    link = Link(1.25e7, 2e-4)
+    study = study_of("resnet50", linked(4, link, Link(2.5e5, 2e-4)))
+    made, simulation, strategy = choose(study.problem, study=study)
+    assert strategy.relays and WHY in made.why
+    even = study_of("resnet50", linked(4, link))
+    assert simulation.latency_s < 1.1 * even.score(plan(even.problem, "auto", even))
+
+
+def test_others_do_where_they_are_asked_to() -> None:
+    among = linked(4, Link(1.25e8, 2e-4), Link(2.5e6, 2e-4))
+    asked, plain = study_of("resnet50", among, relays=True), study_of("resnet50", among)
+    without, found = plan(plain.problem, "tofu", plain), plan(asked.problem, "tofu", asked)
+    assert found.relays and WHY in found.why and not without.relays
+    assert asked.score(found) < plain.score(without)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if name not in ("auto", "single", "replicas", "pipeline")]
+)
+def test_as_published_nothing_is_passed_on(name: str) -> None:
+    study = study_of("squeezenet", linked(3, Link(1.25e7, 2e-4), Link(2.5e5, 2e-4)))
+    assert not plan(study.problem, name, study).relays
+
+
+def test_where_memory_is_short_nothing_is_passed_on() -> None:
+    """A relay holds what it does not need itself."""
+    problem, strategy = fan(3, 128)
+    links = {("d0", "d2"): Link(1e4, 1e-4)}
+    problem = replace(problem, cluster=replace(problem.cluster, links=links))
+    y = problem.graph.region_of("y")
+    rows = {"d1": (0, 1), "d0": (1, 64), "d2": (64, 128)}
+    parts = {name: y.replace(2, span(bounds)) for name, bounds in rows.items()}
+    strategy = replace(strategy, layouts={**strategy.layouts, "y": Layout(parts)})
+    study = Study(problem)
+    faster = passed_on(study, strategy)
+    assert faster is not None and set(faster.relays.values()) == {Shape.AROUND}
+    before, after = study.forecast(strategy).peak_memory_bytes, study.forecast(faster).peak_memory_bytes
+    assert after["d1"] > before["d1"] + problem.graph.tensors["a"].nbytes / 3
+    limits = {"d1": (before["d1"] + after["d1"]) / 2}
+    assert passed_on(Study(replace(problem, memory_limit_bytes=limits)), strategy) is None
+
+
+def test_many_devices_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, strategy = fan(8, 64)
+    assert passed_on(Study(problem), strategy) is not None
+    monkeypatch.setattr(choose_relays, "MOST_DEVICES", 7)
+    assert passed_on(Study(problem), strategy) is None
+
+
+def test_a_plan_is_chosen_again_with_its_relays() -> None:
+    study = study_of("resnet50", linked(4, Link(1.25e8, 2e-4), Link(2.5e6, 2e-4)))
+    strategy = passed_on(study, plan(study.problem, "tofu", study))
+    assert strategy is not None
+    found = checkpoint.read(checkpoint.write(study, strategy))
+    assert found.relays == strategy.relays
+    assert study.score(found.strategy(study, found.choices)) == study.score(strategy)
+
+
+def test_an_older_agents_choices_have_no_relays() -> None:
+    import msgpack
+
+    study = study_of("squeezenet", cluster(2))
+    document = msgpack.unpackb(checkpoint.write(study, plan(study.problem, "optcnn", study)))
+    del document["relays"]
+    assert checkpoint.read(msgpack.packb(document)).relays == {}
+
+
+def test_slow_links_are_taken_to_be_about_as_wide_as_the_way_around() -> None:
+    among = linked(3, Link(1.2e7, 1e-4), Link(1e5, 3e-4))
+    wide = as_wide_as_around(among)
+    assert wide is not None
+    assert wide.link("d0", "d1").bytes_per_s == pytest.approx(8e6)
+    assert wide.link("d0", "d1").latency_s == pytest.approx(2e-4)
+    assert wide.link("d0", "d2") == among.link("d0", "d2")
+    assert as_wide_as_around(wide) is None
+    assert as_wide_as_around(linked(3, Link(1.2e7, 1e-4))) is None
+    assert as_wide_as_around(linked(2, Link(1.2e7, 1e-4), Link(1e5, 3e-4))) is None
+
+
+def test_it_is_remembered_apart() -> None:
+    """The same layouts with and without relays are two things to simulate."""
+    problem, strategy = fan(4, 64)
+    study = Study(problem)
+    found = passed_on(study, strategy)
+    assert isinstance(found, Strategy)
+    assert study.score(found) < study.score(strategy) == study.score(replace(found, relays={}))

@@ -1,0 +1,116 @@
+"""Refining a plan: parts follow what devices were measured to do, and what was chosen comes back from its bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from benchmarks.models import light
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edgepart.planner import strategies
+from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
+from edgepart.planner.layout.strategy import Problem, Sync
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.search import checkpoint
+from edgepart.planner.search.moves import devices_of
+from edgepart.planner.search.refine import refined
+from edgepart.planner.search.study import Study
+
+NAMES = ("a", "b", "c")
+WAYS = ("bbgrap", "modnn", "deepthings", "optcnn", "tofu", "single")
+
+parts = st.lists(st.sampled_from(NAMES), min_size=1, unique=True).flatmap(
+    lambda names: st.tuples(*(st.tuples(st.just(name), st.floats(0.1, 9.0)) for name in names))
+)
+divided = st.builds(
+    Divide,
+    st.sampled_from([("height",), ("height", "width")]),
+    parts,
+    st.sampled_from([(), (1, 2)]),
+    st.booleans(),
+    st.booleans(),
+)
+whole = st.builds(Whole, st.sampled_from([("a",), ("b", "c")]))
+choices = (
+    divided
+    | whole
+    | st.just(Pull())
+    | st.builds(Reduce, st.just("channel"), parts, divided | whole, st.sampled_from([1, 16]))
+)
+
+
+@cache
+def graph() -> Graph:
+    return load_graph(light("squeezenet"))
+
+
+def study(**drifts: float) -> Study:
+    """Squeezenet on three equal boxes, of which some have drifted."""
+    box = Device("", "box", 1e10, 1e10, 4e9)
+    devices = tuple(replace(box, name=name).drifted(drifts.get(name, 1.0)) for name in NAMES)
+    return Study(Problem(graph(), Cluster(devices, default_link=Link(1e9, 1e-4)), "a", search_budget_s=0.5))
+
+
+@given(choices)
+def test_a_choice_comes_back_the_same(choice: Choice) -> None:
+    assert checkpoint._unpack(checkpoint._pack(choice)) == choice
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_plan_was_made_from_makes_it_again(way: str) -> None:
+    one = study()
+    found = strategies.plan(one.problem, way, one)
+    before = checkpoint.read(checkpoint.write(one, found))
+    assert (before.name, before.sync, before.hub) == (way, found.sync, found.hub)
+    other = study()
+    assert before.fits(other)
+    again = before.strategy(other, before.choices)
+    assert other.forecast(again).latency_s == one.forecast(found).latency_s
+
+
+def test_what_was_made_otherwise_has_no_choices() -> None:
+    one = study()
+    found = strategies.plan(one.problem, "bbgrap", one)
+    assert checkpoint.write(study(), found) == b""
+
+
+@pytest.mark.parametrize("way", ["bbgrap", "deepthings"])
+def test_parts_move_from_a_device_that_slowed_down_and_nothing_else_changes(way: str) -> None:
+    one = study()
+    before = checkpoint.read(checkpoint.write(one, strategies.plan(one.problem, way, one)))
+    slow = study(b=4.0)
+    found = list(refined(slow, before))
+    present, best = found[0], min(found, key=slow.score)
+    assert slow.forecast(best).latency_s < 0.9 * slow.forecast(present).latency_s
+    busy, calm = slow.forecast(best).compute_s, slow.forecast(present).compute_s
+    assert busy["b"] < calm["b"]
+    for number, choice in slow.choices_of(best).items():
+        old = before.choices[number]
+        assert type(choice) is type(old)
+        if isinstance(choice, Divide) and isinstance(old, Divide):
+            assert (choice.axes, choice.grid) == (old.axes, old.grid)
+            assert dict(choice.shares).keys() == dict(old.shares).keys()
+    assert found[0].sync is before.sync
+    again = [slow.score(one) for one in refined(slow, before)]
+    assert again == [slow.score(one) for one in found]  # the same question, the same answer
+
+
+def test_one_whole_device_has_no_parts_to_move() -> None:
+    one = study()
+    before = checkpoint.read(checkpoint.write(one, strategies.plan(one.problem, "single", one)))
+    assert len(list(refined(study(a=4.0), before))) == 1
+
+
+def test_nothing_is_refined_where_its_devices_are_not() -> None:
+    one = study()
+    before = checkpoint.read(checkpoint.write(one, strategies.plan(one.problem, "bbgrap", one)))
+    assert set(devices_of(before.choices)) == set(NAMES)
+    fewer = Study(replace(one.problem, cluster=one.cluster.only(("a", "b"))))
+    assert list(refined(fewer, before)) == []
+    hub = replace(before, sync=Sync.HUB, hub="elsewhere")
+    assert not hub.fits(one)

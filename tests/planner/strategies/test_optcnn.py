@@ -1,0 +1,273 @@
+"""Layer-wise parallelism and its three baselines."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import product
+from math import inf
+
+import numpy as np
+import pytest
+from benchmarks.models import light, sample_inputs
+
+from edgepart.agent.verify.local_run import InProcess
+from edgepart.agent.verify.reference import alone
+from edgepart.planner.devices.cluster import Cluster, Device, Link
+from edgepart.planner.errors import UsageError
+from edgepart.planner.layerwise.elimination import cost_of
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
+from edgepart.planner.layout.strategy import Problem, Strategy
+from edgepart.planner.model.graph import Graph
+from edgepart.planner.model.load import load_graph
+from edgepart.planner.planner import choose
+from edgepart.planner.search.study import Study
+from edgepart.planner.strategies import get
+from edgepart.planner.strategies.optcnn import described, reasons, solve
+from tests.planner.small_models import model, residual
+from tests.planner.small_models import random as weights
+from tests.planner.small_transformers import attention, mlp, shuffled
+
+LAN = Link(1.17e8, 2e-4)
+
+
+def study(
+    graph: Graph,
+    *speeds: float,
+    link: Link = LAN,
+    axis: str | None = None,
+    links: dict[tuple[str, str], Link] | None = None,
+) -> Study:
+    devices = tuple(Device(f"d{n}", "k", speed, speed / 4, 4e9) for n, speed in enumerate(speeds))
+    return Study(Problem(graph, Cluster(devices, links or {}, link), "d0", axis=axis))
+
+
+def chosen(asked: Study) -> dict[str, Choice]:
+    """By name of the operator that a layer is known by."""
+    _, priced, found = solve(asked)
+    taken = priced.taken(found.choice)
+    return {layer.anchor.name: taken[layer.number] for layer in asked.layers}
+
+
+def devices(choice: Choice) -> int:
+    match choice:
+        case Whole(names):
+            return len(names)
+        case Divide(_, shares) | Reduce(_, shares):
+            return len(shares)
+    return 0
+
+
+def test_the_solution_is_the_least_of_all() -> None:
+    asked = study(load_graph(mlp()), 2e6, 1e6, link=Link(1e8, 1e-5, 1e-5))
+    _, priced, found = solve(asked)
+    everything = product(*(range(len(table)) for table in priced.unary))
+    assert found.exact
+    assert found.cost == pytest.approx(
+        min(cost_of(priced.unary, priced.edges, choice) for choice in everything)
+    )
+
+
+@pytest.mark.parametrize("make", [residual, attention, shuffled])
+def test_no_other_choice_costs_less(make: object) -> None:
+    assert callable(make)
+    asked = study(load_graph(make()), 3e6, 2e6, 1e6)
+    _, priced, found = solve(asked)
+    rng = random.Random(0)
+    assert found.exact and found.cost == cost_of(priced.unary, priced.edges, found.choice)
+    for _ in range(300):
+        other = list(found.choice)
+        for n in rng.sample(range(len(other)), rng.randint(1, min(4, len(other)))):
+            other[n] = rng.randrange(len(priced.choices[n]))
+        assert cost_of(priced.unary, priced.edges, other) >= found.cost * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("make", [residual, attention, shuffled])
+def test_every_device_alone_is_a_choice_so_the_solution_costs_no_more(make: object) -> None:
+    assert callable(make)
+    asked = study(load_graph(make()), 3e6, 2e6, 1e6)
+    _, priced, found = solve(asked)
+    for device in asked.by_speed[:1]:
+        whole = [choices.index(Whole((device,))) for choices in priced.choices]
+        assert found.cost <= cost_of(priced.unary, priced.edges, whole) < inf
+
+
+def test_vgg_is_divided_as_in_the_paper() -> None:
+    """Section 6.3: in space at the beginning; the last convolutions in both directions; dense layers by channels, on
+    fewer and fewer devices; Softmax on one."""
+    asked = study(load_graph(light("vgg19")), *[5e10] * 4, link=Link(1.17e7, 1e-3))
+    found = chosen(asked)
+    kinds = {layer.anchor.name: layer.anchor.op_type for layer in asked.layers}
+    convolutions = [found[name] for name, kind in kinds.items() if kind == "Conv"]
+    assert all(isinstance(c, Divide) and set(c.axes) <= {"height", "width"} for c in convolutions[:4])
+    last = convolutions[-1]
+    assert isinstance(last, Divide) and last.axes == ("height", "width") and last.grid == (2, 2)
+    dense = [found[name] for name, kind in kinds.items() if kind == "Gemm"]
+    for choice in dense:
+        if isinstance(choice, Divide):
+            assert choice.axes == ("channel",)
+        else:
+            assert isinstance(choice, Reduce | Whole) and getattr(choice, "axis", "inner") == "inner"
+    counts = [devices(choice) for choice in dense]
+    assert counts == sorted(counts, reverse=True) and counts[-1] < counts[0]
+    assert [devices(found[name]) for name, kind in kinds.items() if kind == "Softmax"] == [1]
+
+
+def test_chains_and_modules_reduce_to_two_nodes_as_in_the_paper() -> None:
+    """Table 3: K = 2 for all its networks."""
+    asked = study(load_graph(light("squeezenet")), *[1.2e10] * 4)
+    _, priced, found = solve(asked)
+    assert [step.kind for step in found.steps if step.kind not in ("node", "edge")] == ["enumerate"]
+    assert len(found.steps[-1].nodes) == 2
+    assert sum(step.kind == "node" for step in found.steps) == len(priced.reaches) - 2
+
+
+def test_equal_questions_have_equal_answers() -> None:
+    graph = load_graph(residual())
+    first, second = (solve(study(graph, 3e6, 3e6, 1e6)) for _ in range(2))
+    assert first[0] == second[0] and first[2] == second[2]
+
+
+def test_the_faster_device_computes_more() -> None:
+    asked = study(load_graph(residual(rows=48)), 4e6, 1e6)
+    strategy = solve(asked)[0]
+    busy = asked.forecast(strategy).compute_s
+    flops = {
+        d: sum(layout.regions[d].size for layout in strategy.layouts.values() if d in layout.regions)
+        for d in busy
+    }
+    assert flops["d0"] > 2 * flops["d1"] > 0
+
+
+def test_who_is_behind_a_slow_link_is_left_out() -> None:
+    slow = {("d0", "d2"): Link(1e4, 0.2), ("d1", "d2"): Link(1e4, 0.2)}
+    asked = study(load_graph(residual(rows=48)), 2e6, 2e6, 2e6, links=slow)
+    used = {d for layout in solve(asked)[0].layouts.values() for d in layout.regions}
+    assert used == {"d0", "d1"}
+
+
+def test_one_device_does_it_all() -> None:
+    asked = study(load_graph(residual()), 1e9)
+    (only,) = get("optcnn")(asked)
+    assert "runs on d0" in only.why
+
+
+def test_links_that_cost_too_much_leave_the_model_whole() -> None:
+    asked = study(load_graph(residual()), 1e9, 1e9, link=Link(1e4, 0.5))
+    assert set(chosen(asked).values()) == {Whole(("d0",))}
+
+
+@pytest.mark.parametrize("axis", ["height", "channel", "inner"])
+def test_a_forced_axis_is_kept_and_the_answer_with_it(axis: str) -> None:
+    graph = load_graph(residual())
+    asked = study(graph, 3e6, 2e6, axis=axis, link=Link(1e9, 1e-6, 1e-6))
+    found = set(chosen(asked).values())
+    used = {
+        a
+        for c in found
+        for a in (c.axes if isinstance(c, Divide) else (c.axis,) if isinstance(c, Reduce) else ())
+    }
+    assert used == {axis}
+    assert_same(residual(), graph, asked)
+
+
+def test_an_axis_that_is_not_there_is_refused() -> None:
+    asked = study(load_graph(residual()), 1e9, 1e9, axis="diagonal")
+    for name in ("optcnn", "data", "model", "owt"):
+        with pytest.raises(UsageError, match=r"diagonal.*height"):
+            list(get(name)(asked))
+
+
+def assert_same(source: bytes, graph: Graph, asked: Study, name: str = "optcnn") -> None:
+    made, _, _ = choose(asked.problem, name, "m", study=asked)
+    inputs = sample_inputs(graph, 3)
+    whole, parts = alone(source, inputs), InProcess(made, graph).run(inputs)
+    for output, value in whole.items():
+        assert np.abs(parts[output] - value).max() <= 1e-4 * np.abs(value).max(), output
+
+
+@pytest.mark.parametrize("make", [mlp, attention, shuffled])
+def test_transformers_and_shuffles_give_the_same_answer(make: object) -> None:
+    assert callable(make)
+    source = make()
+    graph = load_graph(source)
+    boxes = tuple(Device(f"d{n}", "k", speed, 1e9, 4e9) for n, speed in enumerate((3e5, 2e5, 1e5)))
+    asked = Study(Problem(graph, Cluster(boxes, {}, LAN), "d0"))
+    assert len(asked.forecast(solve(asked)[0]).compute_s) > 1
+    assert_same(source, graph, asked)
+
+
+def batched(batch: int) -> bytes:
+    """Convolution, pooling, two dense layers, over `batch` images."""
+    from onnx import helper
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("GlobalAveragePool", ["c"], ["p"], name="pool"),
+        helper.make_node("Flatten", ["p"], ["f"], name="flatten"),
+        helper.make_node("Gemm", ["f", "w1"], ["g"], name="dense1", transB=1),
+        helper.make_node("Gemm", ["g", "w2"], ["y"], name="dense2", transB=1),
+    ]
+    made = {"w": weights(0, 8, 3, 3, 3), "w1": weights(1, 16, 8), "w2": weights(2, 6, 16)}
+    return model(nodes, {"x": (batch, 3, 12, 12)}, ["y"], made)
+
+
+def axes_of(asked: Study, strategy: Strategy) -> dict[str, set[int]]:
+    """By tensor that is divided, the axes on which devices differ."""
+    found = {}
+    for layer in asked.layers:
+        for name in layer.exits:
+            regions = list(strategy.layouts[name].regions.values())
+            columns = zip(*(region.spans for region in regions), strict=True)
+            found[name] = {n for n, spans in enumerate(columns) if len(set(spans)) > 1}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("data", {"c": {0}, "p": {0}, "g": {0}, "y": {0}}),
+        ("model", {"c": {1}, "p": {1}, "g": {1}, "y": {1}}),
+        ("owt", {"c": {0}, "p": {0}, "g": {1}, "y": {1}}),
+    ],
+)
+def test_baselines_divide_a_batch_as_the_paper_says(name: str, expected: dict[str, set[int]]) -> None:
+    graph = load_graph(batched(6))
+    asked = study(graph, 3e4, 2e4, 1e4)
+    (strategy,) = get(name)(asked)
+    assert axes_of(asked, strategy) == expected
+    assert strategy.name == name and "over 3 devices" in strategy.why
+    assert_same(batched(6), graph, asked, name)
+
+
+def test_a_batch_of_one_is_said() -> None:
+    asked = study(load_graph(batched(1)), 3e4, 2e4)
+    for strategy in get("data")(asked):
+        assert strategy.why.startswith("no layer has a batch of more than one") and not any(
+            axes_of(asked, strategy).values()
+        )
+    spread = list(get("owt")(asked))
+    assert [axes_of(asked, one) for one in spread] == [{"c": set(), "p": set(), "g": {1}, "y": {1}}] * 2
+    assert all(one.why.startswith("the batch is 1") for one in spread)
+
+
+def test_baselines_on_one_device_say_so() -> None:
+    for name in ("data", "model", "owt"):
+        (only,) = get(name)(study(load_graph(batched(4)), 1e9))
+        assert only.why.startswith("there is only one device")
+
+
+def test_configurations_have_words() -> None:
+    shares = (("a", 0.5), ("b", 0.5))
+    assert described(Divide(("height", "width"), shares, (2, 1))) == "height x width over 2"
+    assert described(Reduce("inner", shares, Whole(("a",)))) == "sums along inner over 2, then whole"
+    assert described(Whole(("a",))) == "whole on a" and described(Whole(("a", "b"))) == "whole on each of 2"
+
+
+def test_an_unproven_solution_says_why() -> None:
+    asked = study(load_graph(mlp()), 3e6, 2e6)
+    _, priced, found = solve(asked)
+    choices = priced.taken(found.choice)
+    assert "none costs less by its model" in reasons(asked, choices, found)
+    other = replace(found, exact=False, why="7 nodes remain")
+    assert "not proven best: 7 nodes remain" in reasons(asked, choices, other)
