@@ -17,13 +17,13 @@ from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.bindings import is_variant
 from edgepart.agent.net.dispatch import Post
-from edgepart.agent.options import Address, parse_address
 from edgepart.agent.planwork.plan_process import Planwork
 from edgepart.agent.replication.blobs import Fetching
 from edgepart.agent.serving.loaded_plans import Plans
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.storage.store import Store
 from edgepart.agent.storage.write_queue import DiskQueue
+from edgepart.agent.wire.address import Address, parse_address
 from edgepart.agent.wire.control import Deployment, Standing, Version
 from edgepart.planner.errors import EdgepartError, InternalError, Unavailable, UsageError
 

@@ -52,7 +52,7 @@ from edgepart.agent.net.dispatch import Post
 from edgepart.agent.net.endpoints import bind, own_addresses, parsed, reachable_text
 from edgepart.agent.net.rpc_client import Asks
 from edgepart.agent.net.transport import Transport
-from edgepart.agent.options import Address, AgentOptions
+from edgepart.agent.options import AgentOptions
 from edgepart.agent.planwork import model_process
 from edgepart.agent.planwork.model_process import Aside
 from edgepart.agent.planwork.plan_process import Planwork
@@ -73,6 +73,7 @@ from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.verify.reference_process import Referee
 from edgepart.agent.verify.rounding_error import Active, Comparison
 from edgepart.agent.verify.tryout import Tryout
+from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.control import DRAINS, LEAVES, LEFT, REMOVED, STARVES
 from edgepart.agent.wire.frames import Frame
 from edgepart.agent.workers.orders import WorkerSettings

@@ -22,9 +22,8 @@ from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.placing.engine.evaluate import shortest
 from edgepart.planner.placing.placers.best import find
 from edgepart.planner.placing.problem.checker import violations
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Placement, Workload
-from edgepart.planner.placing.registry import Asked
 
 GRAPHS = ("original", "coarsened")
 

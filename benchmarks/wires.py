@@ -22,8 +22,8 @@ from edgepart.agent.mqtt.broker import parse_broker
 from edgepart.agent.mqtt.session import Session
 from edgepart.agent.mqtt.tunnel_sockets import TunnelOptions, Tunnels
 from edgepart.agent.net.transport import Transport
-from edgepart.agent.options import parse_address
 from edgepart.agent.security import certificates, identity
+from edgepart.agent.wire.address import parse_address
 from edgepart.agent.wire.frames import Frame
 from edgepart.planner.errors import Unavailable
 

@@ -13,7 +13,8 @@ from typing import Annotated
 
 import typer
 
-from edgepart.agent.options import AgentOptions, parse_address
+from edgepart.agent.options import AgentOptions
+from edgepart.agent.wire.address import parse_address
 from edgepart.cli.options import (
     Json,
     Mqtt,

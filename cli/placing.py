@@ -64,8 +64,8 @@ def placed(workload: Workload, strategy: str, objective: str, budget_s: float) -
     """What one strategy finds, checked."""
     from edgepart.planner.placing.placers.best import find
     from edgepart.planner.placing.problem.checker import check
+    from edgepart.planner.placing.problem.schedule import Asked
     from edgepart.planner.placing.problem.write import answer_document
-    from edgepart.planner.placing.registry import Asked
 
     start = time.perf_counter()
     found = find(workload, strategy, Asked(time.perf_counter, objective, budget_s))

@@ -6,15 +6,9 @@ from typing import Annotated
 
 import typer
 
-from edgepart.agent.http.access import LOCAL, OPENNESS
-from edgepart.agent.options import (
-    HTTP_PORT,
-    LISTEN_PORT,
-    TRANSPORTS,
-    AgentOptions,
-    parse_address,
-    parse_bytes,
-)
+from edgepart.agent.options import HTTP_PORT, LISTEN_PORT, AgentOptions, parse_bytes
+from edgepart.agent.wire.address import parse_address
+from edgepart.agent.wire.vocabulary import LOCAL, OPENNESS, TRANSPORTS
 from edgepart.cli.agent import become
 from edgepart.cli.clustering import Name, remembered_name
 from edgepart.cli.options import Mqtt, MqttCa, MqttPasswordFile, State, broker_of, state_of

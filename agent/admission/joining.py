@@ -35,10 +35,10 @@ from edgepart.agent.host.token_bucket import Buckets
 from edgepart.agent.net.addresses import ranked
 from edgepart.agent.net.interfaces import interfaces
 from edgepart.agent.net.stream import Stream, dial
-from edgepart.agent.options import Address, format_address
 from edgepart.agent.security import certificates, issued, tokens
 from edgepart.agent.security.charter import Charter, accept
 from edgepart.agent.security.identity import Identity, load, read_charter, refuse_second, write_identity
+from edgepart.agent.wire.address import Address, format_address
 from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
 from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED
 from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Unavailable

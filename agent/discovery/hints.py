@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 
 from edgepart import __version__
 from edgepart.agent.cluster.state import events
-from edgepart.agent.discovery.mdns import Announcement, Discovery, Seen
+from edgepart.agent.discovery.mdns import Announcement, Discovery
 from edgepart.agent.host.jobs import Begin
 from edgepart.agent.net import sightings
 from edgepart.agent.net.endpoints import own_addresses, parsed
 from edgepart.agent.net.faults import Fault
 from edgepart.agent.net.interfaces import watch
-from edgepart.agent.net.sightings import Boxes
+from edgepart.agent.net.sightings import Boxes, Seen
 from edgepart.agent.net.transport import Carrier
-from edgepart.agent.options import Address, AgentOptions, format_address, mqtt_node
+from edgepart.agent.options import AgentOptions
 from edgepart.agent.security.identity import Identity
+from edgepart.agent.wire.address import Address, format_address, mqtt_node
 
 if TYPE_CHECKING:
     from edgepart.agent.mqtt.carrier import Reach

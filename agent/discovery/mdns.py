@@ -18,15 +18,13 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 from edgepart.agent.net.addresses import ranked
 from edgepart.agent.net.interfaces import WATCH_S, interfaces, local_addresses
-from edgepart.agent.options import Address
+from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, MOST_ADDRESSES, Seen
 from edgepart.agent.security.certificates import NODE_ID
+from edgepart.agent.wire.address import Address
 
 log = logging.getLogger(__name__)
 
 SERVICE = "_edgepart._tcp.local."
-FINGERPRINT_DIGITS = 16
-MOST_ADDRESSES = 16
-"""Of one announcement; the rest is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +38,6 @@ class Announcement:
     version: str
     listen: Address
     """With the port in use. A host that stands for all ("", 0.0.0.0, ::) announces every address."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """A hint: an agent may be there. `node_id` is None where only the address is known (--peer)."""
-
-    node_id: str | None
-    addresses: tuple[Address, ...]
-    fingerprint: str
-    """16 hex digits, or "" where unknown."""
-    name: str
-    """For people; any text of up to 63 characters."""
-    ours: bool
-    """Whether it claims our cluster. Others are told only so that a person can see them."""
-    version: str = ""
-    """As it says; any text of up to 63 characters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,9 @@ from edgepart.agent.doctor.diagnosis import (
 from edgepart.agent.measure.starvation import in_words
 from edgepart.agent.net.faults import Fault
 from edgepart.agent.net.sightings import Box
-from edgepart.agent.options import Address, AgentOptions
+from edgepart.agent.options import AgentOptions
 from edgepart.agent.serving.loaded_plans import Plans
+from edgepart.agent.wire.address import Address
 
 HEARD_S = 20.0
 """An agent that has not heard its own announcement for so long has no multicast."""

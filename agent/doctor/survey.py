@@ -15,17 +15,18 @@ from typing import Any
 
 from edgepart import __version__
 from edgepart.agent.cluster.membership.membership import unique_names
-from edgepart.agent.discovery.mdns import Announcement, Discovery, Seen
+from edgepart.agent.discovery.mdns import Announcement, Discovery
 from edgepart.agent.doctor.checkup import BAD, GOOD, Check, checkup
 from edgepart.agent.doctor.diagnosis import Me, clashes, diagnose
 from edgepart.agent.doctor.report import box_document
 from edgepart.agent.net import sightings
 from edgepart.agent.net.dialer import Reaching, Tries
 from edgepart.agent.net.interfaces import interfaces
-from edgepart.agent.net.sightings import Box, Boxes
-from edgepart.agent.options import LISTEN_PORT, format_address, mqtt_node, parse_address
+from edgepart.agent.net.sightings import Box, Boxes, Seen
+from edgepart.agent.options import LISTEN_PORT
 from edgepart.agent.security.identity import Identity, load
 from edgepart.agent.state_files import StateFiles
+from edgepart.agent.wire.address import format_address, mqtt_node, parse_address
 from edgepart.planner.errors import EdgepartError, UsageError
 
 log = logging.getLogger(__name__)

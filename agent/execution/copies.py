@@ -17,11 +17,9 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.execution.nchwc_array import by_block
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.plan.plan import Piece
 from edgepart.planner.region import Array, Region
-
-Value = Any
-"""A numpy array, or for what is no tensor a list, a dict or None."""
 
 Index = tuple[slice | int, ...]
 

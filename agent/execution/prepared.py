@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from edgepart.agent.execution.copies import Scratch, Value
+from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import Kept
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.plan.plan import Program, Segment, Transfer
 
 

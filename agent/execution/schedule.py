@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.execution.copies import Recipe, Scratch, Value, recipe
+from edgepart.agent.execution.copies import Recipe, Scratch, recipe
 from edgepart.agent.execution.nchwc_array import PLAIN, Kept
 from edgepart.agent.wire.reduced_precision import Rounded, restored
+from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plan.plan import Piece, Program, Receive, Run, Send, Transfer
 
@@ -253,13 +254,6 @@ class Progress:
         for slot in self.schedule.frees[self._next]:
             self.held_bytes -= value_bytes(self._held.pop(slot))
         self._next += 1
-
-
-def value_bytes(value: Value) -> int:
-    """Bytes of an array, or of one that is rounded; 0 for strings and what is no tensor."""
-    if isinstance(value, Rounded):
-        return value.nbytes
-    return value.nbytes if isinstance(value, np.ndarray) and value.dtype != object else 0
 
 
 def check_pieces(

@@ -30,12 +30,13 @@ import onnxruntime as ort
 from onnx import ModelProto, TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_types
 
-from edgepart.agent.execution.copies import Scratch, Value
+from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import PLAIN, Kept
 from edgepart.agent.execution.nchwc_choice import ports_of
 from edgepart.agent.execution.prepared import describe
 from edgepart.agent.host.process_memory import give_back
 from edgepart.agent.wire.dtypes import element_dtype, is_native, is_sub_byte, onnx_number
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import EdgepartError, InternalError, ModelError, RequestError
 from edgepart.planner.plan.plan import Program, Segment, Transfer, WeightRef
 from edgepart.planner.region import Array

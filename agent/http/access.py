@@ -15,11 +15,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from edgepart.agent.wire.vocabulary import CLOSED, LOCAL, OPEN
 from edgepart.planner.errors import NotAuthorised
 
-OPEN, LOCAL, CLOSED = "open", "local", "closed"
-"""Who may infer, and read what models look like, without the credential: everybody, this machine's programs, nobody."""
-OPENNESS = (OPEN, LOCAL, CLOSED)
 FORWARDED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 """Headers that a proxy adds: behind one, loopback says nothing about the client."""
 

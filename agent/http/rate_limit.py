@@ -13,8 +13,9 @@ from collections.abc import Callable
 from aiohttp import web
 
 from edgepart.agent.host.token_bucket import Buckets
-from edgepart.agent.http.access import LOCAL, authorise, is_local, shows
+from edgepart.agent.http.access import authorise, is_local, shows
 from edgepart.agent.http.bodies import Limits
+from edgepart.agent.wire.vocabulary import LOCAL
 from edgepart.planner.errors import Unavailable
 
 

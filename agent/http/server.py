@@ -15,7 +15,6 @@ from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 
 from edgepart.agent.api.protocol import Node
-from edgepart.agent.http.access import LOCAL
 from edgepart.agent.http.answers import error_response
 from edgepart.agent.http.bodies import Bodies, Limits, TooLarge
 from edgepart.agent.http.drains import Residency
@@ -24,8 +23,9 @@ from edgepart.agent.http.management import Management
 from edgepart.agent.http.metrics import Metrics
 from edgepart.agent.http.rate_limit import Gate, Throttled
 from edgepart.agent.http.v2 import V2
-from edgepart.agent.options import format_address
 from edgepart.agent.trace.recorder import Recorder
+from edgepart.agent.wire.address import format_address
+from edgepart.agent.wire.vocabulary import LOCAL
 from edgepart.planner.errors import EdgepartError, UsageError
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from edgepart.agent.discovery.mdns import FINGERPRINT_DIGITS, Seen
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.mqtt.presence import Presence, Present, will
 from edgepart.agent.mqtt.session import Session
@@ -18,8 +17,9 @@ from edgepart.agent.mqtt.tunnel_sockets import Tunnels
 from edgepart.agent.net import stream
 from edgepart.agent.net.addresses import ranked
 from edgepart.agent.net.interfaces import interfaces
+from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, Seen
 from edgepart.agent.net.stream import Stream
-from edgepart.agent.options import Address, mqtt_node
+from edgepart.agent.wire.address import Address, mqtt_node
 
 MORE_S = 0.2
 """How long others are listened to when a member has been heard."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from edgepart.agent.discovery.mdns import FINGERPRINT_DIGITS, MOST_ADDRESSES, Seen
 from edgepart.agent.mqtt.session import Session, Will
-from edgepart.agent.options import Address, format_address, parse_address
+from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, MOST_ADDRESSES, Seen
 from edgepart.agent.security.certificates import NODE_ID
+from edgepart.agent.wire.address import Address, format_address, parse_address
 from edgepart.planner.errors import FrameError, UsageError
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from edgepart.agent.mqtt.session import Session
 from edgepart.agent.mqtt.tunnel import Kind, Message, Tunnel, decode, reason, reset
 from edgepart.agent.net.stream import Stream, shake_hands
-from edgepart.agent.options import Address, format_address, mqtt_address, mqtt_node
+from edgepart.agent.wire.address import Address, format_address, mqtt_address, mqtt_node
 from edgepart.planner.errors import FrameError, Unavailable
 
 log = logging.getLogger(__name__)

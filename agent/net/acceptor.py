@@ -18,8 +18,8 @@ from edgepart.agent.net.faults import knock
 from edgepart.agent.net.sightings import Witness
 from edgepart.agent.net.strangers import Stranger, Strangers
 from edgepart.agent.net.stream import Stream, tune
-from edgepart.agent.options import Address, format_address
 from edgepart.agent.security.identity import Identity, peer_id
+from edgepart.agent.wire.address import Address, format_address
 from edgepart.planner.errors import EdgepartError, Unavailable
 
 log = logging.getLogger(__name__)

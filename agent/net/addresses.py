@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
-from edgepart.agent.options import Address
+from edgepart.agent.wire.address import Address
 
 VIRTUAL = re.compile(r"docker|br-[0-9a-f]|virbr|veth|cni|flannel|cali|lxc|lxd|podman|nerdctl|vmnet|vboxnet")
 """How interfaces begin that lead to containers and virtual machines on the same box. Others hardly ever reach those

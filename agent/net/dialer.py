@@ -21,8 +21,8 @@ from edgepart.agent.net.addresses import Interface, ranked
 from edgepart.agent.net.faults import Fault, Unreached, blame, fault_of
 from edgepart.agent.net.sightings import Witness
 from edgepart.agent.net.stream import Stream, shake_hands, tune
-from edgepart.agent.options import Address, format_address, mqtt_node
 from edgepart.agent.security.identity import Identity
+from edgepart.agent.wire.address import Address, format_address, mqtt_node
 from edgepart.planner.errors import EdgepartError, NotAuthorised, Unavailable
 
 STAGGER_S = 0.2

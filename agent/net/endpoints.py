@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterable
 
 from edgepart.agent.net.interfaces import local_addresses
-from edgepart.agent.options import Address, format_address, mqtt_node, parse_address
+from edgepart.agent.wire.address import Address, format_address, mqtt_node, parse_address
 from edgepart.planner.errors import Unavailable
 
 

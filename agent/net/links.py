@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from edgepart.agent.net.stream import Stream
 from edgepart.agent.net.writer import Writer
-from edgepart.agent.options import Address
 from edgepart.agent.security.charter import Charter
+from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.codec import kinds
 
 CONTROL, DATA = "control", "data"

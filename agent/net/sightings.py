@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from edgepart.agent.net.faults import Fault
+from edgepart.agent.wire.address import Address
 
 _SCOPE = re.compile(r"%[^\]]*")
 
@@ -20,7 +21,7 @@ MDNS, BROKER, PEER, SAVED, MEMBERS, CALLED = "mDNS", "broker", "--peer", "saved 
 """How a box was heard of."""
 MOST_BOXES = 512
 MOST_ADDRESSES = 16
-"""Whose tries are kept, of a box."""
+"""A box may announce that many, and the last try of each is kept; the rest are left out."""
 MOST_KNOCKS = 32
 
 
@@ -181,3 +182,22 @@ class Boxes:
         while len(self._boxes) > MOST_BOXES:
             strangers = (key for key, box in self._boxes.items() if box.member_at is None and key != kept)
             del self._boxes[next(strangers, None) or next(iter(self._boxes))]
+
+
+FINGERPRINT_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A hint: an agent may be there. `node_id` is None where only the address is known (--peer)."""
+
+    node_id: str | None
+    addresses: tuple[Address, ...]
+    fingerprint: str
+    """16 hex digits, or "" where unknown."""
+    name: str
+    """For people; any text of up to 63 characters."""
+    ours: bool
+    """Whether it claims our cluster. Others are told only so that a person can see them."""
+    version: str = ""
+    """As it says; any text of up to 63 characters."""

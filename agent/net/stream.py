@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edgepart.agent.net.faults import Fault, Unreached, blame
-from edgepart.agent.options import Address, format_address, mqtt_node
+from edgepart.agent.wire.address import Address, format_address, mqtt_node
 from edgepart.agent.wire.frames import PREFIX, Buffer, Frame, Limits, encode, parse_frame, parse_prefix
 from edgepart.planner.errors import Unavailable
 

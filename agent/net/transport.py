@@ -41,11 +41,11 @@ from edgepart.agent.net.links import (
 from edgepart.agent.net.sightings import Witness
 from edgepart.agent.net.stream import Stream
 from edgepart.agent.net.writer import Writer
-from edgepart.agent.options import Address, format_address
 from edgepart.agent.security.charter import Charter
 from edgepart.agent.security.identity import Identity
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import RECEIVE, receiving_from
+from edgepart.agent.wire.address import Address, format_address
 from edgepart.agent.wire.codec import frame_to_message, message_to_frame
 from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Frame, Limits
 from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Unavailable, UsageError

@@ -23,12 +23,12 @@ from pathlib import Path
 
 from cryptography import x509
 
-from edgepart.agent.options import Address
 from edgepart.agent.security import certificates, charter
 from edgepart.agent.security.charter import Charter
 from edgepart.agent.security.ciphers import grant_chacha
 from edgepart.agent.storage.atomic_files import read_json, write_atomic
 from edgepart.agent.storage.private_files import write_private
+from edgepart.agent.wire.address import Address
 from edgepart.planner.errors import NotAuthorised, UsageError
 from edgepart.planner.json_text import parse_json
 

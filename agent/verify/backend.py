@@ -31,9 +31,9 @@ from onnx import (
 )
 from onnx.backend.base import Backend, BackendRep, Device, DeviceType, namedtupledict
 
-from edgepart.agent.execution.copies import Value
 from edgepart.agent.execution.sessions import load_model
 from edgepart.agent.verify.rehearsal import SHARES, Divided, Rehearsal
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import EdgepartError, ModelError, RequestError, UsageError
 from edgepart.planner.lowering.segment import DEFAULT_OPSET
 from edgepart.planner.model.graph import Graph

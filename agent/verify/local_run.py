@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from edgepart.agent.execution.copies import Scratch, Value
+from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.schedule import Progress, make_schedule
 from edgepart.agent.execution.sessions import Compiler, Sessions
 from edgepart.agent.serving.requester import activate_plan, check_inputs, cut, put_together
 from edgepart.agent.wire.reduced_precision import RoundingTally, round_all
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import InternalError
 from edgepart.planner.model import blobs
 from edgepart.planner.model.graph import Graph

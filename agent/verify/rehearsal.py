@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from edgepart.agent.execution.copies import Value
 from edgepart.agent.execution.sessions import Compiler
 from edgepart.agent.verify.local_run import InProcess
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layout.strategy import Problem

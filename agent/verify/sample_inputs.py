@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, TypeProto
 
-from edgepart.agent.execution.copies import Value
 from edgepart.agent.wire.dtypes import element_dtype
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model.graph import Graph
 

@@ -28,6 +28,7 @@ from edgepart.agent.wire.dtypes import element_dtype, element_name
 from edgepart.agent.wire.reduced_precision import Rounded
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plan.reduced_precision import wire_bytes
+from edgepart.planner.region import Array
 
 ALIGNMENT = 64
 MAX_RANK = 64
@@ -35,8 +36,9 @@ MAX_RANK = 64
 MAX_DEPTH = 8
 """Of sequences and maps inside each other; ONNX knows sequences of maps."""
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Meta = Any
+Value = Any
+"""A numpy array, or for what is no tensor a list, a dict or None."""
 
 
 def pack_arrays(values: Sequence[Any]) -> tuple[tuple[Meta, ...], list[memoryview]]:
@@ -60,6 +62,13 @@ def unpack_arrays(metas: Sequence[Meta], payload: memoryview | None) -> list[Any
     if reader.position != reader.payload.nbytes:
         raise FrameError(f"arrays take {reader.position} bytes of a payload of {reader.payload.nbytes}")
     return values
+
+
+def value_bytes(value: Value) -> int:
+    """Bytes of an array, or of one that is rounded; 0 for strings and what is no tensor."""
+    if isinstance(value, Rounded):
+        return value.nbytes
+    return value.nbytes if isinstance(value, np.ndarray) and value.dtype != object else 0
 
 
 def dtype_of(name: str) -> np.dtype[Any]:

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.cluster.state.bindings import parent_of
-from edgepart.agent.execution.copies import Scratch, Value
+from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import Kept
 from edgepart.agent.execution.prepared import describe
 from edgepart.agent.wire.dtypes import element_dtype
-from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
+from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 from edgepart.agent.workers import orders
 from edgepart.agent.workers.process import Death, Ended, WorkerProcess
 from edgepart.agent.workers.shared_memory import SharedMemory

@@ -14,13 +14,13 @@ from itertools import pairwise
 
 from edgepart.planner.access.declare.protocol import Access, Axis, Local, Outputs, Reduction
 from edgepart.planner.cost.cost import Cost
+from edgepart.planner.cost.memory import OPERATOR_BYTES
 from edgepart.planner.cost.operator_cost import Ground, Piece
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layers.chains import chains, written
 from edgepart.planner.layers.coarsen import Coarse
 from edgepart.planner.layout.choices import compact
-from edgepart.planner.lowering.session_memory import OPERATOR_BYTES
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region
 

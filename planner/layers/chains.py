@@ -3,8 +3,9 @@ constants, and nobody else reads what they hand each other. Rules only."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from edgepart.planner.layers.coarsen import DEQUANTIZE, PULLED_FAMILIES, QUANTIZE, Coarse
-from edgepart.planner.lowering.session_memory import TABLES
 from edgepart.planner.model.graph import Operator
 
 
@@ -50,3 +51,7 @@ def _is_plain(coarse: Coarse, op: Operator) -> bool:
 
 def _constants(coarse: Coarse, op: Operator) -> set[str]:
     return {name for name in op.inputs if name in coarse.graph.constants}
+
+
+TABLES: Mapping[str, tuple[int, ...]] = {"Gather": (0,), "EmbedLayerNormalization": (2, 3, 4)}
+"""By operator, its inputs of which only some rows are read."""

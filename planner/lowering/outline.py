@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from math import ceil
 
+from edgepart.planner.cost.memory import OPERATOR_BYTES, kept_bytes
 from edgepart.planner.lowering.by_level import Levels
 from edgepart.planner.lowering.draft import Draft, Flow, Share, covers
 from edgepart.planner.lowering.liveness import given
@@ -17,13 +18,7 @@ from edgepart.planner.lowering.schedule import At, Cost, Seconds, Stage, stage_s
 from edgepart.planner.lowering.schedule import Message as Sent
 from edgepart.planner.lowering.schedule import Schedule as Planned
 from edgepart.planner.lowering.segment import Value, input_values
-from edgepart.planner.lowering.session_memory import (
-    OPERATOR_BYTES,
-    REORDERING,
-    SESSION_BYTES,
-    THREAD_BYTES,
-    kept_bytes,
-)
+from edgepart.planner.lowering.session_memory import REORDERING, SESSION_BYTES, THREAD_BYTES
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plan.plan import Receive, Send
 from edgepart.planner.plan.reduced_precision import EXACT, converted_bytes, travelling_bytes, travels_as

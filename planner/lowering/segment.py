@@ -22,7 +22,6 @@ from onnx import (
     TensorProto,
     ValueInfoProto,
     helper,
-    numpy_helper,
 )
 
 from edgepart.planner.access import LocalNode
@@ -30,6 +29,7 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.lowering.draft import Draft, Share
 from edgepart.planner.model.blobs import cut, digest_of, is_inline, nbytes_of
 from edgepart.planner.model.graph import Constant, Graph, Whole
+from edgepart.planner.model.protos import element_type, external_proto, tensor_proto
 from edgepart.planner.model.subgraphs import nested_graphs
 from edgepart.planner.plan.plan import Piece, Port, WeightRef
 from edgepart.planner.region import Array, Region, Span
@@ -94,7 +94,7 @@ Refs = MutableMapping[Value, WeightRef | None]
 def weight_refs(
     draft: Draft, shares: Iterable[Share], model: str, digests: Digests | None, known: Refs | None = None
 ) -> tuple[WeightRef, ...]:
-    """The weights that stay outside the segment. With `digests` None their digests are left empty: nothing
+    """The weights that stay external_proto the segment. With `digests` None their digests are left empty: nothing
     is read. `known` remembers what was said of them, for one graph."""
     known = {} if known is None else known
     refs: list[WeightRef] = []
@@ -259,21 +259,22 @@ class _Builder:
     def _weight(self, name: str, region: Region) -> str:
         called, constant = value_name(self.graph, name, region), self.graph.constants[name]
         if (name, region) not in self.refs:
-            proto = tensor_of(cut(constant, region), called, constant.dtype)
+            proto = tensor_proto(cut(constant, region), called, constant.dtype)
         else:
-            proto = outside(self.refs[name, region])
+            ref = self.refs[name, region]
+            proto = external_proto(ref.name, ref.dtype, ref.shape, ref.nbytes)
         self.initializers[called] = proto
         return called
 
     def _nothing(self, name: str, region: Region) -> str:
         """A tensor without elements is the same for every request."""
-        called, kind = value_name(self.graph, name, region), _element_type(self.graph.tensors[name].dtype)
+        called, kind = value_name(self.graph, name, region), element_type(self.graph.tensors[name].dtype)
         self.initializers[called] = TensorProto(name=called, data_type=kind, dims=region.shape)
         return called
 
     def _constant(self, called: str, array: Array) -> str:
         if called not in self.initializers:
-            self.initializers[called] = tensor_of(array, called, None)
+            self.initializers[called] = tensor_proto(array, called, None)
         return called
 
     def _crop(self, name: str, outer: Region, region: Region) -> str:
@@ -357,40 +358,15 @@ def span_is_cut(one: Span, extent: int) -> bool:
     return sum(interval.size for interval in one) != extent
 
 
-_ELEMENT_TYPES: Mapping[str, int] = dict(TensorProto.DataType.items())
-
-
-def _element_type(dtype: str) -> int:
-    """The number of an ONNX element type; 0 (undefined) for what is no tensor."""
-    return _ELEMENT_TYPES.get(dtype.upper(), 0)
-
-
 def value_info(graph: Graph, called: str, name: str, region: Region) -> ValueInfoProto:
     """Type and shape of a region of a tensor; no more than the name where the type is not known."""
     tensor = graph.tensors[name]
-    kind = _element_type(tensor.dtype)
+    kind = element_type(tensor.dtype)
     if not kind:
         info = ValueInfoProto(name=called)
         info.type.ParseFromString(tensor.kind)
         return info
     return helper.make_tensor_value_info(called, kind, None if tensor.shape is None else region.shape)
-
-
-def tensor_of(array: Array, name: str, dtype: str | None) -> TensorProto:
-    """A TensorProto with the array in it."""
-    proto = numpy_helper.from_array(np.asarray(array), name)
-    if dtype is not None and proto.data_type != _element_type(dtype):
-        raise InternalError(f"constant {name!r} is said to be {dtype}, and holds {array.dtype}")
-    return proto
-
-
-def outside(ref: WeightRef) -> TensorProto:
-    """Declared as external data that no file has: a session is given the value under this name."""
-    proto = TensorProto(name=ref.name, data_type=_element_type(ref.dtype), dims=ref.shape)
-    proto.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", "weights"), ("offset", "0"), ("length", str(ref.nbytes))):
-        proto.external_data.add(key=key, value=value)
-    return proto
 
 
 def attributes_of(node: LocalNode, version: int) -> Iterator[AttributeProto]:
@@ -403,9 +379,9 @@ def attributes_of(node: LocalNode, version: int) -> Iterator[AttributeProto]:
             yield AttributeProto(name=name, type=kind)
             continue
         if isinstance(value, np.ndarray):
-            value = tensor_of(value, "", None)
+            value = tensor_proto(value, "", None)
         elif isinstance(value, list | tuple) and isinstance(value[0], np.ndarray):
-            value = [tensor_of(item, "", None) for item in value]
+            value = [tensor_proto(item, "", None) for item in value]
         elif isinstance(value, bool | np.bool_):
             value = int(value)
         yield helper.make_attribute(name, value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import mmap
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -200,7 +199,7 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
 def _read(path: Path) -> bytes:
     """A model file but for its weights, which are mapped into memory only to be passed over."""
     with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size <= SMALL_BYTES:
+        if path.stat().st_size <= SMALL_BYTES:
             return file.read()
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
             return skim(data)

@@ -1,7 +1,8 @@
 """Whole: the model of a file as one segment, so that one device that computes everything runs what the user gave.
 
 Nothing is folded, bound or renamed in it: ONNX Runtime gets the same graph as from the file, and gives the same bits. Only
-big weights are left out, as in other segments (segment.py). Rules over protos; constants are read where they are small.
+big weights are left out, as in other segments (planner/lowering/segment.py). Rules over protos; constants are read
+where they are small.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Iterator
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from edgepart.planner.lowering.segment import outside, tensor_of, whole_ref
 from edgepart.planner.model.blobs import INLINE_BYTES, is_inline
 from edgepart.planner.model.graph import Constant, Graph, Whole
+from edgepart.planner.model.protos import external_proto, tensor_proto
 from edgepart.planner.model.subgraphs import captured_names, nested_graphs
 from edgepart.planner.model.weights import Origin, constant_of, embed_external, tensors_of
 
@@ -46,9 +47,10 @@ def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> Whole | None:
         constant = graph.constants.get(tensor.name) or constant_of(_copy(tensor), origin)
         if not is_inline(constant, constant.region):
             weights.append(constant)
-            tensor.CopyFrom(outside(whole_ref(constant)))
+            shape = constant.region.shape
+            tensor.CopyFrom(external_proto(constant.name, constant.dtype, shape, constant.nbytes))
         elif tensor.data_location == TensorProto.EXTERNAL:
-            tensor.CopyFrom(tensor_of(constant.load(), tensor.name, constant.dtype))
+            tensor.CopyFrom(tensor_proto(constant.load(), tensor.name, constant.dtype))
     for field, values in (
         (own.initializer, kept),
         (own.node, nodes),

@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 
 from edgepart.planner.errors import UsageError
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a placement is to be good for, and what finding it may cost."""
-
-    clock: Callable[[], float]
-    """Seconds that pass, as whoever asks counts them."""
-    objective: str = "latency"
-    """Or "throughput"."""
-    budget_s: float = 10.0
-    """Of search, about."""
-
 
 Placer = Callable[[Workload, Asked], Found]
 """Infeasible where no placement is found that the machines have memory for, with the bytes that are short."""

@@ -6,10 +6,10 @@ twice. Rules only."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar, cast
 
 from edgepart.planner.cost.chain_cost import Bundled, BundledCost
 from edgepart.planner.cost.cost import Cost, Profiles
@@ -27,8 +27,7 @@ from edgepart.planner.region import Region
 from edgepart.planner.simulation.latency import Simulation, run_schedule, simulate, together
 from edgepart.planner.simulation.throughput import Stream, fitting, stream
 
-if TYPE_CHECKING:
-    from edgepart.planner.strategies.model_workload import Modelled
+T = TypeVar("T")
 
 SECOND_AXES = ("head", "channel", "feature", "sequence")
 """What a layer that lacks the wanted axis is divided along instead, the first that it has."""
@@ -80,6 +79,7 @@ class Study:
         self._streams: dict[Hashable, Stream] = {}
         self._seconds: dict[str, Mapping[str, float]] = {}
         self._choices: dict[int, tuple[Mapping[str, Layout], Mapping[int, Choice]]] = {}
+        self._made: dict[Callable[[Study], Any], Any] = {}
         self._needed: dict[int, Mapping[str, Mapping[str, Region]]] = {}
         self.portions: dict[int, dict[tuple[Held, str | None], Portion]] = {}
         """By node of a layer-wise search, what was measured of it, by what is held and what is left out; for all such
@@ -115,14 +115,11 @@ class Study:
         """Operators that always run together, as one."""
         return Bundled(self.coarse, self.ground)
 
-    @cached_property
-    def modelled(self) -> Modelled:
-        """The model as tasks to place."""
-        from edgepart.planner.layers.runtime_fusion import fused  # These two ask studies.
-        from edgepart.planner.strategies.model_workload import modelled
-
-        groups = fused(self.graph) if self.problem.fusion else ()
-        return modelled(self, [[op.name for op in group] for group in groups])
+    def once(self, make: Callable[[Study], T]) -> T:
+        """What `make` gives for this study, which it is asked once."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return cast(T, self._made[make])
 
     @cached_property
     def lowering(self) -> Lowering:

@@ -18,9 +18,10 @@ from math import inf
 
 import networkx as nx
 
+from edgepart.planner.cost.memory import OPERATOR_BYTES, whole_bytes
 from edgepart.planner.layers.coarsen import Layer
+from edgepart.planner.layers.runtime_fusion import fused
 from edgepart.planner.layout.choices import Choice, Whole
-from edgepart.planner.lowering.session_memory import OPERATOR_BYTES, whole_bytes
 from edgepart.planner.placing.problem.workload import Machine, Placement, Task, Tensor, Workload
 from edgepart.planner.search.study import Study
 
@@ -68,6 +69,12 @@ def modelled(study: Study, groups: Iterable[Sequence[str]] = ()) -> Modelled:
     reading = _reading(study)
     parts = _parts(study, reading, groups)
     return Modelled(_Making(study, reading, parts).workload(), ((), *parts, ()))
+
+
+def fused_workload(study: Study) -> Modelled:
+    """The same, with what the runtime computes as one in one place where the problem says so."""
+    groups = fused(study.graph) if study.problem.fusion else ()
+    return modelled(study, [[op.name for op in group] for group in groups])
 
 
 def _reading(study: Study) -> Mapping[str, frozenset[int]]:

@@ -15,11 +15,11 @@ from math import ceil
 import numpy as np
 
 from edgepart.planner import figures
+from edgepart.planner.cost.memory import whole_bytes
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.choices import Choice, Divide, Whole
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.lowering.session_memory import whole_bytes
 from edgepart.planner.placing.chain_partition import Stages, balance
 from edgepart.planner.search.dense_pairs import COLUMNS, paired
 from edgepart.planner.search.force_axis import reduce

@@ -15,9 +15,11 @@ from math import inf
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.placing.engine.dispatch import dispatch
-from edgepart.planner.placing.registry import Asked, placer
+from edgepart.planner.placing.problem.schedule import Asked
+from edgepart.planner.placing.registry import placer
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import PLACERS, register
+from edgepart.planner.strategies.model_workload import fused_workload
 
 ATTEMPTS = 4
 """At a placement that fits, each with less memory to place in; the first has half of the budget, the next one half of
@@ -40,7 +42,7 @@ class Looks:
 
 def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
     """What the placer `name` finds. Infeasible where it finds nothing; NotInstalled where it needs what is not here."""
-    problem, found = study.problem, study.modelled
+    problem, found = study.problem, study.once(fused_workload)
     for _ in range(ATTEMPTS):
         budget_s /= 2
         asked = Asked(problem.clock or Looks(), problem.objective, budget_s)
@@ -60,7 +62,7 @@ def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
 def eager(name: str, study: Study) -> Strategy:
     """What the placer `name` finds where links take no time: what shares the work of a stretch, where all devices have what
     it begins with. Infeasible, NotInstalled."""
-    problem, found = study.problem, study.modelled
+    problem, found = study.problem, study.once(fused_workload)
     still = tuple((0.0,) * len(row) for row in found.workload.latency_s)
     wide = tuple((inf,) * len(row) for row in found.workload.bytes_per_s)
     workload = replace(found.workload, latency_s=still, bytes_per_s=wide)

@@ -11,7 +11,7 @@ from benchmarks.models.builder import Builder
 from benchmarks.models.model import save
 from benchmarks.mosquitto import program
 
-from edgepart.agent.options import parse_address
+from edgepart.agent.wire.address import parse_address
 from tests.lab.roaming import BOUND_S, roaming
 from tests.lab.rooms import ROUTER, Rooms
 

@@ -12,9 +12,9 @@ from typing import Any
 from edgepart.agent.admission import joining
 from edgepart.agent.net.dispatch import CONTROL_KINDS
 from edgepart.agent.net.links import CONTROL, DATA
-from edgepart.agent.options import parse_address
 from edgepart.agent.security.charter import CHARTERS
 from edgepart.agent.security.identity import Identity
+from edgepart.agent.wire.address import parse_address
 from edgepart.agent.wire.codec import frame_to_message, message_to_frame
 from edgepart.agent.wire.control import DRAINS, LEAVES, Heartbeat, Hello, Report
 from edgepart.agent.wire.frames import Frame

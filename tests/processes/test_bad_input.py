@@ -26,8 +26,8 @@ from onnx import TensorProto, helper
 
 from edgepart.agent.net.links import LinkOpen
 from edgepart.agent.net.stream import dial
-from edgepart.agent.options import Address, parse_address
 from edgepart.agent.security import identity
+from edgepart.agent.wire.address import Address, parse_address
 from edgepart.agent.wire.codec import message_to_frame
 from edgepart.agent.wire.frames import MAGIC, MEMBER, PREFIX, Frame
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from edgepart.agent.options import parse_address
+from edgepart.agent.wire.address import parse_address
 from edgepart.cli.local import LocalAgent, LocalCluster, Place
 from tests.processes.asking import deploy, infer, requests_during
 from tests.processes.test_slow_disk import missed, scaled

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.processes
 SPOILING = """
 import sys
 if "edgepart.agent.workers.worker" in sys.orig_argv:
-    from edgepart.agent import sessions
+    from edgepart.agent.execution import sessions
     bind = sessions.LoadedModel.bind
     def spoilt(self, inputs, outputs):
         bound = bind(self, inputs, outputs)

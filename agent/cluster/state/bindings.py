@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgepart.agent.execution.schedule import Value
 from edgepart.agent.wire.control import Version
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import RequestError
 from edgepart.planner.plan.plan import ValueInfo
 

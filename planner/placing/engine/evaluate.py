@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from edgepart.planner.placing.engine.dispatch import dispatch, upward_ranks
 from edgepart.planner.placing.engine.fit_memory import fitted
 from edgepart.planner.placing.engine.load import max_load
-from edgepart.planner.placing.problem.schedule import Found, Schedule
+from edgepart.planner.placing.problem.schedule import Asked, Found, Schedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
-from edgepart.planner.placing.registry import Asked
 
 
 def settled(

@@ -30,9 +30,9 @@ from edgepart.planner.placing.exact.passage import passage
 from edgepart.planner.placing.exact.pieces import fits
 from edgepart.planner.placing.exact.repeats import improved, repeating
 from edgepart.planner.placing.exact.throughput_model import assign
-from edgepart.planner.placing.problem.schedule import Found, Schedule
+from edgepart.planner.placing.problem.schedule import Asked, Found, Schedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
-from edgepart.planner.placing.registry import Asked, placer, register
+from edgepart.planner.placing.registry import placer, register
 
 STARTS = ("m-etf", "heft", "expert", "m-sct", "metis", "pipeline", "getf")
 """What it is never worse than. The first three always begin, the others while less than half of the budget is spent."""

@@ -9,9 +9,9 @@ from math import inf
 from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.load import max_load
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import MODULES, Asked, Placer, placer
+from edgepart.planner.placing.registry import MODULES, Placer, placer
 
 OBJECTIVES = ("latency", "throughput")
 

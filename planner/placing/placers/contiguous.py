@@ -16,9 +16,9 @@ from edgepart.planner.placing.engine.load import turn_loads
 from edgepart.planner.placing.engine.speeds import fastest_first
 from edgepart.planner.placing.placers.cuts import Blocks, Costs, blocks, costs, nearer
 from edgepart.planner.placing.placers.expert import by_hand
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import Asked, register
+from edgepart.planner.placing.registry import register
 
 MOST_ROUNDS = 3
 """Of a long order, which is cut coarsely first, and then again near the best cuts."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from edgepart.planner.placing.engine.dispatch import mean_costs, upward_ranks
 from edgepart.planner.placing.engine.ortools import model_builder
+from edgepart.planner.placing.problem.schedule import Asked
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import Asked
 
 PIECE = 3000
 """Tasks of one linear programme: a third of a second. Of three times as many it takes ten times as long."""

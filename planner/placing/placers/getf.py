@@ -16,9 +16,9 @@ from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.engine.ortools import model_builder
 from edgepart.planner.placing.engine.speeds import speeds
 from edgepart.planner.placing.placers.earliest import earliest_first
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import Asked, register
+from edgepart.planner.placing.registry import register
 
 PIECE = 1500
 """Tasks of one linear programme. Bigger graphs are relaxed piece by piece along their order."""

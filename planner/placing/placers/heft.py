@@ -10,9 +10,9 @@ from edgepart.planner.placing.engine.dispatch import upward_ranks
 from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.engine.fit_memory import Room
 from edgepart.planner.placing.engine.ports import Sides
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import Asked, register
+from edgepart.planner.placing.registry import register
 
 
 @register("heft")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.placers.min_cut import partition
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import Asked, register
+from edgepart.planner.placing.registry import register
 
 
 @register("metis")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.placers.earliest import earliest_first
 from edgepart.planner.placing.placers.favourite_child import PIECE, favourites
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import Asked, register
+from edgepart.planner.placing.registry import register
 
 
 @register("m-sct")

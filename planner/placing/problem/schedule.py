@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -54,3 +55,15 @@ class Found:
         if self.bound_s is None:
             return None
         return max(0.0, 1 - self.bound_s / self.value_s) if self.value_s else 0.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a placement is to be good for, and what finding it may cost."""
+
+    clock: Callable[[], float]
+    """Seconds that pass, as whoever asks counts them."""
+    objective: str = "latency"
+    """Or "throughput"."""
+    budget_s: float = 10.0
+    """Of search, about."""

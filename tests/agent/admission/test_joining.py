@@ -14,9 +14,9 @@ import pytest
 
 from edgepart.agent.admission import joining
 from edgepart.agent.net.stream import Stream, dial
-from edgepart.agent.options import Address
 from edgepart.agent.security import certificates, charter, charter_file, identity, issued, tokens
 from edgepart.agent.security.charter import Charter
+from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.codec import frame_to_message, message_to_frame
 from edgepart.agent.wire.frames import UNAUTHENTICATED, Frame
 from edgepart.planner.errors import FrameError, NotAuthorised, Unavailable, UsageError

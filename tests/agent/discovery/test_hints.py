@@ -10,8 +10,7 @@ import pytest
 
 from edgepart.agent.cluster.state import events
 from edgepart.agent.discovery.hints import Lookout
-from edgepart.agent.discovery.mdns import Seen
-from edgepart.agent.net.sightings import MDNS, PEER, SAVED
+from edgepart.agent.net.sightings import MDNS, PEER, SAVED, Seen
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.security import identity
 from tests.agent.security.test_identity import NOW

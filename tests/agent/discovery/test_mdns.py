@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from zeroconf import IPVersion
 
 from edgepart.agent.discovery import mdns
-from edgepart.agent.discovery.mdns import Announcement, Discovery, DiscoveryTiming, Seen
+from edgepart.agent.discovery.mdns import Announcement, Discovery, DiscoveryTiming
+from edgepart.agent.net.sightings import MOST_ADDRESSES, Seen
 
 OURS, OTHER = "a" * 64, "b" * 64
 BOUND_S = 20.0
@@ -45,7 +46,7 @@ def test_whatever_is_announced_is_bounded_and_well_formed(
     for more in ({}, {b"id": b"1" * 16, b"fp": b"f" * 16, b"name": b"\xff" * 255}):
         seen = mdns.read_announcement({**properties, **more}, addresses, port, OURS)
         if seen is not None:
-            assert len(seen.addresses) <= mdns.MOST_ADDRESSES and len(seen.name) <= 63
+            assert len(seen.addresses) <= MOST_ADDRESSES and len(seen.name) <= 63
             assert all(0 < port <= 65535 for _, port in seen.addresses)
 
 

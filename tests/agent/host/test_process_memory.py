@@ -49,9 +49,9 @@ def test_programs_are_given_back_too_and_go_on() -> None:
     """What starting needed of them: most of an interpreter's libraries."""
     code = """
 import numpy
-from edgepart.agent import memory, system
+from edgepart.agent.host import process_memory, system
 before = system.resident_bytes()
-memory.give_back_files(memory.PROGRAMS)
+process_memory.give_back_files(process_memory.PROGRAMS)
 given = before - system.resident_bytes()
 assert numpy.linalg.inv(numpy.eye(3)).trace() == 3
 print(given)

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.agent.host.token_bucket import Buckets
-from edgepart.agent.http.access import CLOSED, LOCAL, OPEN, authorise
+from edgepart.agent.http.access import authorise
 from edgepart.agent.http.server import HttpServer
+from edgepart.agent.wire.vocabulary import CLOSED, LOCAL, OPEN
 from edgepart.planner.errors import NotAuthorised
 from tests.agent.http.conftest import ADMIN, CREDENTIAL, LIMITS, Served
 from tests.agent.http.fakes import FakeNode

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from edgepart.agent.mqtt.broker import Broker, parse_broker
-from edgepart.agent.options import AgentOptions, format_address, mqtt_address, mqtt_node, parse_address
+from edgepart.agent.options import AgentOptions
+from edgepart.agent.wire.address import format_address, mqtt_address, mqtt_node, parse_address
 from edgepart.cli import agent
 from edgepart.cli.options import broker_of
 from edgepart.planner.errors import UsageError

@@ -19,13 +19,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
 from edgepart.agent.admission import joining
-from edgepart.agent.discovery.mdns import Seen
 from edgepart.agent.mqtt.broker import Broker, parse_broker
 from edgepart.agent.mqtt.carrier import Reach, Visit, root_of
 from edgepart.agent.mqtt.presence import Present, read_present
 from edgepart.agent.mqtt.session import Session, SessionOptions
-from edgepart.agent.options import Address, mqtt_address
+from edgepart.agent.net.sightings import Seen
 from edgepart.agent.security import certificates, identity, tokens
+from edgepart.agent.wire.address import Address, mqtt_address
 from edgepart.agent.wire.frames import Frame
 from edgepart.planner.errors import Unavailable
 from tests.agent.net.linked import BOUND_S, Station

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.discovery.mdns import Seen
 from edgepart.agent.mqtt.presence import AGAIN_TICKS, Presence, Present, read_present, will
-from edgepart.agent.options import Address
+from edgepart.agent.net.sightings import Seen
 from edgepart.agent.security import identity
+from edgepart.agent.wire.address import Address
 from edgepart.planner.errors import FrameError
 from tests.agent.mqtt.fakes import FakeBroker, FakeSession
 from tests.agent.security.test_identity import NOW

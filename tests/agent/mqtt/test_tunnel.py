@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgepart.agent.mqtt.tunnel import HEADER, Kind, Message, Tunnel, decode, reason, reset
 from edgepart.agent.mqtt.tunnel_sockets import OVERHEAD_BYTES, TunnelOptions, Tunnels
-from edgepart.agent.options import Address, mqtt_address
+from edgepart.agent.wire.address import Address, mqtt_address
 from edgepart.planner.errors import FrameError, Unavailable
 from tests.agent.mqtt.fakes import FakeBroker, FakeSession
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from edgepart.agent.net.transport import Carrier, OnJoin, Transport, TransportOptions
-from edgepart.agent.options import Address
 from edgepart.agent.security.identity import Identity
+from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.frames import Frame
 
 BOUND_S = 15.0

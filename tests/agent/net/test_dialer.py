@@ -18,8 +18,8 @@ from edgepart.agent.net.dialer import Reaching, Tries, race
 from edgepart.agent.net.faults import Fault, Mistrusted, Unreached, blame, fault_of, knock
 from edgepart.agent.net.interfaces import interfaces
 from edgepart.agent.net.stream import Stream
-from edgepart.agent.options import Address
 from edgepart.agent.security import certificates, charter_file, identity
+from edgepart.agent.wire.address import Address
 from edgepart.agent.wire.frames import UNAUTHENTICATED
 from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Unavailable
 from tests.agent.net.linked import BOUND_S, stations

@@ -152,7 +152,7 @@ def test_closing_is_seen_on_both_sides_and_the_link_can_come_back(pair: list[Sta
 def test_a_killed_process_is_seen_though_nobody_writes(members: Identities, tmp_path: Path) -> None:
     with stations(members[0]) as (a,):
         code = (
-            "import sys; from pathlib import Path; from edgepart.agent import identity; "
+            "import sys; from pathlib import Path; from edgepart.agent.security import identity; "
             "from edgepart.agent.net.transport import Transport; "
             "t = Transport(identity.load(Path(sys.argv[1])), lambda *_: None, lambda *_: None); "
             "t.listen('127.0.0.1', 0); t.connect(None, [('127.0.0.1', int(sys.argv[2]))]); sys.stdin.read()"

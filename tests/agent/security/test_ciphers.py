@@ -20,7 +20,7 @@ ARM = "processor\t: 0\nFeatures\t: fp asimd{aes} evtstrm crc32\n\n"
 END = """
 import socket, sys
 from pathlib import Path
-from edgepart.agent import identity
+from edgepart.agent.security import identity
 me, raw = identity.load(Path(sys.argv[1])), socket.socket(fileno=int(sys.argv[2]))
 context = me.client_context() if sys.argv[3] == "client" else me.server_context()
 with context.wrap_socket(raw, server_side=sys.argv[3] == "server") as connection:

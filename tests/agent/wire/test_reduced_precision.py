@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from edgepart.agent.execution.schedule import check_pieces, value_bytes
+from edgepart.agent.execution.schedule import check_pieces
 from edgepart.agent.wire.inference import Tensors
 from edgepart.agent.wire.reduced_precision import STEPS, Rounded, RoundingTally, restored, round_all, rounded
-from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
+from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plan.plan import GATEWAY, Piece, Plan, Transfer
 from edgepart.planner.plan.reduced_precision import EXACT, FLOAT16, INT8, KINDS, rows_of, wire_bytes

@@ -10,8 +10,9 @@ from zeroconf import ServiceInfo
 
 from edgepart.agent.discovery.mdns import SERVICE, Announcement, read_announcement, service_info
 from edgepart.agent.mqtt.broker import parse_broker
-from edgepart.agent.options import format_address, parse_address, parse_bytes, parse_shapes
+from edgepart.agent.options import parse_bytes, parse_shapes
 from edgepart.agent.security import certificates, tokens
+from edgepart.agent.wire.address import format_address, parse_address
 from edgepart.planner.errors import NotAuthorised, UsageError
 from tests.fuzz.forms import Bytes
 from tests.fuzz.target import Target, expect, plainly

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from edgepart.agent.mqtt.presence import Presence, Present, read_present
 from edgepart.agent.mqtt.tunnel import Kind, Message, Tunnel, decode, reason, reset
 from edgepart.agent.mqtt.tunnel_sockets import TunnelOptions, Tunnels
-from edgepart.agent.options import Address
+from edgepart.agent.wire.address import Address
 from edgepart.planner.errors import FrameError
 from tests.agent.mqtt.fakes import FakeBroker, FakeSession
 from tests.fuzz.forms import Bytes, Json, Sequenced, headed, parts

@@ -19,9 +19,10 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.layout.strategy import Layout, Strategy
 from edgepart.planner.lowering.draft import Blueprint, Draft, Group, share_of
 from edgepart.planner.lowering.lower import make_plan
-from edgepart.planner.lowering.segment import build, ports, tensor_of
+from edgepart.planner.lowering.segment import build, ports
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.model.load import load_graph
+from edgepart.planner.model.protos import tensor_proto
 from edgepart.planner.plan.check import check
 from edgepart.planner.plan.plan import Segment
 from edgepart.planner.region import Array, Region, span
@@ -197,7 +198,7 @@ def test_a_sequence_travels_whole() -> None:
 
 def test_a_weight_that_is_not_what_it_says_is_our_fault() -> None:
     with pytest.raises(InternalError, match="said to be int64, and holds float32"):
-        tensor_of(np.zeros(3, np.float32), "w", "int64")
+        tensor_proto(np.zeros(3, np.float32), "w", "int64")
 
 
 def test_an_operator_that_cannot_be_split_must_not_be() -> None:

@@ -7,9 +7,9 @@ from itertools import count, permutations, product
 from math import inf
 
 from edgepart.planner.placing.engine.dispatch import dispatch
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import Asked, placer
+from edgepart.planner.placing.registry import placer
 
 QUICK = ("expert", "heft", "m-etf", "m-sct", "getf", "metis", "pipeline")
 

@@ -16,11 +16,11 @@ from onnx import ModelProto
 
 from edgepart.agent.verify.local_run import InProcess
 from edgepart.agent.verify.reference import alone
+from edgepart.planner.cost.memory import ROW_BYTES, WIDENED, kept_bytes, whole_bytes
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
-from edgepart.planner.lowering.session_memory import ROW_BYTES, WIDENED, kept_bytes, whole_bytes
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose

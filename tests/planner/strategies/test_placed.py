@@ -22,7 +22,7 @@ from edgepart.planner.planner import choose, compare
 from edgepart.planner.search import checkpoint
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import PLACERS, plan
-from edgepart.planner.strategies.model_workload import END, ENTRY, Modelled, modelled
+from edgepart.planner.strategies.model_workload import END, ENTRY, Modelled, fused_workload, modelled
 from tests.planner.placing.models import branches, forked, looped
 
 SLOW = Cluster(
@@ -161,7 +161,7 @@ def test_a_placement_that_does_not_fit_is_looked_for_again_or_says_what_is_short
 
 def test_a_choice_that_is_written_keeps_its_order() -> None:
     study = study_of(branches())
-    made = study.modelled
+    made = study.once(fused_workload)
     strategy = study.strategy("heft", made.choices([0] * len(made.layers)), "")
     strategy = replace(strategy, order={layer.number: float(-layer.number) for layer in study.layers})
     again = checkpoint.read(checkpoint.write(study, strategy))

@@ -12,9 +12,9 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.placers import best
 from edgepart.planner.placing.placers.best import auto, find, names, single
 from edgepart.planner.placing.problem.checker import check
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.registry import MODULES, Asked, Placer
+from edgepart.planner.placing.registry import MODULES, Placer
 from tests.planner.placing.workloads import INF, workload, workloads
 
 ASKED = Asked(lambda: 0.0)

@@ -1,0 +1,60 @@
+"""Addresses of agents, and the words for them. Rules: no door."""
+
+from __future__ import annotations
+
+import re
+
+from edgepart.planner.errors import UsageError
+
+Address = tuple[str, int]
+"""(host, port): the host is a name or a bare IPv4 or IPv6 address; port 0 picks a free one where we
+listen. An agent that is reached through a broker has the host "mqtt:NODE" and port 0 (`mqtt_address`)."""
+
+
+def parse_address(text: str, *, option: str = "address", default_port: int | None = None) -> Address:
+    """UsageError that names `option`.
+
+    >>> parse_address("pi-a.local:7433")
+    ('pi-a.local', 7433)
+    >>> parse_address("[fe80::1%eth0]:7433")
+    ('fe80::1%eth0', 7433)
+    >>> parse_address("*:7433")  # every address
+    ('', 7433)
+    """
+    if re.fullmatch(r"mqtt:[0-9a-f]{16}", text):
+        return text, 0
+    found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([^\s:\[\]/]+))(?::([0-9]{1,5}))?", text)
+    if not found or (found[3] is None and default_port is None):
+        raise UsageError(
+            f"{option} {text!r}: give HOST:PORT, and an IPv6 address in brackets, like [fe80::1]:7433"
+        )
+    port = default_port if found[3] is None else int(found[3])
+    if port is None or port > 65535:
+        raise UsageError(f"{option} {text!r}: a port is a number from 0 to 65535")
+    return "" if found[2] == "*" else found[1] or found[2], port
+
+
+def format_address(address: Address) -> str:
+    """
+    >>> format_address(("fe80::1", 7433))
+    '[fe80::1]:7433'
+    """
+    host, port = address
+    if mqtt_node(address) is not None:
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def mqtt_address(node: str) -> Address:
+    """Of the agent of that id, through the broker.
+
+    >>> format_address(mqtt_address("0123456789abcdef"))
+    'mqtt:0123456789abcdef'
+    """
+    return f"mqtt:{node}", 0
+
+
+def mqtt_node(address: Address) -> str | None:
+    """Whom an address through the broker leads to; None for one of TCP."""
+    scheme, colon, node = address[0].partition(":")
+    return node if scheme == "mqtt" and colon else None
