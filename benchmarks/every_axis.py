@@ -27,7 +27,6 @@ from edgepart.agent.execution.compile.compiler import Compiler, throwaway
 from edgepart.agent.verify.local_run import InProcess
 from edgepart.agent.verify.rehearsal import Rehearsal
 from edgepart.cli.output import note, say, table
-from edgepart.planner import strategies
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.layout.strategy import Problem
@@ -36,6 +35,7 @@ from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.plan.check import check
+from edgepart.planner.planner import best_strategy
 from edgepart.planner.search.study import Study
 
 SHARES: Mapping[int, tuple[float, ...]] = {
@@ -134,7 +134,7 @@ def _auto(graph: Graph, count: int, search_s: float, compiler: Compiler) -> tupl
     cluster = Cluster(tuple(devices), default_link=Link(1e9, 1e-5, 1e-6))
     problem = Problem(graph, cluster, "device0", search_budget_s=search_s)
     study = Study(problem)
-    strategy = strategies.plan(problem, AUTO, study)
+    strategy = best_strategy(problem, AUTO, study)
     accesses = study.coarse.accesses
     plan = check(make_plan(problem, strategy, model_digest="", cost=study.cost, accesses=accesses), graph)
     draft = lower(problem, strategy, accesses)

@@ -17,7 +17,7 @@ from rich.table import Table
 from benchmarks.emulated import Case, Row
 from benchmarks.latency import arguments, measured, names, write
 from benchmarks.machine import sentence, show_table
-from edgepart.planner.strategies import MODULES
+from edgepart.planner.strategies.registry import MODULES
 
 AUTO = "auto"
 OTHERS = tuple(name for name in MODULES if name != AUTO)

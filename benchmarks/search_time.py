@@ -33,8 +33,9 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import get, tofu
+from edgepart.planner.strategies import tofu
 from edgepart.planner.strategies.optcnn import solve
+from edgepart.planner.strategies.registry import get
 
 LIGHT = ("inception_v1", "inception_v2", "resnet50", "vgg19")
 LINK = Link(bytes_per_s=1.17e8, latency_s=2e-4)

@@ -26,10 +26,10 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.plan.plan import GATEWAY, Receive, Send
 from edgepart.planner.plan.timeline import Compute, Message, Schedule
+from edgepart.planner.planner import best_strategy
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule
 from edgepart.planner.simulation.throughput import default_in_flight, run_requests, stream
-from edgepart.planner.strategies import plan
 
 TARGET_S = 2.0
 TRIES = 3
@@ -152,7 +152,7 @@ def real_ones() -> Iterator[Measured]:
     boxes = tuple(Device(f"d{n}", "k", 1e10 / (n + 1), 2.5e9 / (n + 1), 4e9) for n in range(8))
     cluster = Cluster(boxes, {}, Link(1.17e8, 2e-4))
     study = Study(Problem(graph, cluster, "d0", axis="height"))
-    found = study.forecast(plan(study.problem, "bbgrap", study))
+    found = study.forecast(best_strategy(study.problem, "bbgrap", study))
     schedule = found.schedule
     what = "resnet50 along its rows"
     yield measure(what, schedule, 8, 1, lambda: run_schedule(schedule, cluster, "d0"))

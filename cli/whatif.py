@@ -68,11 +68,11 @@ def _row(problem: Problem, variant: Variant, strategy: str) -> dict[str, Any]:
 
 
 def _best(problem: Problem, strategy: str) -> dict[str, Any]:
+    from edgepart.planner.planner import best_strategy
     from edgepart.planner.search.study import Study
-    from edgepart.planner.strategies import plan
 
     study = Study(problem)
-    best = plan(problem, strategy, study)
+    best = best_strategy(problem, strategy, study)
     used = sorted(study.forecast(best).compute_s)
     if problem.objective == "latency":
         found = study.forecast(best).latency_s

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, replace
 
-from edgepart.planner import strategies
 from edgepart.planner.cost.cost import Profiles
 from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.plan.plan import Plan
 from edgepart.planner.region import Region
 from edgepart.planner.report.explain import explain
+from edgepart.planner.search.choose_borders import hastened
+from edgepart.planner.search.choose_relays import passed_on
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, simulate
+from edgepart.planner.strategies.out_of_memory import infeasible
+from edgepart.planner.strategies.registry import get, strategies
 
 Digests = MutableMapping[tuple[str, str, Region], str]
 """By (model digest, constant, region): weights' digests, remembered between plans."""
@@ -35,6 +38,12 @@ class Result:
     """Set, and the rest None, where it needs more memory than there is, or an extra that is not here."""
 
 
+def plan(problem: Problem, strategy_name: str = "auto") -> Plan:
+    """The best plan of a strategy. Infeasible where nothing fits the devices' memory; UsageError for an unknown
+    strategy, objective or axis."""
+    return choose(problem, strategy_name)[0]
+
+
 def choose(
     problem: Problem,
     strategy_name: str = "auto",
@@ -50,7 +59,7 @@ def choose(
     Infeasible where nothing fits the devices' memory; UsageError for an unknown strategy, objective or
     axis."""
     study = study or Study(problem, profiles)
-    strategy = strategies.plan(problem, strategy_name, study)
+    strategy = best_strategy(problem, strategy_name, study)
     strategy = study.best([strategy, *also])
     plan = study.lowering.plan(strategy, model_digest=model_digest, digests=digests)
     simulation = simulate(plan, problem.cluster, problem.gateway, study.cost)
@@ -76,9 +85,26 @@ def single(study: Study) -> tuple[str, float] | None:
     return device, study.forecast(strategy).latency_s
 
 
+def best_strategy(problem: Problem, name: str = "auto", study: Study | None = None) -> Strategy:
+    """The best candidate of the strategy `name`; Infeasible where none fits the devices' memory."""
+    candidates = get(name)
+    study = study or Study(problem)
+    try:
+        best = study.best(candidates(study))
+    except Infeasible:
+        if name != "auto":
+            raise
+        raise infeasible(study) from None
+    if problem.borders_first and not best.early:
+        best = hastened(study, best) or best
+    if problem.relays and not best.relays:
+        best = passed_on(study, best) or best
+    return best
+
+
 def _alone(study: Study) -> Strategy | None:
     try:
-        return strategies.plan(study.problem, "single", study)
+        return best_strategy(study.problem, "single", study)
     except Infeasible:
         return None
 
@@ -88,9 +114,9 @@ def compare(problem: Problem, study: Study | None = None) -> list[Result]:
     out."""
     study = study or Study(problem)
     found: list[Result] = []
-    for name in strategies.strategies():
+    for name in strategies():
         try:
-            strategy = strategies.plan(problem, name, study)
+            strategy = best_strategy(problem, name, study)
         except (Infeasible, NotInstalled) as error:
             found.append(Result(name, None, None, infeasible=error))
         else:

@@ -29,7 +29,7 @@ from edgepart.planner.search import checkpoint as choices
 from edgepart.planner.search.refine import refined
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, simulate
-from edgepart.planner.strategies import strategies
+from edgepart.planner.strategies.registry import strategies
 
 log = logging.getLogger(__name__)
 

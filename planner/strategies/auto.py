@@ -44,9 +44,10 @@ from edgepart.planner.search.recipe import (
     stretches,
 )
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import PLACERS, get, out_of_memory, placed, register, strategies, tofu
+from edgepart.planner.strategies import out_of_memory, placed, tofu
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.deepthings import spread
+from edgepart.planner.strategies.registry import PLACERS, get, register, strategies
 from edgepart.planner.strategies.single import holds, singles
 
 STRETCHES = 12

@@ -15,7 +15,7 @@ from edgepart.planner.layout.choices import Choice, Whole
 from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.region import Region
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import register
+from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import alone
 
 KNOWN_AXES = ("height", "width", "channel", "batch", "sequence", "feature", "head", "depth")

@@ -13,8 +13,8 @@ from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.choices import Choice, Divide, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
+from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import alone
 
 Wanted = Callable[[Layer], str | None]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from edgepart.planner.layout.choices import Choice, Divide, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.study import Cut, Study
-from edgepart.planner.strategies import register
+from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import alone
 
 CUTS_TRIED = 6

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import register
 from edgepart.planner.strategies.data import divided
+from edgepart.planner.strategies.registry import register
 
 COLUMNS = {"channel": "by channels", "feature": "by features", "head": "by heads"}
 """Axes along which a layer's parameters lie, and how a layer is then divided."""

@@ -12,7 +12,7 @@ from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.choices import Choice, Divide, Whole
 from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import register
+from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import alone
 
 SPATIAL = ("height", "width", "depth")

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import register
 from edgepart.planner.strategies.data import divided
 from edgepart.planner.strategies.model import COLUMNS, column
+from edgepart.planner.strategies.registry import register
 
 
 @register("owt")

@@ -18,8 +18,8 @@ from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.placing.chain_partition import Loads, Stages, balance
 from edgepart.planner.search.recipe import Stretch, stretches
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import register
 from edgepart.planner.strategies.deepthings import spread
+from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import alone
 
 CUTS = 63

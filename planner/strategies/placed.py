@@ -18,8 +18,8 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.problem.schedule import Asked
 from edgepart.planner.placing.registry import placer
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import PLACERS, register
 from edgepart.planner.strategies.model_workload import fused_workload
+from edgepart.planner.strategies.registry import PLACERS, register
 
 ATTEMPTS = 4
 """At a placement that fits, each with less memory to place in; the first has half of the budget, the next one half of

@@ -15,9 +15,9 @@ from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.layout.strategy import Strategy, side_by_side
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import register
 from edgepart.planner.strategies.bbgrap import along
 from edgepart.planner.strategies.pipeline import staged
+from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import alone, holds, kind, singles
 
 NAME = "replicas"

@@ -8,7 +8,7 @@ from edgepart.planner.figures import seconds
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.lower_bound import floor_s
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import register
+from edgepart.planner.strategies.registry import register
 
 
 @register("single")

@@ -22,9 +22,9 @@ from edgepart.planner.layerwise.halving import Team, cuts, least_part, near_firs
 from edgepart.planner.layout.choices import Choice
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.study import Shares, Study
-from edgepart.planner.strategies import register
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.optcnn import most
+from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import alone
 
 FEW = 4

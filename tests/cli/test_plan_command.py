@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from edgepart.cli.plan import bytes_option, plan, shape_option
 from edgepart.planner.errors import Infeasible, ModelError, UsageError
-from edgepart.planner.strategies import MODULES
+from edgepart.planner.strategies.registry import MODULES
 from tests.planner.small_models import residual
 
 CLUSTER = {

@@ -14,7 +14,7 @@ from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.strategies import PLACERS
+from edgepart.planner.strategies.registry import PLACERS
 from tests.planner.placing.models import branches, forked, looped
 from tests.processes.asking import alone, deploy, differences, infer, undeploy
 

@@ -15,7 +15,6 @@ from edgepart.agent.execution.schedule import Value
 from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
-from edgepart.planner import strategies
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
@@ -23,6 +22,7 @@ from edgepart.planner.model.blobs import cut
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.plan.plan import GATEWAY, Plan
+from edgepart.planner.planner import best_strategy
 
 EPOCH = Epoch(1, 1)
 NODES = {f"d{n}": f"node-{n}" for n in range(3)}
@@ -62,7 +62,7 @@ def test_the_runtime_gives_what_one_session_gives(strategy: str) -> None:
         Device(name, "box", speed, 5e9, 4e9) for name, speed in zip(NODES, (2e10, 1e10, 3e10), strict=True)
     )
     problem = Problem(graph, Cluster(devices), "d0")
-    plan = make_plan(problem, strategies.plan(problem, strategy), model_digest="0" * 64)
+    plan = make_plan(problem, best_strategy(problem, strategy), model_digest="0" * 64)
     inputs = sample_inputs(graph)
     whole = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, inputs)
     for outputs in asyncio.run(answer(graph, plan, dict(inputs), times=3)):

@@ -14,7 +14,6 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from edgepart.agent.execution.compile.compiler import throwaway
 from edgepart.agent.verify.local_run import InProcess
 from edgepart.agent.verify.reference import alone
-from edgepart.planner import strategies
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
@@ -23,6 +22,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph, load_weights
 from edgepart.planner.plan.check import check
 from edgepart.planner.plan.plan import Plan, Segment, from_bytes, to_bytes
+from edgepart.planner.planner import best_strategy
 from edgepart.planner.search.force_axis import force
 from edgepart.planner.search.study import Study
 
@@ -31,7 +31,7 @@ def on_one_device(graph: Graph) -> Plan:
     """As another agent reads it."""
     problem = Problem(graph, Cluster((Device("box", "box", 1e9, 1e9, 1e12),)), "box")
     study = Study(problem)
-    strategy = strategies.plan(problem, "single", study)
+    strategy = best_strategy(problem, "single", study)
     plan = make_plan(problem, strategy, model_digest="", digests={}, accesses=study.coarse.accesses)
     return check(from_bytes(to_bytes(plan)), graph)
 

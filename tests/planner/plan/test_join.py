@@ -27,13 +27,13 @@ from edgepart.planner.plan.check import broken_rules, check
 from edgepart.planner.plan.join import join_schedules, split
 from edgepart.planner.plan.plan import GATEWAY, Plan, Receive, Replica, Send, for_device, from_bytes, to_bytes
 from edgepart.planner.plan.timeline import Compute, Message, Schedule
+from edgepart.planner.planner import best_strategy as plan_by
 from edgepart.planner.planner import choose
 from edgepart.planner.report.document import summary
 from edgepart.planner.report.shares import report
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule, simulate
 from edgepart.planner.simulation.throughput import default_in_flight, fitting, run_requests, stream
-from edgepart.planner.strategies import plan as plan_by
 from tests.planner.lowering.test_lower import chain_model
 from tests.planner.random_plans import NAMES, inputs_of, models, problem_of, rows
 from tests.planner.simulation.plain_simulation import Twin

@@ -15,8 +15,8 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.plan.check import broken_rules
 from edgepart.planner.planner import choose
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import strategies
 from edgepart.planner.strategies.bbgrap import along
+from edgepart.planner.strategies.registry import strategies
 from tests.planner.small_models import residual
 
 GRAPH = load_graph(residual(rows=32, channels=16))

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import choose
+from edgepart.planner.planner import best_strategy, choose
 from edgepart.planner.search import checkpoint, choose_borders
 from edgepart.planner.search.choose_borders import WHY, hastened
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import plan
 from tests.planner.cost.test_chain_cost import drawn, studied
 
 
@@ -33,7 +32,7 @@ def study_of(name: str, devices: int, objective: str = "latency", borders_first:
 
 
 def plain(study: Study, name: str = "optcnn") -> Strategy:
-    found = plan(replace(study.problem, borders_first=False), name, study)
+    found = best_strategy(replace(study.problem, borders_first=False), name, study)
     assert not found.early
     return found
 
@@ -74,7 +73,7 @@ def test_auto_sends_borders_first_and_says_so() -> None:
 
 def test_others_do_where_they_are_asked_to() -> None:
     asked = study_of("resnet50", 4, borders_first=True)
-    without, found = plain(asked), plan(asked.problem, "optcnn", asked)
+    without, found = plain(asked), best_strategy(asked.problem, "optcnn", asked)
     assert found.early and WHY in found.why
     assert asked.score(found) < asked.score(without)
 
@@ -83,7 +82,7 @@ def test_many_requests_need_no_borders_first() -> None:
     """While one request waits another computes."""
     study = study_of("squeezenet", 2, "throughput")
     assert hastened(study, plain(study)) is None
-    assert not plan(study.problem, "auto", study).early
+    assert not best_strategy(study.problem, "auto", study).early
 
 
 def test_where_memory_is_short_nothing_is_cut() -> None:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.devices.routes import Shape
 from edgepart.planner.layout.strategy import Layout, Problem, Strategy
-from edgepart.planner.planner import choose
+from edgepart.planner.planner import best_strategy, choose
 from edgepart.planner.region import span
 from edgepart.planner.search import checkpoint, choose_relays
 from edgepart.planner.search.choose_detours import as_wide_as_around
 from edgepart.planner.search.choose_relays import WHY, passed_on
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import MODULES, plan
+from edgepart.planner.strategies.registry import MODULES
 from tests.planner.cost.test_chain_cost import drawn, studied
 from tests.planner.lowering.test_relays import fan
 from tests.planner.search.test_choose_borders import graph
@@ -81,7 +81,7 @@ def test_a_symmetric_exchange_is_left_as_it_is() -> None:
     """All-gathers among equal devices over equal links: each card sends and receives all the time as it is, and only the
     input, which one place sends to all, gains."""
     study = study_of("resnet50", linked(4, Link(1.25e7, 2e-4)))
-    strategy = plan(study.problem, "model", study)
+    strategy = best_strategy(study.problem, "model", study)
     found = passed_on(study, strategy)
     assert found is not None and set(found.relays) == {*study.graph.inputs}
     before, after = study.forecast(strategy), study.forecast(found)
@@ -91,7 +91,7 @@ def test_a_symmetric_exchange_is_left_as_it_is() -> None:
 def test_one_slow_link_is_gone_around() -> None:
     link = Link(1.25e8, 2e-4)
     study = study_of("resnet50", linked(4, link, Link(2.5e6, 2e-4)))
-    strategy = plan(study.problem, "tofu", study)
+    strategy = best_strategy(study.problem, "tofu", study)
     found = passed_on(study, strategy)
     assert found is not None
     assert Counter(found.relays.values()).most_common(1)[0][0] is Shape.AROUND
@@ -105,13 +105,13 @@ def test_auto_goes_around_and_says_so() -> None:
     made, simulation, strategy = choose(study.problem, study=study)
     assert strategy.relays and WHY in made.why
     even = study_of("resnet50", linked(4, link))
-    assert simulation.latency_s < 1.1 * even.score(plan(even.problem, "auto", even))
+    assert simulation.latency_s < 1.1 * even.score(best_strategy(even.problem, "auto", even))
 
 
 def test_others_do_where_they_are_asked_to() -> None:
     among = linked(4, Link(1.25e8, 2e-4), Link(2.5e6, 2e-4))
     asked, plain = study_of("resnet50", among, relays=True), study_of("resnet50", among)
-    without, found = plan(plain.problem, "tofu", plain), plan(asked.problem, "tofu", asked)
+    without, found = best_strategy(plain.problem, "tofu", plain), best_strategy(asked.problem, "tofu", asked)
     assert found.relays and WHY in found.why and not without.relays
     assert asked.score(found) < plain.score(without)
 
@@ -121,7 +121,7 @@ def test_others_do_where_they_are_asked_to() -> None:
 )
 def test_as_published_nothing_is_passed_on(name: str) -> None:
     study = study_of("squeezenet", linked(3, Link(1.25e7, 2e-4), Link(2.5e5, 2e-4)))
-    assert not plan(study.problem, name, study).relays
+    assert not best_strategy(study.problem, name, study).relays
 
 
 def test_where_memory_is_short_nothing_is_passed_on() -> None:
@@ -151,7 +151,7 @@ def test_many_devices_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_plan_is_chosen_again_with_its_relays() -> None:
     study = study_of("resnet50", linked(4, Link(1.25e8, 2e-4), Link(2.5e6, 2e-4)))
-    strategy = passed_on(study, plan(study.problem, "tofu", study))
+    strategy = passed_on(study, best_strategy(study.problem, "tofu", study))
     assert strategy is not None
     found = checkpoint.read(checkpoint.write(study, strategy))
     assert found.relays == strategy.relays
@@ -162,7 +162,7 @@ def test_an_older_agents_choices_have_no_relays() -> None:
     import msgpack
 
     study = study_of("squeezenet", cluster(2))
-    document = msgpack.unpackb(checkpoint.write(study, plan(study.problem, "optcnn", study)))
+    document = msgpack.unpackb(checkpoint.write(study, best_strategy(study.problem, "optcnn", study)))
     del document["relays"]
     assert checkpoint.read(msgpack.packb(document)).relays == {}
 

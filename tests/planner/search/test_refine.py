@@ -10,12 +10,12 @@ from benchmarks.models import light
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.planner import strategies
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.layout.strategy import Problem, Sync
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
+from edgepart.planner.planner import best_strategy
 from edgepart.planner.search import checkpoint
 from edgepart.planner.search.moves import devices_of
 from edgepart.planner.search.refine import refined
@@ -64,7 +64,7 @@ def test_a_choice_comes_back_the_same(choice: Choice) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_what_a_plan_was_made_from_makes_it_again(way: str) -> None:
     one = study()
-    found = strategies.plan(one.problem, way, one)
+    found = best_strategy(one.problem, way, one)
     before = checkpoint.read(checkpoint.write(one, found))
     assert (before.name, before.sync, before.hub) == (way, found.sync, found.hub)
     other = study()
@@ -75,14 +75,14 @@ def test_what_a_plan_was_made_from_makes_it_again(way: str) -> None:
 
 def test_what_was_made_otherwise_has_no_choices() -> None:
     one = study()
-    found = strategies.plan(one.problem, "bbgrap", one)
+    found = best_strategy(one.problem, "bbgrap", one)
     assert checkpoint.write(study(), found) == b""
 
 
 @pytest.mark.parametrize("way", ["bbgrap", "deepthings"])
 def test_parts_move_from_a_device_that_slowed_down_and_nothing_else_changes(way: str) -> None:
     one = study()
-    before = checkpoint.read(checkpoint.write(one, strategies.plan(one.problem, way, one)))
+    before = checkpoint.read(checkpoint.write(one, best_strategy(one.problem, way, one)))
     slow = study(b=4.0)
     found = list(refined(slow, before))
     present, best = found[0], min(found, key=slow.score)
@@ -102,13 +102,13 @@ def test_parts_move_from_a_device_that_slowed_down_and_nothing_else_changes(way:
 
 def test_one_whole_device_has_no_parts_to_move() -> None:
     one = study()
-    before = checkpoint.read(checkpoint.write(one, strategies.plan(one.problem, "single", one)))
+    before = checkpoint.read(checkpoint.write(one, best_strategy(one.problem, "single", one)))
     assert len(list(refined(study(a=4.0), before))) == 1
 
 
 def test_nothing_is_refined_where_its_devices_are_not() -> None:
     one = study()
-    before = checkpoint.read(checkpoint.write(one, strategies.plan(one.problem, "bbgrap", one)))
+    before = checkpoint.read(checkpoint.write(one, best_strategy(one.problem, "bbgrap", one)))
     assert set(devices_of(before.choices)) == set(NAMES)
     fewer = Study(replace(one.problem, cluster=one.cluster.only(("a", "b"))))
     assert list(refined(fewer, before)) == []

@@ -16,7 +16,8 @@ from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.search.lower_bound import floor_s, is_hopeless
 from edgepart.planner.search.moves import devices_of, rescaled, widened, without
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import auto, get, strategies
+from edgepart.planner.strategies import auto
+from edgepart.planner.strategies.registry import get, strategies
 from edgepart.planner.strategies.single import alone, holds, singles
 
 CELLS = [(model, *where) for model in QUICK[0] for where in QUICK[1]]

@@ -22,8 +22,8 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import get
 from edgepart.planner.strategies.optcnn import described, reasons, solve
+from edgepart.planner.strategies.registry import get
 from tests.planner.small_models import model, residual
 from tests.planner.small_models import random as weights
 from tests.planner.small_transformers import attention, mlp, shuffled

@@ -18,11 +18,11 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.placing.engine import ortools
 from edgepart.planner.placing.engine.dispatch import dispatch
-from edgepart.planner.planner import choose, compare
+from edgepart.planner.planner import best_strategy, choose, compare
 from edgepart.planner.search import checkpoint
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import PLACERS, plan
 from edgepart.planner.strategies.model_workload import END, ENTRY, Modelled, fused_workload, modelled
+from edgepart.planner.strategies.registry import PLACERS
 from tests.planner.placing.models import branches, forked, looped
 
 SLOW = Cluster(
@@ -112,7 +112,7 @@ def test_two_devices_are_faster_than_one_on_an_inception(name: str) -> None:
         search_budget_s=1.0,
     )
     study = Study(problem)
-    found = study.forecast(plan(problem, name, study)).latency_s
+    found = study.forecast(best_strategy(problem, name, study)).latency_s
     assert found < 0.9 * study.whole_s["a"]
 
 
@@ -135,27 +135,27 @@ def test_auto_places_some_of_a_model_and_splits_the_rest() -> None:
 def test_auto_is_no_worse_than_any_placement() -> None:
     for model in (branches(), looped(), forked()):
         study = study_of(model, search_budget_s=5.0)
-        auto = study.score(plan(study.problem, "auto", study))
+        auto = study.score(best_strategy(study.problem, "auto", study))
         for name in ("heft", "m-etf", "expert", "metis"):
-            assert auto <= study.score(plan(study.problem, name, study)) * (1 + 1e-9), name
+            assert auto <= study.score(best_strategy(study.problem, name, study)) * (1 + 1e-9), name
 
 
 def test_throughput_is_an_objective_of_placements() -> None:
     study = study_of(branches(), objective="throughput")
-    assert study.stream(plan(study.problem, "heft", study)).throughput_per_s > 0
+    assert study.stream(best_strategy(study.problem, "heft", study)).throughput_per_s > 0
 
 
 def test_a_placement_that_does_not_fit_is_looked_for_again_or_says_what_is_short() -> None:
     study = study_of(branches(rows=8, channels=64))
-    need = study.forecast(plan(study.problem, "single", study)).peak_memory_bytes["a"]
+    need = study.forecast(best_strategy(study.problem, "single", study)).peak_memory_bytes["a"]
     tight = replace(SLOW, devices=tuple(replace(d, memory_bytes=0.75 * need) for d in SLOW.devices))
     found = study_of(branches(rows=8, channels=64), tight)
-    best = plan(found.problem, "heft", found)
+    best = best_strategy(found.problem, "heft", found)
     assert not found.short_bytes(best) and len(found.forecast(best).compute_s) == 2
     none = replace(SLOW, devices=tuple(replace(d, memory_bytes=1e4) for d in SLOW.devices))
     starved = study_of(branches(rows=8, channels=64), none)
     with pytest.raises(Infeasible) as refused:
-        plan(starved.problem, "heft", starved)
+        best_strategy(starved.problem, "heft", starved)
     assert sum(refused.value.short_bytes.values()) > 0
 
 
@@ -175,6 +175,6 @@ def test_what_is_not_installed_is_said_and_compared_without(monkeypatch: pytest.
     monkeypatch.setattr(ortools, "import_module", missing)
     study = study_of(branches())
     with pytest.raises(NotInstalled, match=r"edgepart\[exact\]"):
-        plan(study.problem, "moirai", study)
+        best_strategy(study.problem, "moirai", study)
     rows = {row.name: row for row in compare(study.problem, study)}
     assert isinstance(rows["moirai"].infeasible, NotInstalled) and rows["heft"].strategy is not None

@@ -17,10 +17,10 @@ from edgepart.planner.layout.strategy import Problem, Sync
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.planner import choose, compare
+from edgepart.planner.planner import best_strategy, choose, compare
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import MODULES, plan, strategies
 from edgepart.planner.strategies.auto import budget, teams
+from edgepart.planner.strategies.registry import MODULES, strategies
 from tests.planner.small_models import quantised, residual
 
 FAST_LINK = Link(bytes_per_s=1.17e8, latency_s=1e-4)
@@ -108,7 +108,7 @@ def test_no_segment_is_handed_dequantised_values() -> None:
 
 def choose_sketch(problem: Problem) -> float:
     study = Study(problem)
-    return study.forecast(plan(problem, "auto", study)).latency_s
+    return study.forecast(best_strategy(problem, "auto", study)).latency_s
 
 
 def test_a_plan_predicts_what_its_sketch_did(squeezenet: tuple[Path, Graph]) -> None:
@@ -121,7 +121,7 @@ def test_a_plan_predicts_what_its_sketch_did(squeezenet: tuple[Path, Graph]) -> 
 
 def test_the_optimiser_takes_away_most_of_what_bbgrap_broadcasts(squeezenet: tuple[Path, Graph]) -> None:
     problem = Problem(squeezenet[1], UNEQUAL, "d0", axis="height")
-    strategy = plan(problem, "bbgrap")
+    strategy = best_strategy(problem, "bbgrap")
     assert strategy.sync is Sync.BROADCAST
     before = make_plan(problem, strategy, model_digest="", optimised=False, sketch=True)
     after = make_plan(problem, strategy, model_digest="", sketch=True)

@@ -27,7 +27,7 @@ from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Region
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies import get
+from edgepart.planner.strategies.registry import get
 from edgepart.planner.strategies.tofu import Found, Recursion, equal_s, lifted, plain, strategy
 from tests.planner.small_models import model, quantised, random, residual
 from tests.planner.small_transformers import attention, mlp, shuffled
