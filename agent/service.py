@@ -24,7 +24,7 @@ from edgepart.agent.admission.signed_drains import Seals
 from edgepart.agent.api.node import Face
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.membership.membership import Facts
-from edgepart.agent.cluster.membership.naming import named
+from edgepart.agent.cluster.membership.roster import named
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.cards import Measured, fault, read
 from edgepart.agent.cluster.state.drift import DriftBook
@@ -42,10 +42,10 @@ from edgepart.agent.http.bodies import Limits
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.maintenance import Kept, Upkeep, disk_document
 from edgepart.agent.measure.card import Measuring
-from edgepart.agent.measure.clocks import Clocks
+from edgepart.agent.measure.clock_exchange import Clocks
 from edgepart.agent.measure.cpu_wait import Starving
 from edgepart.agent.measure.echoes import Echoes
-from edgepart.agent.measure.probing import probe_apart
+from edgepart.agent.measure.probe_process import probe_apart
 from edgepart.agent.measure.segment_times import Timing
 from edgepart.agent.measure.trace_collector import Tracing, speaking
 from edgepart.agent.net.dispatch import Post

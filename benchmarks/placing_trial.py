@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from benchmarks.models.sketches import sketch
 from benchmarks.placing_clusters import setting
 from benchmarks.placing_costs import Groups, workload
-from edgepart.agent.planwork.garbage import collect_seldom
+from edgepart.agent.planwork.garbage_collection import collect_seldom
 from edgepart.planner.errors import EdgepartError
 from edgepart.planner.layers.runtime_fusion import fused
 from edgepart.planner.model.graph import Graph, Operator

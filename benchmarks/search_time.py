@@ -4,7 +4,7 @@
 
 "search" is all of a strategy up to its layouts; "simulate" is lowering and simulating what it found. CPU seconds of one
 process, as other programs would else count; the least of some runs. Python looks for garbage as seldom as in the
-processes that plan (agent/planwork/garbage.py). OptCNN's table 3 reports 0.4 s for Inception-v3
+processes that plan (agent/planwork/garbage_collection.py). OptCNN's table 3 reports 0.4 s for Inception-v3
 on 4 devices. Prints a table; nothing here passes or fails.
 """
 
@@ -25,7 +25,7 @@ from benchmarks.inception import inception_v3
 from benchmarks.machine import describe, sentence, show_table
 from benchmarks.models import light
 from benchmarks.scale import transformer
-from edgepart.agent.planwork.garbage import collect_seldom
+from edgepart.agent.planwork.garbage_collection import collect_seldom
 from edgepart.cli.output import note, say, seconds, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.layerwise.byte_costs import Traffic

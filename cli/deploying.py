@@ -123,7 +123,7 @@ def undeploy(
     as_json: Json = False,
 ) -> None:
     """Stop serving a model, and forget it."""
-    from edgepart.agent.api.names import check_name
+    from edgepart.agent.api.protocol import check_name
 
     target = target_of(agent, state)
     check_name(name)
@@ -186,7 +186,7 @@ async def _deploy(
     target: Target, name: str, files: Mapping[str, Path], options: DeployOptions, patience: Patience | None
 ) -> dict[str, Any]:
     """What the agent says in the end. StillGoing when the time to wait is up."""
-    from edgepart.agent.api.names import check_name
+    from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
 
     check_name(name)

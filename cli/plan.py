@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.agent.planwork.garbage import collect_seldom
+from edgepart.agent.planwork.garbage_collection import collect_seldom
 from edgepart.cli.options import Agent, State, TransferDtype, check_there, target_of
 from edgepart.cli.output import console, nbytes, seconds
 from edgepart.cli.placing import is_workload, place

@@ -159,9 +159,9 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a copy of the CA's key, sealed with a passphrase. Keep it away from this device."""
-    from edgepart.agent.security import custody
+    from edgepart.agent.security import ca_key_file
 
-    made = custody.export(state_of(state), target, passphrase_of(passphrase_file, twice=True))
+    made = ca_key_file.export(state_of(state), target, passphrase_of(passphrase_file, twice=True))
     if as_json:
         print_json({"file": str(target), "fingerprint": made.fingerprint})
     else:
@@ -176,9 +176,9 @@ def import_(
     as_json: Json = False,
 ) -> None:
     """Give this member the CA's key, so that it too lets devices in, renews and revokes."""
-    from edgepart.agent.security import custody
+    from edgepart.agent.security import ca_key_file
 
-    made = custody.bring(state_of(state), source, passphrase_of(passphrase_file))
+    made = ca_key_file.bring(state_of(state), source, passphrase_of(passphrase_file))
     if as_json:
         print_json({"fingerprint": made.fingerprint, "node": made.node_id})
     else:
@@ -195,9 +195,9 @@ def drop(
     as_json: Json = False,
 ) -> None:
     """Take the CA's key from this device, once FILE has proved to be a copy of it."""
-    from edgepart.agent.security import custody
+    from edgepart.agent.security import ca_key_file
 
-    made = custody.drop(state_of(state), source, passphrase_of(passphrase_file))
+    made = ca_key_file.drop(state_of(state), source, passphrase_of(passphrase_file))
     if as_json:
         print_json({"fingerprint": made.fingerprint, "node": made.node_id})
     else:

@@ -165,7 +165,7 @@ class Run:
 
 
 async def _infer(target: Target, name: str, given: Sequence[str], timeout_s: float) -> Answer:
-    from edgepart.agent.api.names import check_name
+    from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
     from edgepart.cli.tensors import read_inputs
 
@@ -186,7 +186,7 @@ async def _bench(
     timeout_s: float,
     report: Any,
 ) -> Run:
-    from edgepart.agent.api.names import check_name
+    from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
     from edgepart.cli.tensors import random_inputs, read_inputs
 

@@ -15,8 +15,14 @@ from typing import Any
 import numpy as np
 
 from edgepart.agent.http.buffers import padded
-from edgepart.agent.http.oip_datatypes import BINARY_ONLY, NUMPY, datatype_of_array
-from edgepart.agent.http.oip_elements import array_from_binary, array_from_json, binary_of
+from edgepart.agent.http.oip_elements import (
+    BINARY_ONLY,
+    NUMPY,
+    array_from_binary,
+    array_from_json,
+    binary_of,
+    datatype_of_array,
+)
 from edgepart.planner.errors import InternalError, RequestError, UsageError
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -132,7 +132,7 @@ def _writable(output: Path) -> Any:
 
 async def _trace(run: Run, report: Callable[[int], None]) -> tuple[Any, Any]:
     """The agent's trace, and its cluster's description."""
-    from edgepart.agent.api.names import check_name
+    from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
 
     check_name(run.model)

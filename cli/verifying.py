@@ -124,7 +124,7 @@ def verify_live(target: Target, name: str) -> dict[str, Any]:
 
 
 async def _verify_live(target: Target, name: str) -> dict[str, Any]:
-    from edgepart.agent.api.names import check_name
+    from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
     from edgepart.cli.serving import bound_metadata
     from edgepart.cli.tensors import random_inputs

@@ -18,7 +18,7 @@ from edgepart.agent.api.protocol import Bound, InferResult, ModelCard, Progress
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.leader.status import said_aside
 from edgepart.agent.cluster.membership.election import term_round
-from edgepart.agent.cluster.membership.naming import named
+from edgepart.agent.cluster.membership.roster import named
 from edgepart.agent.cluster.state import cards, events, judging
 from edgepart.agent.cluster.state.bindings import Shapes, is_variant, shapes_of
 from edgepart.agent.doctor.diagnosis import clashes

@@ -5,12 +5,14 @@ Facts only: no socket, no clock, no thread. agent/service.py implements Node; te
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from edgepart.agent.wire.inference import DeployOptions, Epoch
+from edgepart.planner.errors import UsageError
 from edgepart.planner.plan.plan import ValueInfo
 
 Progress = Callable[[str, float, float], None]
@@ -174,3 +176,12 @@ class Node(Protocol):
     async def traced(self, name: str) -> dict[str, Any]:
         """Ends that, and gives what was recorded (agent/measure/trace_collector.py). RequestError where nothing is
         being recorded."""
+
+
+def check_name(name: str) -> str:
+    """A deployment's name is part of URLs and of metric labels. UsageError otherwise."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
+        raise UsageError(
+            f"deployment name {name[:200]!r}: up to 128 letters, digits, '.', '_', '-'; a letter or digit first"
+        )
+    return name

@@ -12,9 +12,8 @@ from typing import Any
 
 from aiohttp import ClientConnectionResetError, hdrs, web
 
-from edgepart.agent.api.names import check_name
 from edgepart.agent.api.progress import ProgressLines
-from edgepart.agent.api.protocol import ModelCard, Node
+from edgepart.agent.api.protocol import ModelCard, Node, check_name
 from edgepart.agent.http.answers import (
     document_response,
     error_document,

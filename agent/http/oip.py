@@ -16,8 +16,16 @@ import numpy as np
 import orjson
 
 from edgepart.agent.api.protocol import ModelCard
-from edgepart.agent.http.oip_datatypes import BINARY_ONLY, NUMPY, datatype_of_array, datatype_of_element
-from edgepart.agent.http.oip_elements import array_from_binary, array_from_json, binary_of, json_of
+from edgepart.agent.http.oip_elements import (
+    BINARY_ONLY,
+    NUMPY,
+    array_from_binary,
+    array_from_json,
+    binary_of,
+    datatype_of_array,
+    datatype_of_element,
+    json_of,
+)
 from edgepart.planner.errors import RequestError
 
 MAX_JSON_BYTES = 32 << 20

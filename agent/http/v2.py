@@ -10,13 +10,13 @@ from aiohttp import web
 
 from edgepart.agent.api.protocol import InferResult, ModelCard, Node
 from edgepart.agent.http import oip
+from edgepart.agent.http.admission import Turns
 from edgepart.agent.http.answers import document_response, tensor_response, wanted_coding
 from edgepart.agent.http.bodies import Bodies, client_of
 from edgepart.agent.http.deliveries import Deliveries
 from edgepart.agent.http.metrics import Metrics
-from edgepart.agent.http.oip_datatypes import datatype_of_element
+from edgepart.agent.http.oip_elements import datatype_of_element
 from edgepart.agent.http.rate_limit import Gate
-from edgepart.agent.http.turns import Turns
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, HTTP, Subject
 from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment

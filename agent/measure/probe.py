@@ -205,7 +205,7 @@ def _best_s(trial: Trial, threads: int, clock: Callable[[], float]) -> float:
 
 
 def _session(trial: Trial, threads: int) -> InferenceSession:
-    import onnxruntime as ort  # The agent's own process has none; this is done in one of its own (probing.py).
+    import onnxruntime as ort  # The agent's own process has none; this is done in one of its own (probe_process.py).
 
     from edgepart.agent.execution.sessions import multiply_exactly
 
@@ -313,6 +313,6 @@ def echo_sizes() -> Sequence[int]:
     return (*[0] * 12, *[BORDER_BYTES] * 8, *[ECHO_BYTES] * 5)
 
 
-if __name__ == "__main__":  # agent/measure/probing.py: in a process of its own
+if __name__ == "__main__":  # agent/measure/probe_process.py: in a process of its own
     _limit = float(sys.argv[3]) if len(sys.argv) > 3 else None
     print(json.dumps(to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2]), _limit),)))))

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgepart.agent.cluster.state.events import Member
+from edgepart.agent.measure.clock_exchange import Clocks
 from edgepart.agent.measure.clock_offset import SAME, ClockMap, Offset
-from edgepart.agent.measure.clocks import Clocks
 from edgepart.agent.net.rpc_client import Asks
 from edgepart.agent.trace.recorder import Recorded, Recorder
 from edgepart.agent.trace.spans import Span, pack, unpack

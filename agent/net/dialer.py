@@ -16,12 +16,12 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
-from edgepart.agent.net import peer_check
+from edgepart.agent.net import dialer
 from edgepart.agent.net.addresses import Interface, ranked
-from edgepart.agent.net.faults import Fault, Unreached, blame, fault_of
+from edgepart.agent.net.faults import Fault, Mistrusted, Unreached, blame, fault_of
 from edgepart.agent.net.sightings import Witness
 from edgepart.agent.net.stream import Stream, shake_hands, tune
-from edgepart.agent.security.identity import Identity
+from edgepart.agent.security.identity import Identity, peer_id
 from edgepart.agent.wire.address import Address, format_address, mqtt_node
 from edgepart.planner.errors import EdgepartError, NotAuthorised, Unavailable
 
@@ -180,7 +180,7 @@ class Reaching:
                 continue
             try:
                 where = format_address(address)
-                yield address, (peer_check.called(self._identity, found.connection, expected, where), found)
+                yield address, (dialer.called(self._identity, found.connection, expected, where), found)
             except NotAuthorised as error:
                 found.close()
                 yield address, error
@@ -235,3 +235,17 @@ class Tries:
             return self._refusals[0]
         told = "; ".join(map(str, self._refusals))
         return Unavailable(told or f"no address is known for {self._expected}")
+
+
+def called(me: Identity, connection: ssl.SSLSocket, expected: str | None, where: str) -> str:
+    """The node id of who answered at `where`. Mistrusted where it is not `expected` (None: any member), or revoked."""
+    node_id = peer_id(connection)
+    if node_id is None:
+        raise Mistrusted(Fault.NO_TLS, f"{where} shows no certificate")
+    if node_id == me.node_id:
+        raise Mistrusted(Fault.ITSELF, f"{where} is this agent itself, or a copy of its state directory")
+    if expected is not None and node_id != expected:
+        raise Mistrusted(Fault.OTHER_NODE, f"{where} is node {node_id}, not {expected}")
+    if node_id in me.revoked():
+        raise Mistrusted(Fault.REVOKED, f"{where} is node {node_id}, which is revoked")
+    return node_id

@@ -16,7 +16,7 @@ from threading import Lock
 
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed
 from edgepart.agent.host.child_process import started
-from edgepart.agent.planwork.garbage import collect_seldom
+from edgepart.agent.planwork.garbage_collection import collect_seldom
 from edgepart.agent.storage.store import Store
 from edgepart.planner.errors import Unavailable
 

@@ -21,10 +21,8 @@ from edgepart.planner.access.operators import (
     image,
     losses,
     matrices,
-    ml_estimators,
-    ml_features,
+    ml,
     ml_strings,
-    ml_trees,
     normalisation,
     opaque,
     pooling,
@@ -35,8 +33,6 @@ from edgepart.planner.access.operators import (
     resize,
     sampling,
     scattering,
-    selection,
-    training,
 )
 from edgepart.planner.errors import EdgepartError, ModelError
 from edgepart.planner.model.graph import Graph, Operator
@@ -55,8 +51,7 @@ _FAMILIES = (
     einsum,
     elementwise,
     embedding,
-    ml_estimators,
-    ml_features,
+    ml,
     generators,
     image,
     losses,
@@ -72,11 +67,8 @@ _FAMILIES = (
     rotary,
     sampling,
     scattering,
-    selection,
     fourier,
     ml_strings,
-    training,
-    ml_trees,
     reshape,
 )
 

@@ -16,11 +16,11 @@ Placer = Callable[[Workload, Asked], Found]
 MODULES: Mapping[str, str] = MappingProxyType(
     {
         "expert": "placers.expert",
-        "m-etf": "placers.metf",
-        "m-sct": "placers.msct",
+        "m-etf": "placers.list_schedulers",
+        "m-sct": "placers.list_schedulers",
         "getf": "placers.getf",
         "heft": "placers.heft",
-        "metis": "placers.metis",
+        "metis": "placers.min_cut",
         "pipeline": "placers.contiguous",
         "moirai": "exact.moirai",
     }

@@ -28,8 +28,7 @@ from edgepart.planner.plan.plan import GATEWAY, Plan, Receive, Replica, Run, Sen
 from edgepart.planner.plan.reduced_precision import converted_bytes
 from edgepart.planner.plan.timeline import Busy, Compute, Message, Schedule, timelines
 from edgepart.planner.simulation.fair_share import Way
-from edgepart.planner.simulation.link_state import Ways
-from edgepart.planner.simulation.network import Events, Network, local_s
+from edgepart.planner.simulation.network import Events, Network, Ways, local_s
 
 V = TypeVar("V")
 

@@ -14,7 +14,7 @@ from rich.text import Text
 from typer.main import get_command
 
 import edgepart
-from edgepart.agent.cluster.membership.naming import named
+from edgepart.agent.cluster.membership.roster import named
 from edgepart.agent.wire.inference import NODE_BITS, Epoch
 from edgepart.cli import output
 from edgepart.cli.main import app

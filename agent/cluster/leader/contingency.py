@@ -1,13 +1,16 @@
-"""Spare plans: for each device whose loss would end the plan that serves, one without it, kept ready by the others, so that
-a loss takes one message. Rules, without I/O.
+"""Contingency plans: for each device that the serving plan needs, a plan without it, loaded in advance. Pure rules.
 
-They give way to whatever serves: where memory is short, there are fewer. When another plan serves they are made anew, and
-what they have in common with it stays loaded. Until then those that are there, and the plan that served before, are
-borrowed: they may be slower than what would be made for a loss, but they are loaded.
+A loss then takes one message. Contingency plans give way to serving ones: where memory is short, there are fewer. When
+another plan serves they are made anew, and the parts that they share with it stay loaded. Until then the old ones and the
+plan that served before are used: they may be slower, but they are loaded.
+
+Two members may also lose each other while others still reach both. A loss of a device is settled in tenths of a second; a
+cut between two devices lasts longer, and a plan that needs both cannot answer although all of its devices are members.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from edgepart.agent.cluster.leader.rollout_state import Placement, World
@@ -93,3 +96,27 @@ class Spares:
         """What could serve now, or soon."""
         fine = [p for p in self if p.can_run(world) and not p.loses(world)]
         return min(fine, key=lambda p: (not p.is_ready(world), p.order.latency_s, p.epoch), default=None)
+
+
+Pair = tuple[str, str]
+
+LASTING_S = 1.0
+"""Less moves away from plans for a box that died, or for a link that is back at once; more makes requests wait longer."""
+
+
+class Apart:
+    """As one leader sees it."""
+
+    def __init__(self) -> None:
+        self._since: dict[Pair, float] = {}
+
+    def look(self, broken: Iterable[Pair], now: float) -> frozenset[Pair]:
+        """Those that have been broken for long enough. `broken`: all that are."""
+        self._since = {pair: self._since.get(pair, now) for pair in broken}
+        return frozenset(pair for pair, since in self._since.items() if now >= since + LASTING_S)
+
+    def wake_at(self, now: float) -> float:
+        """When another one may have lasted."""
+        return min(
+            (at for since in self._since.values() if (at := since + LASTING_S) > now), default=math.inf
+        )

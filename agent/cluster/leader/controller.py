@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from edgepart.agent.cluster.leader.apart import Apart
+from edgepart.agent.cluster.leader.contingency import Apart
 from edgepart.agent.cluster.leader.replan_policy import PlanningTiming
 from edgepart.agent.cluster.leader.rollout import Cutover
 from edgepart.agent.cluster.leader.rollout_state import RESEND_S, World, epochs

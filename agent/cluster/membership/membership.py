@@ -16,10 +16,9 @@ from dataclasses import replace
 from edgepart.agent.cluster.membership.admit import AGAIN_S, Refusals
 from edgepart.agent.cluster.membership.failure_detector import Gaps, Timing
 from edgepart.agent.cluster.membership.flapping import Flapping
-from edgepart.agent.cluster.membership.naming import unique_names
 from edgepart.agent.cluster.membership.peer import Facts, Peer, to_ask, verdict
 from edgepart.agent.cluster.membership.redial import Dialing
-from edgepart.agent.cluster.membership.roster import Roster
+from edgepart.agent.cluster.membership.roster import Roster, unique_names
 from edgepart.agent.cluster.membership.views import Views, shown
 from edgepart.agent.cluster.state.events import (
     AddressesChanged,

@@ -1,15 +1,16 @@
-"""Who is in, a row each, sorted by node id and with unique names. Where one changes the other rows stay as they are:
-members of a large cluster come and go one after the other, and each is news to all.
-Rules, without I/O.
+"""The roster: one row for each member, sorted by node id, with unique names. Pure rules.
+
+Only the rows that change are made anew, because members of a large cluster come and go one by one and each change is told
+to all. Members that share a name get as much of their node id as makes it unique.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
-from edgepart.agent.cluster.membership.naming import unique_names
 from edgepart.agent.cluster.state.events import Member
 
 
@@ -55,3 +56,34 @@ class Roster:
                 self._rows[node] = row(node, names[node])
         self._touched, self._plain = set(), plain
         return tuple(map(self._rows.__getitem__, self._order))
+
+
+_NODE = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
+
+
+def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """(node, name) pairs to a unique name per node: those who share a name get as much of their id as it
+    takes. Depends on the set only, not on its order.
+
+    >>> unique_names([("3fa2aaaaaaaaaaaa", "pi"), ("77b1bbbbbbbbbbbb", "pi"), ("c0cccccccccccccc", "nas")])
+    {'3fa2aaaaaaaaaaaa': 'pi-3fa2', '77b1bbbbbbbbbbbb': 'pi-77b1', 'c0cccccccccccccc': 'nas'}
+    """
+    plain = {node: name or node for node, name in named}
+    if len(set(plain.values())) == len(plain):
+        return plain
+    pairs = sorted(plain.items())
+    for digits in (4, 8, 16):
+        shared = Counter(name for _, name in pairs)
+        names = {n: name if shared[name] == 1 else f"{name}-{n[:digits]}" for n, name in pairs}
+        if len(set(names.values())) == len(names):
+            return names
+    return {node: f"{name}-{node}" for node, name in pairs}
+
+
+def named(text: str, names: Mapping[str, str]) -> str:
+    """`text` with the names of the nodes in it that have one, instead of their ids.
+
+    >>> named("no link to 3fa2aaaaaaaaaaaa", {"3fa2aaaaaaaaaaaa": "pi-a"})
+    'no link to pi-a'
+    """
+    return _NODE.sub(lambda found: names.get(found[0], found[0]), text)

@@ -360,12 +360,33 @@ def split(bound: Bound) -> Derived:
     return Split(bound)
 
 
+def compress(bound: Bound) -> Derived:
+    """Along one axis, what a condition keeps; the other axes are free."""
+    given = bound.attribute("axis")
+    if given is None:
+        return Whole(bound, "it keeps what a condition says of a flat input")
+    axis = int(given) % len(bound.output)
+    data: AxisReads = [None if n == axis else Along(n) for n in range(len(bound.output))]
+    return Aligned(bound, [data, [None]], whole=(axis,), family="move", work=0.0)
+
+
+def one_hot(bound: Bound) -> Derived:
+    """indices, depth, values: an axis is put in, along which one element is marked."""
+    rank = len(bound.output)
+    axis = int(bound.attribute("axis", -1)) % rank
+    indices: AxisReads = [Along(n) for n in range(rank) if n != axis]
+    rest: list[AxisReads] = [[None] * len(bound.shape(index)) for index in (1, 2)]
+    return Aligned(bound, [indices, *rest], whole=(axis,), family="move", work=0.0)
+
+
 DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+    "Compress": compress,
     "Concat": concat,
     "DepthToSpace": depth_to_space,
     "Expand": expand,
     "Gather": gather,
     "GatherElements": gather_elements,
+    "OneHot": one_hot,
     "Pad": pad,
     "Slice": slice_,
     "SpaceToDepth": space_to_depth,

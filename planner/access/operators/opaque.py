@@ -1,4 +1,5 @@
-"""Operators that run whole on purpose: control flow, chance, and values that are no tensors. Facts only."""
+"""Operators that run whole on purpose: control flow, chance, steps of training, results whose size depends on values, and
+values that are not tensors. Facts only."""
 
 from __future__ import annotations
 
@@ -15,4 +16,15 @@ _REASONS = {
     _OPTIONAL: "Optional OptionalGetElement OptionalHasElement",
 }
 
-OPAQUE = {("", name): reason for reason, names in _REASONS.items() for name in names.split()}
+_STEP = "it is a step of training, which ONNX Runtime cannot run"
+_COUNTED = "its values decide how much it writes"
+_COMPARED = "it compares all of its elements with each other"
+
+OPAQUE = {
+    **{("", name): reason for reason, names in _REASONS.items() for name in names.split()},
+    **{("ai.onnx.preview.training", name): _STEP for name in ("Adagrad", "Adam", "Gradient", "Momentum")},
+    ("", "NonZero"): _COUNTED,
+    ("", "Unique"): _COMPARED,
+    ("com.microsoft", "Unique"): _COMPARED,
+    ("", "DynamicQuantizeLinear"): "its scale is that of the smallest and the largest of the whole tensor",
+}

@@ -1,7 +1,7 @@
 """Moirai (Zhang et al.): the exact placement, as far as the budget goes; never worse than the list schedulers. Rules only.
 
 It starts from the best of the other placers. What is small enough is searched task by task (latency_model.py), piece by
-piece where something dominates the graph (passage.py), by all that has a proof; what is bigger is contracted to where
+piece where something dominates the graph (pieces.py), by all that has a proof; what is bigger is contracted to where
 it can be searched, with the tasks of the best placement's machines kept apart, and expanded again, over and over, until
 the budget is spent. Every answer is judged on the graph that was asked about.
 """
@@ -26,8 +26,7 @@ from edgepart.planner.placing.exact.contract import contracted
 from edgepart.planner.placing.exact.dominators import pieces
 from edgepart.planner.placing.exact.latency_model import FEW, solve
 from edgepart.planner.placing.exact.local_search import Judge, by_latency, by_load, climbed
-from edgepart.planner.placing.exact.passage import passage
-from edgepart.planner.placing.exact.pieces import fits
+from edgepart.planner.placing.exact.pieces import fits, passage
 from edgepart.planner.placing.exact.repeats import improved, repeating
 from edgepart.planner.placing.exact.throughput_model import assign
 from edgepart.planner.placing.problem.schedule import Asked, Found, Schedule

@@ -1,5 +1,8 @@
-"""Ways: a graph's pieces, each between the machine of one dominator and that of the next, and the shortest way through
-all of them. Pieces that are the same but for names share theirs. Rules only.
+"""Pieces of a graph, each between the machines of two dominators, and the shortest path through all of them. Pure rules.
+
+Pieces that differ only in names share their results. A piece is searched between two machines only where the shortest path
+known so far leads, so the bound covers all paths while few of them are searched. Memory is counted piece by piece, not for
+their sum: the bound still holds, and the caller has to check what was found.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from math import inf
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.fit_memory import fitted
+from edgepart.planner.placing.exact.bounds import path_bound
 from edgepart.planner.placing.exact.dominators import Piece, joined, pieces
 from edgepart.planner.placing.exact.latency_model import solve
 from edgepart.planner.placing.placers.heft import by_rank
@@ -141,3 +145,38 @@ def fits(workload: Workload, placement: Sequence[int]) -> bool:
     if any(placement[task] != placement[group[0]] for group in workload.groups for task in group):
         return False
     return not workload.short_bytes(placement)
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What came of it."""
+
+    schedule: Schedule | None
+    """None where no way leads through."""
+    bound_s: float
+    pieces: int
+    searched: int
+    """Ways that were searched."""
+    ended: bool
+    """Whether nothing is left to search: what is found is the best, to within what times were rounded by."""
+
+
+def passage(workload: Workload, *, clock: Callable[[], float], until: float, most_tasks: int) -> Passed:
+    """The shortest known when the clock says `until`. Pieces of more than `most_tasks` tasks are not searched."""
+    ways = Ways(workload, path_bound)
+    searched = 0
+    while True:
+        lower_s, path = ways.shortest(lower=True)
+        for way in path:
+            way.open()
+        upper_s, best = ways.shortest(lower=False)
+        unknown = [w for w in path if not w.ended and len(w.workload.tasks) <= most_tasks]
+        if not unknown or clock() >= until or lower_s >= upper_s * (1 - SAME):
+            break
+        way = max(unknown, key=lambda one: one.upper_s - one.lower_s)
+        searched += 1
+        left_s = until - clock()
+        way.search(left_s if len(ways.known) == 1 else min(way.slice_s, left_s))
+    found = ways.schedule(best)
+    ended = found is not None and all(way.ended for way in path)
+    return Passed(found, lower_s, len(ways.pieces), searched, ended)

@@ -15,7 +15,7 @@ from math import inf, log
 from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.engine.ortools import model_builder
 from edgepart.planner.placing.engine.speeds import speeds
-from edgepart.planner.placing.placers.earliest import earliest_first
+from edgepart.planner.placing.placers.list_schedulers import earliest_first
 from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register

@@ -1,9 +1,8 @@
-"""Partition: groups of tasks dealt to machines, so that little goes between them and each is about as busy as the others,
-as if they were an undirected graph. Rules only.
+"""Metis: groups of tasks on machines with a small cut and balanced load, which ignore the order of tasks. Pure rules.
 
-Multilevel, as in METIS (Karypis and Kumar, 1998): heavy edges are drawn together until few vertices are left; these are
-bisected again and again by Kernighan and Lin's exchange (networkx), for halves of the machines, in the proportion of their
-speeds; then each step is undone, and vertices at a border move where that lessens the cut.
+The multilevel scheme is that of METIS (Karypis and Kumar, 1998): heavy edges are contracted until few vertices are left;
+these are bisected repeatedly by Kernighan and Lin's exchange (networkx), in proportion to the machines' speeds; then each
+contraction is undone, and vertices at a border move where that makes the cut smaller.
 """
 
 from __future__ import annotations
@@ -14,9 +13,12 @@ from random import Random
 import networkx as nx
 
 from edgepart.planner.placing.engine.dispatch import mean_costs
+from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.engine.fit_memory import Room
 from edgepart.planner.placing.engine.speeds import speeds
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.registry import register
 
 COARSE = 160
 """Vertices that are bisected; each has at most a few times its share of all work."""
@@ -235,3 +237,12 @@ class _Loads:
             self.left_bytes[machine] -= sign * level.nbytes[vertex]
         self.where[vertex] = best
         return True
+
+
+@register("metis")
+def metis(workload: Workload, asked: Asked) -> Found:
+    """By the cut and the balance, whatever was asked for."""
+    why = "little between machines that are about as busy as each other, by Kernighan and Lin's bisection over and over"
+    if asked.objective == "latency":
+        why += "; it does not see what waits for what"
+    return settled(workload, partition(workload), asked, why)

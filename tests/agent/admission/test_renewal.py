@@ -13,7 +13,7 @@ import pytest
 
 from edgepart.agent.admission.renewal import Warden
 from edgepart.agent.cluster.state.events import Member
-from edgepart.agent.security import certificates, charter, charter_file, custody, identity
+from edgepart.agent.security import ca_key_file, certificates, charter, charter_file, identity
 from edgepart.agent.security.charter import Charter
 from edgepart.agent.wire.queries import Renewed, WantCertificate
 from edgepart.planner.errors import Unavailable
@@ -183,8 +183,8 @@ def test_two_holders_settle_on_a_credential_that_nobody_who_is_out_knows(
     three: list[identity.Identity], tmp_path: Path
 ) -> None:
     first, second, _ = three
-    custody.export(state(first), tmp_path / "copy", "correct horse battery")
-    custody.bring(state(second), tmp_path / "copy", "correct horse battery")
+    ca_key_file.export(state(first), tmp_path / "copy", "correct horse battery")
+    ca_key_file.bring(state(second), tmp_path / "copy", "correct horse battery")
     charter_file.revoke(state(first), ["1" * 16], NOW)
     charter_file.revoke(state(second), ["2" * 16], NOW)
     wire = Wire()

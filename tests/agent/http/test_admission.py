@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.http.admission import KEPT, MOST_RETRY_S, Places
-from edgepart.agent.http.turns import Line, Turns
+from edgepart.agent.http.admission import KEPT, MOST_RETRY_S, Line, Places, Turns
 from edgepart.planner.errors import Unavailable
 
 steps = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=300)

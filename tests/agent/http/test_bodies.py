@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from edgepart.agent.http import oip
 from edgepart.agent.http.bodies import _Place
 from edgepart.agent.http.buffers import ALIGN_BYTES, padded
-from edgepart.agent.http.oip_datatypes import NUMPY
+from edgepart.agent.http.oip_elements import NUMPY
 from edgepart.cli.tensors import encode_request, read_answer
 from tests.agent.http.conftest import LIMITS, Served
 

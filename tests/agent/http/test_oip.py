@@ -14,8 +14,13 @@ from hypothesis.extra import numpy as hnp
 
 from edgepart.agent.api.protocol import ModelCard
 from edgepart.agent.http import oip
-from edgepart.agent.http.oip_datatypes import BINARY_ONLY, NUMPY, datatype_of_array, datatype_of_element
-from edgepart.agent.http.oip_elements import binary_of
+from edgepart.agent.http.oip_elements import (
+    BINARY_ONLY,
+    NUMPY,
+    binary_of,
+    datatype_of_array,
+    datatype_of_element,
+)
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import RequestError
 from edgepart.planner.plan.plan import ValueInfo

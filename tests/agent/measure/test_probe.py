@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.agent.host.system import cores
-from edgepart.agent.measure import probe, probe_models, probing
+from edgepart.agent.measure import probe, probe_models, probe_process
 from edgepart.agent.measure.probe import (
     BORDER_BYTES,
     BURST,
@@ -270,8 +270,8 @@ def test_a_probe_that_the_system_ends_is_tried_again_with_little(
     monkeypatch.setattr(subprocess, "run", run)
     if ended[-1]:
         with pytest.raises(Unavailable, match="could not be measured: ended"):
-            probing.probe_apart("box", 1)
+            probe_process.probe_apart("box", 1)
     else:
-        assert probing.probe_apart("box", 1) == PLAIN
+        assert probe_process.probe_apart("box", 1) == PLAIN
     assert len(commands) == tries
-    assert commands[1:] == [[*commands[0], str(probing.LITTLE_BYTES)]][: tries - 1]
+    assert commands[1:] == [[*commands[0], str(probe_process.LITTLE_BYTES)]][: tries - 1]

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from edgepart.agent.cluster.state.events import Member
+from edgepart.agent.measure.clock_exchange import Clocks
 from edgepart.agent.measure.clock_offset import Offset
-from edgepart.agent.measure.clocks import Clocks
 from edgepart.agent.measure.trace_collector import MOST_S, Tracing, speaking, understands
 from edgepart.agent.net.rpc_client import Asks
 from edgepart.agent.trace.recorder import Recorder

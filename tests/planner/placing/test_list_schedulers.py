@@ -9,10 +9,10 @@ from hypothesis.strategies import DrawFn
 
 from edgepart.planner.placing.engine.dispatch import upward_ranks
 from edgepart.planner.placing.engine.ports import Sides, Timeline, both_first
-from edgepart.planner.placing.placers.earliest import earliest_first
 from edgepart.planner.placing.placers.favourite_child import favourites
 from edgepart.planner.placing.placers.getf import speed_groups
 from edgepart.planner.placing.placers.heft import by_rank
+from edgepart.planner.placing.placers.list_schedulers import earliest_first
 from edgepart.planner.placing.problem.workload import Workload
 from tests.planner.placing.asking import asked, found_by
 from tests.planner.placing.workloads import workload, workloads

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.cluster.membership.naming import unique_names
-from edgepart.agent.cluster.membership.roster import Roster
+from edgepart.agent.cluster.membership.roster import Roster, unique_names
 from edgepart.agent.cluster.state.events import Member
 from edgepart.agent.wire.control import ALIVE
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepart.agent.security import ca_key, certificates, custody, identity, issued, tokens
+from edgepart.agent.security import ca_key, ca_key_file, certificates, identity, issued, tokens
 from edgepart.planner.errors import NotAuthorised, UsageError
 from tests.agent.security.test_identity import NOW, admit
 
@@ -21,7 +21,7 @@ def first(tmp_path: Path) -> identity.Identity:
 
 @pytest.fixture
 def copy(first: identity.Identity, tmp_path: Path) -> Path:
-    custody.export(tmp_path / "a", tmp_path / "copy", PASSPHRASE)
+    ca_key_file.export(tmp_path / "a", tmp_path / "copy", PASSPHRASE)
     return tmp_path / "copy"
 
 
@@ -29,7 +29,7 @@ def test_a_second_member_lets_in_when_the_founder_is_gone(
     first: identity.Identity, copy: Path, tmp_path: Path
 ) -> None:
     second = admit(first, tmp_path / "b")
-    custody.bring(tmp_path / "b", copy, PASSPHRASE)
+    ca_key_file.bring(tmp_path / "b", copy, PASSPHRASE)
     assert second.is_issuer and second.ca_key().private_numbers() == first.ca_key().private_numbers()
     assert tokens.create(tmp_path / "b", ttl_s=60, uses=1, now=NOW)
     third = admit(second, tmp_path / "c")
@@ -70,20 +70,20 @@ def test_the_key_is_only_dropped_where_a_copy_of_it_opens(
     first: identity.Identity, copy: Path, tmp_path: Path
 ) -> None:
     other = identity.create_cluster(tmp_path / "other", NOW)
-    custody.export(tmp_path / "other", tmp_path / "theirs", PASSPHRASE)
+    ca_key_file.export(tmp_path / "other", tmp_path / "theirs", PASSPHRASE)
     for source, words, match in (
         (copy, "another passphrase", "passphrase is wrong"),
         (tmp_path / "theirs", PASSPHRASE, "another cluster"),
         (tmp_path / "none", PASSPHRASE, "cannot be read"),
     ):
         with pytest.raises((NotAuthorised, UsageError), match=match):
-            custody.drop(tmp_path / "a", source, words)
+            ca_key_file.drop(tmp_path / "a", source, words)
         assert first.is_issuer
-    custody.drop(tmp_path / "a", copy, PASSPHRASE)
+    ca_key_file.drop(tmp_path / "a", copy, PASSPHRASE)
     assert not first.is_issuer and identity.load(tmp_path / "a") == first
     with pytest.raises(UsageError, match="no CA key"):
-        custody.drop(tmp_path / "a", copy, PASSPHRASE)
-    custody.bring(tmp_path / "a", copy, PASSPHRASE)
+        ca_key_file.drop(tmp_path / "a", copy, PASSPHRASE)
+    ca_key_file.bring(tmp_path / "a", copy, PASSPHRASE)
     assert first.is_issuer and other.is_issuer
 
 
@@ -93,9 +93,9 @@ def test_only_members_of_its_cluster_are_given_the_key(
     identity.create_cluster(tmp_path / "other", NOW)
     held = (tmp_path / "other/identity/ca.key").read_bytes()
     with pytest.raises(NotAuthorised, match="another cluster"):
-        custody.bring(tmp_path / "other", copy, PASSPHRASE)
+        ca_key_file.bring(tmp_path / "other", copy, PASSPHRASE)
     with pytest.raises(UsageError, match="no cluster yet"):
-        custody.bring(tmp_path / "fresh", copy, PASSPHRASE)
+        ca_key_file.bring(tmp_path / "fresh", copy, PASSPHRASE)
     assert (tmp_path / "other/identity/ca.key").read_bytes() == held and not (tmp_path / "fresh").exists()
 
 
@@ -103,12 +103,12 @@ def test_weak_passphrases_and_existing_files_are_refused(
     first: identity.Identity, copy: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="12 characters"):
-        custody.export(tmp_path / "a", tmp_path / "weak", "short")
+        ca_key_file.export(tmp_path / "a", tmp_path / "weak", "short")
     with pytest.raises(UsageError, match="there already"):
-        custody.export(tmp_path / "a", copy, PASSPHRASE)
+        ca_key_file.export(tmp_path / "a", copy, PASSPHRASE)
     admit(first, tmp_path / "b")
     with pytest.raises(UsageError, match="no CA key"):
-        custody.export(tmp_path / "b", tmp_path / "none", PASSPHRASE)
+        ca_key_file.export(tmp_path / "b", tmp_path / "none", PASSPHRASE)
     assert not (tmp_path / "weak").exists() and not (tmp_path / "none").exists()
 
 

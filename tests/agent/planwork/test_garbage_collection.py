@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from edgepart.agent.planwork.garbage import YOUNG, collect_seldom
+from edgepart.agent.planwork.garbage_collection import YOUNG, collect_seldom
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.cluster.leader.apart import LASTING_S, Apart
+from edgepart.agent.cluster.leader.contingency import LASTING_S, Apart
 from tests.agent.cluster.simnet import node_id
 from tests.agent.cluster.test_cluster_stories import calm
 

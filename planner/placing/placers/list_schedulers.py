@@ -1,8 +1,10 @@
-"""Earliest first: the list scheduler behind m-etf, m-sct and getf. Rules only.
+"""List schedulers: m-ETF and m-SCT (Baechi, SoCC 2020), and the engine that they share with GETF. Pure rules.
 
-Again and again, of all tasks whose inputs are made and all machines, the pair that can start first. On equal machines this
-is ETF (Hwang et al., 1989), with memory (Baechi, SoCC 2020). On unequal ones a start there counts as later by what
-the machine loses on the task against the best that may have it: else whatever is idle, however slow, gets the next task.
+The engine picks, again and again, the pair of a ready task and a machine that can start first. On equal machines this
+is ETF (Hwang et al., 1989) with memory limits. On unequal machines a start counts as later by the time that the machine
+loses on the task against the best machine that may have it; otherwise any idle machine, however slow, would get the
+next task. m-SCT also keeps a machine free for the favourite child of its last task (favourite_child.py). The paper's
+guarantee holds for equal machines and transfers shorter than tasks; on unequal machines nothing is promised.
 """
 
 from __future__ import annotations
@@ -11,9 +13,13 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heapreplace
 
 from edgepart.planner.placing.engine.dispatch import upward_ranks
+from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.engine.fit_memory import Room
 from edgepart.planner.placing.engine.ports import Sides
+from edgepart.planner.placing.placers.favourite_child import PIECE, favourites
+from edgepart.planner.placing.problem.schedule import Asked, Found
 from edgepart.planner.placing.problem.workload import Workload
+from edgepart.planner.placing.registry import register
 
 MOST_LOOKS = 24
 """Pairs of one machine that are priced anew in a step, because transfers booked since made them later. Where more wait,
@@ -181,3 +187,35 @@ class _Earliest:
             self.missing[reader] -= 1
             if not self.missing[reader]:
                 self._offer(reader, 0)
+
+
+@register("m-sct")
+def msct(workload: Workload, asked: Asked) -> Found:
+    """By the earliest start of each task, favourite children first where they were; whatever was asked for. UsageError
+    without OR-tools."""
+    spared = favourites(workload, asked)
+    sides = earliest_first(workload, favourites=spared.child)
+    count = len(workload.tasks)
+    why = (
+        f"earliest start first, machines kept for favourite children: {sum(one >= 0 for one in spared.child)} of {count}"
+        " tasks have one, by the linear relaxation"
+    )
+    if count > PIECE:
+        why += f" of {PIECE} tasks at a time"
+    if spared.relaxed < count:
+        why += (
+            f" for {spared.relaxed} tasks, and by the longest path for those that there was no time left for"
+        )
+    if asked.objective == "throughput":
+        why += "; it looks at one sample, so its largest load is only what came of it"
+    return settled(workload, sides.machine, asked, why, orders=[[-start for start in sides.start_s]])
+
+
+@register("m-etf")
+def metf(workload: Workload, asked: Asked) -> Found:
+    """By the earliest start of each task, whatever was asked for."""
+    sides = earliest_first(workload)
+    why = "again and again the task that can start first on the machine where it can, among those with memory for it"
+    if asked.objective == "throughput":
+        why += "; it looks at one sample, so its largest load is only what came of it"
+    return settled(workload, sides.machine, asked, why, orders=[[-start for start in sides.start_s]])
