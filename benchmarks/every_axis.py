@@ -34,8 +34,8 @@ from edgepart.planner.lowering.evidence import devices_used, divided
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import check
 from edgepart.planner.planner import best_strategy
+from edgepart.planner.plans.check import check
 from edgepart.planner.search.study import Study
 
 SHARES: Mapping[int, tuple[float, ...]] = {

@@ -36,8 +36,8 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.blobs import cut
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.plan import GATEWAY, Plan
 from edgepart.planner.planner import choose
+from edgepart.planner.plans.plan import GATEWAY, Plan
 
 SHARED_BYTES = 1 << 34
 DEPLOYMENT, EPOCH, NODE = "overhead", Epoch(1, 1), "here"

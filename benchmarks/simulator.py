@@ -24,9 +24,9 @@ from edgepart.cli.output import note, say, seconds, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.plan import GATEWAY, Receive, Send
-from edgepart.planner.plan.timeline import Compute, Message, Schedule
 from edgepart.planner.planner import best_strategy
+from edgepart.planner.plans.plan import GATEWAY, Receive, Send
+from edgepart.planner.plans.timeline import Compute, Message, Schedule
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule
 from edgepart.planner.simulation.throughput import default_in_flight, run_requests, stream

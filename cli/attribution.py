@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, GATEWAY_LANE, RECEIVE, SEND, WAIT, WRITE
 from edgepart.cli.traced import Bar, PlanShape, Trace
 from edgepart.planner.devices.cluster import Cluster
-from edgepart.planner.plan.plan import GATEWAY, Receive, Send
-from edgepart.planner.plan.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.plan import GATEWAY, Receive, Send
+from edgepart.planner.plans.timeline import Compute, Message, Schedule
 from edgepart.planner.simulation.latency import run_schedule
 
 OTHERS = "others"

@@ -14,7 +14,7 @@ import typer
 from edgepart.cli.options import Json, TransferDtype, check_there
 from edgepart.cli.output import note, print_json, progress, say, shape, table
 from edgepart.planner.errors import EdgepartError
-from edgepart.planner.plan.reduced_precision import EXACT, checked
+from edgepart.planner.plans.reduced_precision import EXACT, checked
 
 if TYPE_CHECKING:
     from edgepart.agent.verify.reference import Reference

@@ -1,6 +1,6 @@
 """Critical path: what came one after another, from a request's arrival to its answer, as it was traced. Rules: no door.
 
-As planner/plan/timeline.py finds it in a simulation: backwards from the last output, and from each wait to whoever sent
+As planner/plans/timeline.py finds it in a simulation: backwards from the last output, and from each wait to whoever sent
 what was waited for.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from edgepart.agent.trace.spans import COMPUTING, RECEIVE, SEND, WAIT
 from edgepart.cli.traced import Bar, PlanShape, Trace
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 
 MESSAGE = "message"
 BETWEEN = "between"

@@ -20,7 +20,7 @@ from edgepart.cli.clustering import parse_duration
 from edgepart.cli.options import Agent, Json, State, Target, TransferDtype, check_there, target_of
 from edgepart.cli.output import note, print_json, progress, say, seconds
 from edgepart.planner.errors import ClusterError, StillGoing, UsageError
-from edgepart.planner.plan.reduced_precision import EXACT, checked
+from edgepart.planner.plans.reduced_precision import EXACT, checked
 from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, one_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 from edgepart.planner.figures import figure, nbytes, seconds
 from edgepart.planner.layers.coarsen import layers
 from edgepart.planner.layout.strategy import Problem, Strategy
-from edgepart.planner.plan.plan import GATEWAY, Plan
+from edgepart.planner.plans.plan import GATEWAY, Plan
 from edgepart.planner.region import Region
 from edgepart.planner.report.document import part_text
 from edgepart.planner.simulation.latency import Simulation

@@ -20,7 +20,7 @@ from edgepart.agent.options import state_folder
 from edgepart.cli.agent import MQTT_PASSWORD
 from edgepart.planner.errors import Unavailable, UsageError
 from edgepart.planner.json_text import parse_json
-from edgepart.planner.plan.reduced_precision import KINDS
+from edgepart.planner.plans.reduced_precision import KINDS
 
 State = Annotated[
     Path | None,

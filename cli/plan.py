@@ -24,13 +24,13 @@ from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
 from edgepart.planner.errors import NotInstalled, UsageError
 from edgepart.planner.figures import figure
 from edgepart.planner.json_text import parse_json
-from edgepart.planner.plan.reduced_precision import EXACT, checked
+from edgepart.planner.plans.reduced_precision import EXACT, checked
 from edgepart.planner.vocabulary import OBJECTIVES, STRATEGIES, one_of
 
 if TYPE_CHECKING:
     from edgepart.planner.devices.cluster import Cluster
     from edgepart.planner.layout.strategy import Problem, Strategy
-    from edgepart.planner.plan.plan import Plan
+    from edgepart.planner.plans.plan import Plan
     from edgepart.planner.search.study import Study
     from edgepart.planner.simulation.latency import Simulation
 

@@ -12,7 +12,7 @@ from edgepart.cli.output import console, say, seconds, table
 from edgepart.cli.traced import Bar, Trace, typical
 from edgepart.cli.verifying import off, percent
 from edgepart.planner.devices.cluster import from_json
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,7 +12,7 @@ from typing import Any
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.trace.spans import COMPUTING, REQUEST, WAIT
 from edgepart.planner.errors import ClusterError
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 
 JOINED_S = 100e-6
 """Two waits for the same message that are no further apart are one: the thread looked up in between."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from edgepart.cli.options import Target
     from edgepart.planner.layout.strategy import Problem
-    from edgepart.planner.plan.plan import Plan
+    from edgepart.planner.plans.plan import Plan
 
 REQUESTS = 10
 WARM_UP = 2

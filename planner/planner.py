@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from edgepart.planner.cost.cost import Profiles
 from edgepart.planner.errors import Infeasible, NotInstalled
 from edgepart.planner.layout.strategy import Problem, Strategy
-from edgepart.planner.plan.plan import Plan
+from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Region
 from edgepart.planner.report.explain import explain
 from edgepart.planner.search.choose_borders import hastened

@@ -33,8 +33,8 @@ from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.planner import errors
 from edgepart.planner.devices.cluster import to_json
 from edgepart.planner.errors import ClusterError, EdgepartError, ModelError, Unavailable, UnknownDeployment
-from edgepart.planner.plan.plan import Plan, from_bytes
-from edgepart.planner.plan.reduced_precision import EXACT
+from edgepart.planner.plans.plan import Plan, from_bytes
+from edgepart.planner.plans.reduced_precision import EXACT
 
 FINAL = (
     "Infeasible",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.errors import UsageError
-from edgepart.planner.plan.plan import ValueInfo
+from edgepart.planner.plans.plan import ValueInfo
 
 Progress = Callable[[str, float, float], None]
 """(stage, done, total): stage in plain words ("storing", "planning", "sending weights", "warming up" ...),

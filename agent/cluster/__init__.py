@@ -1,0 +1,1 @@
+"""The cluster's logic as state machines: events and a time go in, effects come out."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgepart.agent.execution.nchwc_array import by_block
 from edgepart.agent.wire.tensors import Value
-from edgepart.planner.plan.plan import Piece
+from edgepart.planner.plans.plan import Piece
 from edgepart.planner.region import Array, Region
 
 Index = tuple[slice | int, ...]

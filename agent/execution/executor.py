@@ -26,8 +26,8 @@ from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.wire.reduced_precision import RoundingTally, restored, round_all
 from edgepart.agent.wire.tensors import value_bytes
 from edgepart.planner.errors import ClusterError, EdgepartError, FrameError, InternalError, WorkerDied
-from edgepart.planner.plan.plan import GATEWAY, Run, Transfer
-from edgepart.planner.plan.plan import Send as Dispatch
+from edgepart.planner.plans.plan import GATEWAY, Run, Transfer
+from edgepart.planner.plans.plan import Send as Dispatch
 
 log = logging.getLogger(__name__)
 

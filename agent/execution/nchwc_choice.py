@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from edgepart.agent.execution.nchwc_array import PLAIN, Kept
 from edgepart.agent.execution.schedule import make_schedule
-from edgepart.planner.plan.plan import Port, Program, Run, Segment, Transfer
+from edgepart.planner.plans.plan import Port, Program, Run, Segment, Transfer
 
 BY_HAND = 2
 """What it costs to convert an element here, where one costs ONNX Runtime 1."""

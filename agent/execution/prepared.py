@@ -11,7 +11,7 @@ import numpy as np
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.nchwc_array import Kept
 from edgepart.agent.wire.tensors import Value
-from edgepart.planner.plan.plan import Program, Segment, Transfer
+from edgepart.planner.plans.plan import Program, Segment, Transfer
 
 
 class Prepared(Protocol):

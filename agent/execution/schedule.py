@@ -19,7 +19,7 @@ from edgepart.agent.execution.nchwc_array import PLAIN, Kept
 from edgepart.agent.wire.reduced_precision import Rounded, restored
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.plan.plan import Piece, Program, Receive, Run, Send, Transfer
+from edgepart.planner.plans.plan import Piece, Program, Receive, Run, Send, Transfer
 
 __all__ = [
     "Progress",

@@ -38,7 +38,7 @@ from edgepart.agent.host.process_memory import give_back
 from edgepart.agent.wire.dtypes import element_dtype, is_native, is_sub_byte, onnx_number
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import EdgepartError, InternalError, ModelError, RequestError
-from edgepart.planner.plan.plan import Program, Segment, Transfer, WeightRef
+from edgepart.planner.plans.plan import Program, Segment, Transfer, WeightRef
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,15 @@
+"""The machine that the agent runs on, as its operating system tells of it; and the work that runs beside the rest.
+
+May import: planner/devices, planner/errors.
+"""
+
+__all__ = [
+    "child_process",
+    "jobs",
+    "log_rate",
+    "open_files",
+    "process_memory",
+    "system",
+    "systemd",
+    "token_bucket",
+]

@@ -1,0 +1,6 @@
+"""The handlers of HTTP: inference by three protocols, uploads, management, metrics and the dashboard.
+
+May import: agent/api, agent/host, agent/trace, agent/wire, planner/errors, planner/plans, planner/vocabulary.
+"""
+
+__all__ = ["bodies", "buffers", "oip_elements", "server"]

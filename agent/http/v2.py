@@ -20,7 +20,7 @@ from edgepart.agent.http.rate_limit import Gate
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, HTTP, Subject
 from edgepart.planner.errors import EdgepartError, RequestError, Unavailable, UnknownDeployment
-from edgepart.planner.plan.plan import ValueInfo
+from edgepart.planner.plans.plan import ValueInfo
 
 ASIDE_FROM_BYTES = 64 << 10
 """More JSON, or texts, are read by a thread of the pool: the event loop has heartbeats to keep. Changing threads takes

@@ -1,0 +1,17 @@
+"""What this device, its links and its segments can do; clocks; the collection of traces.
+
+May import: agent/cluster/state, agent/execution, agent/host, agent/net, agent/trace, agent/wire, agent/workers,
+planner/devices, planner/errors, planner/plans, planner/region.
+"""
+
+__all__ = [
+    "card",
+    "clock_exchange",
+    "cpu_wait",
+    "echoes",
+    "probe",
+    "probe_process",
+    "segment_times",
+    "starvation",
+    "trace_collector",
+]

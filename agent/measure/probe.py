@@ -28,7 +28,7 @@ from edgepart.agent.workers.orders import WorkerSettings
 from edgepart.agent.workers.supervisor import Workers
 from edgepart.planner.devices.cluster import FIXED_S, Cluster, Device, Link, to_json
 from edgepart.planner.errors import Unavailable, UsageError
-from edgepart.planner.plan.plan import (
+from edgepart.planner.plans.plan import (
     GATEWAY,
     Piece,
     Port,

@@ -25,7 +25,7 @@ from edgepart.agent.measure.starvation import ThreadTimes
 from edgepart.agent.wire.control import Profile
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.plan.plan import Program
+from edgepart.planner.plans.plan import Program
 
 ENOUGH_RUNS = 5
 """Of a segment in requests, before their median counts."""

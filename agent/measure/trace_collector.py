@@ -21,7 +21,7 @@ from edgepart.agent.trace.spans import Span, pack, unpack
 from edgepart.agent.wire.control import Prepare
 from edgepart.agent.wire.queries import TRACES, Record, Recording, Spans, WantSpans
 from edgepart.planner.errors import FrameError, RequestError, Unavailable
-from edgepart.planner.plan.plan import GATEWAY, Plan, Receive, Run, from_bytes
+from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Run, from_bytes
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from edgepart.planner.figures import figure, seconds
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.plan import Plan, from_bytes, to_bytes
 from edgepart.planner.planner import Digests, choose, single
+from edgepart.planner.plans.plan import Plan, from_bytes, to_bytes
 from edgepart.planner.search import checkpoint as choices
 from edgepart.planner.search.refine import refined
 from edgepart.planner.search.study import Study

@@ -27,8 +27,8 @@ from edgepart.agent.execution.schedule import Value
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.planner.errors import CrashError, EdgepartError, InternalError
-from edgepart.planner.plan.check import check
-from edgepart.planner.plan.plan import GATEWAY, Plan, Program, WeightRef, from_bytes
+from edgepart.planner.plans.check import check
+from edgepart.planner.plans.plan import GATEWAY, Plan, Program, WeightRef, from_bytes
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)

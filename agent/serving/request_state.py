@@ -6,7 +6,7 @@ is an **attempt** with a number of its own, so that frames of an earlier try are
 request whose attempt is lost (a device went, an epoch was left) waits for a plan that can run and is started
 again there.
 
-Where a plan has replicas, each attempt goes to one of them (planner/plan/balance_requests.py); one that is lost is
+Where a plan has replicas, each attempt goes to one of them (planner/plans/balance_requests.py); one that is lost is
 tried on another at once.
 """
 
@@ -19,8 +19,8 @@ from math import inf
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
-from edgepart.planner.plan.balance_requests import deal
-from edgepart.planner.plan.plan import Replica
+from edgepart.planner.plans.balance_requests import deal
+from edgepart.planner.plans.plan import Replica
 
 MOST_CRASHES = 1
 """Workers that may end over a request before it is given up: the first one may have had another reason."""

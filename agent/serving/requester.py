@@ -46,7 +46,7 @@ from edgepart.planner.errors import (
     RunError,
     Unavailable,
 )
-from edgepart.planner.plan.plan import GATEWAY, Piece, Plan, Receive, Transfer, ValueInfo
+from edgepart.planner.plans.plan import GATEWAY, Piece, Plan, Receive, Transfer, ValueInfo
 from edgepart.planner.region import Array, Region
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from edgepart.agent.serving.requester import Info, Requester, check_inputs, name
 from edgepart.agent.wire.control import Standing, Version
 from edgepart.planner import errors
 from edgepart.planner.errors import ClusterError, EdgepartError, Infeasible, RequestError, Unavailable
-from edgepart.planner.plan.plan import Plan
+from edgepart.planner.plans.plan import Plan
 
 REPEAT_S = 1.0
 """How often the leader hears what is wanted. Shorter: a new leader knows sooner; longer: fewer messages."""

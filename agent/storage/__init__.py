@@ -1,0 +1,6 @@
+"""Files that are whole or not there, the store of models and weights by digest, and the queue of state files.
+
+May import: planner/errors, planner/json_text, planner/model, planner/plans, planner/region.
+"""
+
+__all__ = ["atomic_files", "integrity", "private_files", "store", "write_queue"]

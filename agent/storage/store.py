@@ -40,7 +40,7 @@ from edgepart.planner.json_text import parse_json
 from edgepart.planner.model.blobs import cut
 from edgepart.planner.model.digests import joint_digest
 from edgepart.planner.model.graph import Constant, Graph
-from edgepart.planner.plan.plan import Plan, WeightRef
+from edgepart.planner.plans.plan import Plan, WeightRef
 from edgepart.planner.region import Array, Region
 
 K = TypeVar("K")

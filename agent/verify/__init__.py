@@ -1,0 +1,18 @@
+"""Whether a divided model is right: rehearsals, references, tolerances, trial runs, and the ONNX backend.
+
+May import: agent/cluster/state, agent/execution, agent/host, agent/serving, agent/storage, agent/wire,
+planner/devices, planner/errors, planner/figures, planner/layout, planner/lowering, planner/model, planner/planner,
+planner/plans, planner/search.
+"""
+
+__all__ = [
+    "backend",
+    "local_run",
+    "reference",
+    "reference_process",
+    "rehearsal",
+    "rounding_error",
+    "same_answer",
+    "sample_inputs",
+    "tryout",
+]

@@ -19,7 +19,7 @@ from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import InternalError
 from edgepart.planner.model import blobs
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.plan.plan import GATEWAY, Plan, Run
+from edgepart.planner.plans.plan import GATEWAY, Plan, Run
 
 DEVICE_THREADS = 1
 """Of each session: the devices take turns, and small segments gain nothing from more."""

@@ -21,9 +21,9 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.evidence import devices_used, divided
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.plan.check import check
-from edgepart.planner.plan.reduced_precision import EXACT
 from edgepart.planner.planner import Digests
+from edgepart.planner.plans.check import check
+from edgepart.planner.plans.reduced_precision import EXACT
 from edgepart.planner.search.force_axis import axis_names, force
 from edgepart.planner.search.study import Study
 

@@ -19,7 +19,7 @@ from edgepart.agent.verify.same_answer import largest_difference
 from edgepart.agent.verify.sample_inputs import made_up
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import EdgepartError, UsageError
-from edgepart.planner.plan.plan import Plan
+from edgepart.planner.plans.plan import Plan
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from edgepart.planner.errors import (
     RunError,
     Unavailable,
 )
-from edgepart.planner.plan.plan import Plan
+from edgepart.planner.plans.plan import Plan
 
 log = logging.getLogger(__name__)
 

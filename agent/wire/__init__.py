@@ -1,0 +1,19 @@
+"""Every message between agents, and its bytes: frames, the codec, tensors, control messages, questions and versions.
+
+May import: planner/errors, planner/plans, planner/region, planner/vocabulary.
+"""
+
+__all__ = [
+    "address",
+    "bounds",
+    "codec",
+    "control",
+    "dtypes",
+    "frames",
+    "inference",
+    "queries",
+    "reduced_precision",
+    "tensors",
+    "versions",
+    "vocabulary",
+]

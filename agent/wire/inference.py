@@ -22,7 +22,7 @@ from edgepart.agent.wire.bounds import (
     Whole,
     Word,
 )
-from edgepart.planner.plan.reduced_precision import EXACT, KINDS
+from edgepart.planner.plans.reduced_precision import EXACT, KINDS
 from edgepart.planner.vocabulary import AXES, OBJECTIVES
 
 MOST_BINDINGS = 64
@@ -112,4 +112,4 @@ class DeployOptions:
     """For how long the leader may search for a plan, about; None leaves it to the leader (agent/planwork/plan_job.py).
     More finds better plans and has them later."""
     transfer_dtype: Annotated[str, OneOf(KINDS)] = EXACT
-    """What float32 numbers may be rounded to on their way from device to device (planner/plan/reduced_precision.py)."""
+    """What float32 numbers may be rounded to on their way from device to device (planner/plans/reduced_precision.py)."""

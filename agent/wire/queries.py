@@ -52,7 +52,7 @@ class WantPart:
     """The model that the blob can be cut from (`region` of `constant`), where it is not stored itself."""
     constant: str = ""
     region: tuple[tuple[int, ...], ...] = ()
-    """As planner/plan/plan.py packs it: per axis start, stop, start, stop ..."""
+    """As planner/plans/plan.py packs it: per axis start, stop, start, stop ..."""
     shapes: Shapes = field(default_factory=dict)
     """Of the model's inputs: some constants are folded from them."""
 

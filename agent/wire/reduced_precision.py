@@ -1,6 +1,6 @@
 """Rounding of pieces that travel: float32 numbers to float16 or to one byte each, and back. Rules: arrays only.
 
-What is rounded is the plan's (planner/plan/reduced_precision.py); the frame names it, and the receiver checks that. A
+What is rounded is the plan's (planner/plans/reduced_precision.py); the frame names it, and the receiver checks that. A
 sender may always send a piece as it is, and does where rounding would lose more than the last digits: where there is a
 NaN or an infinity, a number over float16's range, or nothing but numbers that are too small for float16's, or for a
 step of their own.
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.plan.reduced_precision import EXACT, FLOAT16, INT8, rows_of, wire_bytes
+from edgepart.planner.plans.reduced_precision import EXACT, FLOAT16, INT8, rows_of, wire_bytes
 from edgepart.planner.region import Array
 
 STEPS = 255

@@ -27,7 +27,7 @@ import numpy as np
 from edgepart.agent.wire.dtypes import element_dtype, element_name
 from edgepart.agent.wire.reduced_precision import Rounded
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.plan.reduced_precision import wire_bytes
+from edgepart.planner.plans.reduced_precision import wire_bytes
 from edgepart.planner.region import Array
 
 ALIGNMENT = 64

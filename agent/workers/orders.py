@@ -19,7 +19,7 @@ import numpy as np
 
 from edgepart.agent.wire.dtypes import is_native
 from edgepart.planner.errors import EdgepartError, InternalError, ModelError, RequestError
-from edgepart.planner.plan.plan import Port, Program, Transfer
+from edgepart.planner.plans.plan import Port, Program, Transfer
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from edgepart.planner.errors import (
     Unavailable,
     WorkerDied,
 )
-from edgepart.planner.plan.plan import Program, Transfer
+from edgepart.planner.plans.plan import Program, Transfer
 from edgepart.planner.region import Array
 
 log = logging.getLogger(__name__)

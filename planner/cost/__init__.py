@@ -1,0 +1,7 @@
+"""Predicted seconds, work and bytes: of an operator, of a chain of operators, and of a layer.
+
+May import: planner/access/declare, planner/devices, planner/errors, planner/layers, planner/layout, planner/model,
+planner/plans, planner/region.
+"""
+
+__all__ = ["chain_cost", "cost", "layer_cost", "memory", "operator_cost", "work"]

@@ -12,7 +12,7 @@ from edgepart.planner.access.declare.protocol import Access, Outputs
 from edgepart.planner.cost.work import FUSED_BEHIND, NOTHING, VIEWS, Work, work_of
 from edgepart.planner.devices.cluster import Cluster, Link
 from edgepart.planner.model.graph import Graph, Operator
-from edgepart.planner.plan.plan import Program, Segment
+from edgepart.planner.plans.plan import Program, Segment
 from edgepart.planner.region import Region
 
 __all__ = ["Cost", "Profiles", "Work"]

@@ -1,0 +1,6 @@
+"""The planner's other input: devices, links and what they can do, known boards, and routes between devices.
+
+May import: planner/errors, planner/plans.
+"""
+
+__all__ = ["boards", "cluster", "equal_devices", "rates", "routes", "what_if"]

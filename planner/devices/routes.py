@@ -24,7 +24,7 @@ from math import sqrt
 from operator import mul
 
 from edgepart.planner.devices.cluster import Cluster, Link
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 
 MOST_CHUNKS = 16
 """More make a chain hardly quicker, and are all messages that a device has to deal with."""

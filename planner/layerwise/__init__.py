@@ -1,0 +1,7 @@
+"""The cost tables of OptCNN and Tofu, and the exact minimum over a whole model.
+
+May import: planner/access/declare, planner/cost, planner/devices, planner/layers, planner/layout, planner/plans,
+planner/region, planner/search.
+"""
+
+__all__ = ["byte_costs", "configurations", "elimination", "footprint", "halving", "time_costs"]

@@ -24,7 +24,7 @@ from edgepart.planner.layerwise.elimination import Edge, Table
 from edgepart.planner.layerwise.footprint import Footprint, Spread, Walker
 from edgepart.planner.layerwise.overlap import overlaps
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part
-from edgepart.planner.plan.reduced_precision import SHARE
+from edgepart.planner.plans.reduced_precision import SHARE
 from edgepart.planner.search.study import Study
 
 PRODUCTS = CONVOLUTIONS | {"gemm"}

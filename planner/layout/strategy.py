@@ -114,7 +114,7 @@ class Problem:
     search_budget_s: float = 10.0
     """What a strategy may spend; by count of candidates, as rules have no clock (see strategies/auto.py)."""
     transfer_dtype: str = "float32"
-    """What float32 numbers may be rounded to on their way from device to device (planner/plan/reduced_precision.py)."""
+    """What float32 numbers may be rounded to on their way from device to device (planner/plans/reduced_precision.py)."""
     borders_first: bool = False
     """Whether the best plan of any strategy computes and sends borders first where that is faster; `auto`'s does anyway."""
     relays: bool = False

@@ -25,7 +25,7 @@ from edgepart.planner.lowering.segment import (
 )
 from edgepart.planner.lowering.session_memory import Held, held
 from edgepart.planner.model.graph import Graph, Whole
-from edgepart.planner.plan.plan import (
+from edgepart.planner.plans.plan import (
     Piece,
     Plan,
     Port,
@@ -39,7 +39,7 @@ from edgepart.planner.plan.plan import (
     ValueInfo,
     WeightRef,
 )
-from edgepart.planner.plan.reduced_precision import EXACT, travelling_bytes, travels_as
+from edgepart.planner.plans.reduced_precision import EXACT, travelling_bytes, travels_as
 from edgepart.planner.region import Region
 
 

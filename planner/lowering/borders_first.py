@@ -16,7 +16,7 @@ from itertools import chain
 from edgepart.planner.lowering.draft import Draft, Share, covers, share_of
 from edgepart.planner.lowering.liveness import Asked, asked, is_asked
 from edgepart.planner.lowering.schedule import At, Message, Schedule, Stage
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
 
 Computed = Mapping[str, Region]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from edgepart.planner.lowering.draft import Draft, Flow, Group, Share, covers
 from edgepart.planner.lowering.schedule import START, At, Message, Schedule, Stage
 from edgepart.planner.model.graph import Operator
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 
 
 @dataclass(frozen=True, slots=True)

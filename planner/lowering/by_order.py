@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from edgepart.planner.lowering.draft import Draft, Move, Share, covers
 from edgepart.planner.lowering.schedule import START, At, Message, Schedule, Stage, mixed
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 
 Ranks = Mapping[int, float]
 """By layer, smaller first."""

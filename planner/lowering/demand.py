@@ -25,7 +25,7 @@ from edgepart.planner.lowering.draft import (
     share_of,
 )
 from edgepart.planner.model.graph import Graph, Operator
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Array, Region
 
 Needs = Mapping[str, tuple[Region, ...]]

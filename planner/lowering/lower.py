@@ -26,9 +26,9 @@ from edgepart.planner.lowering.outline import Outliner
 from edgepart.planner.lowering.relays import relayed
 from edgepart.planner.lowering.schedule import Cost, NoCost, Schedule, Seconds, Timing
 from edgepart.planner.model.graph import Graph, Operator
-from edgepart.planner.plan import timeline
-from edgepart.planner.plan.join import join_plans
-from edgepart.planner.plan.plan import GATEWAY, Plan
+from edgepart.planner.plans import timeline
+from edgepart.planner.plans.join import join_plans
+from edgepart.planner.plans.plan import GATEWAY, Plan
 from edgepart.planner.region import Region
 
 

@@ -26,7 +26,7 @@ from edgepart.planner.lowering.draft import (
     missing,
 )
 from edgepart.planner.lowering.schedule import At, Cost, Message, Schedule, Seconds, Stage, mixed
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
 
 T = TypeVar("T")

@@ -20,9 +20,9 @@ from edgepart.planner.lowering.schedule import Schedule as Planned
 from edgepart.planner.lowering.segment import Value, input_values
 from edgepart.planner.lowering.session_memory import REORDERING, SESSION_BYTES, THREAD_BYTES
 from edgepart.planner.model.graph import Graph, Operator
-from edgepart.planner.plan.plan import Receive, Send
-from edgepart.planner.plan.reduced_precision import EXACT, converted_bytes, travelling_bytes, travels_as
-from edgepart.planner.plan.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.plan import Receive, Send
+from edgepart.planner.plans.reduced_precision import EXACT, converted_bytes, travelling_bytes, travels_as
+from edgepart.planner.plans.timeline import Compute, Message, Schedule
 from edgepart.planner.region import Region
 
 _Own = Mapping[int, Sequence[tuple[str, int]]]

@@ -31,7 +31,7 @@ from edgepart.planner.model.blobs import cut, digest_of, is_inline, nbytes_of
 from edgepart.planner.model.graph import Constant, Graph, Whole
 from edgepart.planner.model.protos import element_type, external_proto, tensor_proto
 from edgepart.planner.model.subgraphs import nested_graphs
-from edgepart.planner.plan.plan import Piece, Port, WeightRef
+from edgepart.planner.plans.plan import Piece, Port, WeightRef
 from edgepart.planner.region import Array, Region, Span
 
 Digests = MutableMapping[tuple[str, str, Region], str]

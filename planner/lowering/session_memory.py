@@ -17,7 +17,7 @@ from edgepart.planner.cost.memory import (
     rows_read,
 )
 from edgepart.planner.lowering.draft import Share
-from edgepart.planner.plan.plan import WeightRef
+from edgepart.planner.plans.plan import WeightRef
 from edgepart.planner.region import Region
 
 SESSION_BYTES = 64 << 10

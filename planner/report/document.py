@@ -8,8 +8,8 @@ from typing import Any
 
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.plan.plan import GATEWAY, Plan, Program, Run
-from edgepart.planner.plan.reduced_precision import EXACT
+from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Run
+from edgepart.planner.plans.reduced_precision import EXACT
 from edgepart.planner.region import Region
 from edgepart.planner.simulation.latency import Simulation
 

@@ -1,7 +1,7 @@
 """Explain: a plan's `why`: what it does, what bounds it, and what more devices or a faster network would give. Rules
 only.
 
-One request is bound by what most of its critical path goes to (planner/plan/timeline.py), many by the busiest thing
+One request is bound by what most of its critical path goes to (planner/plans/timeline.py), many by the busiest thing
 that they share. What would help is simulated: the same plan with a network twice as fast, and the same choices with
 one more device in every division; where `auto` was free to choose, also a few plain divisions. That takes a part of
 the search budget at most; what there is no budget for is left out."""
@@ -18,7 +18,7 @@ from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.figures import figure, nbytes, seconds
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.plan.timeline import critical_path
+from edgepart.planner.plans.timeline import critical_path
 from edgepart.planner.search.study import WORTH, Shares, Study
 from edgepart.planner.simulation.latency import Simulation, run_schedule
 from edgepart.planner.simulation.throughput import stream

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from edgepart.planner.plan.plan import GATEWAY, Plan, Program, Run
-from edgepart.planner.plan.reduced_precision import EXACT
+from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Run
+from edgepart.planner.plans.reduced_precision import EXACT
 from edgepart.planner.region import Region
 from edgepart.planner.report.document import AXIS_NAMES, finite, replicas
 

@@ -16,7 +16,7 @@ from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.lowering.borders_first import Cut, Cuts, apply, cuts_of, sent_to_devices
 from edgepart.planner.lowering.outline import Steps
 from edgepart.planner.lowering.schedule import Schedule
-from edgepart.planner.plan.timeline import Schedule as Timed
+from edgepart.planner.plans.timeline import Schedule as Timed
 from edgepart.planner.search.study import Study
 from edgepart.planner.search.worth import bettered
 from edgepart.planner.simulation.latency import run_schedule

@@ -17,9 +17,9 @@ from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.lowering.draft import Move
 from edgepart.planner.lowering.relays import Spread, ground_of, relayed, route_of, spreads
 from edgepart.planner.lowering.schedule import At, Message, Schedule, Stage
-from edgepart.planner.plan.plan import GATEWAY, Receive, Send
-from edgepart.planner.plan.timeline import Compute
-from edgepart.planner.plan.timeline import Schedule as Timed
+from edgepart.planner.plans.plan import GATEWAY, Receive, Send
+from edgepart.planner.plans.timeline import Compute
+from edgepart.planner.plans.timeline import Schedule as Timed
 from edgepart.planner.search.study import Study
 from edgepart.planner.search.worth import bettered
 from edgepart.planner.simulation.latency import run_schedule

@@ -22,7 +22,7 @@ from edgepart.planner.layout.choices import Choice, Divide, Pull, Whole
 from edgepart.planner.layout.propagate import Laying
 from edgepart.planner.layout.strategy import Layout, Problem, Strategy, Sync
 from edgepart.planner.lowering.lower import Lowering
-from edgepart.planner.plan.reduced_precision import least_share
+from edgepart.planner.plans.reduced_precision import least_share
 from edgepart.planner.region import Region
 from edgepart.planner.simulation.latency import Simulation, run_schedule, simulate, together
 from edgepart.planner.simulation.throughput import Stream, fitting, stream

@@ -22,11 +22,11 @@ from typing import TypeVar, cast
 from edgepart.planner.cost.cost import Cost
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import InternalError
-from edgepart.planner.plan.balance_requests import deal
-from edgepart.planner.plan.join import join_schedules, split
-from edgepart.planner.plan.plan import GATEWAY, Plan, Receive, Replica, Run, Send, Transfer
-from edgepart.planner.plan.reduced_precision import converted_bytes
-from edgepart.planner.plan.timeline import Busy, Compute, Message, Schedule, timelines
+from edgepart.planner.plans.balance_requests import deal
+from edgepart.planner.plans.join import join_schedules, split
+from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Replica, Run, Send, Transfer
+from edgepart.planner.plans.reduced_precision import converted_bytes
+from edgepart.planner.plans.timeline import Busy, Compute, Message, Schedule, timelines
 from edgepart.planner.simulation.fair_share import Way
 from edgepart.planner.simulation.network import Events, Network, Ways, local_s
 

@@ -6,7 +6,7 @@ executor does: of the requests that can go on, the oldest goes on by one step; w
 computes. Everything else is as for one request (planner/simulation/latency.py).
 
 Where the schedule has replicas, each request goes to one of them, by the rule that gateways deal them out by
-(planner/plan/balance_requests.py)."""
+(planner/plans/balance_requests.py)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from operator import gt
 
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import InternalError
-from edgepart.planner.plan.balance_requests import deal, dealt
-from edgepart.planner.plan.plan import Receive, Replica, Send
-from edgepart.planner.plan.timeline import Compute, Schedule
+from edgepart.planner.plans.balance_requests import deal, dealt
+from edgepart.planner.plans.plan import Receive, Replica, Send
+from edgepart.planner.plans.timeline import Compute, Schedule
 from edgepart.planner.simulation.latency import Simulation, announced
 from edgepart.planner.simulation.network import Events, Network, local_s
 

@@ -1,6 +1,6 @@
 """Replicas: the model several times, each copy on a device or a group of devices of its own that answers whole requests.
 One request is not faster for it; many are, as the copies work on different requests and nothing travels between
-them. Requests are dealt out by planner/plan/balance_requests.py.
+them. Requests are dealt out by planner/plans/balance_requests.py.
 
 A device that has the memory for the whole model is a replica by itself. Those that have not form groups, in which the
 model is in stages or divided, whichever answers more. Where a slow device or one behind a slow link does harm is

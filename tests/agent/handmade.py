@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from edgepart.planner.plan.plan import (
+from edgepart.planner.plans.plan import (
     GATEWAY,
     Piece,
     Plan,

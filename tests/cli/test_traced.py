@@ -32,9 +32,9 @@ from edgepart.cli.perfetto import lanes, trace_events
 from edgepart.cli.traced import Bar, Trace, joined, read, typical
 from edgepart.planner.devices.cluster import Cluster, to_json
 from edgepart.planner.errors import ClusterError
-from edgepart.planner.plan.plan import GATEWAY, Receive, Send
-from edgepart.planner.plan.timeline import Compute, Message, Schedule, step_times
-from edgepart.planner.plan.timeline import critical_path as simulated_path
+from edgepart.planner.plans.plan import GATEWAY, Receive, Send
+from edgepart.planner.plans.timeline import Compute, Message, Schedule, step_times
+from edgepart.planner.plans.timeline import critical_path as simulated_path
 from edgepart.planner.simulation.latency import Simulation, run_schedule
 from tests.planner.simulation.random_schedules import a_cluster, a_schedule
 

@@ -1,0 +1,6 @@
+"""What the leader decides: when to plan, when to cut over, which variants and contingency plans there are.
+
+May import: agent/cluster/state, agent/wire, planner/errors, planner/plans.
+"""
+
+__all__ = ["controller", "replan_policy", "rollout_state", "status"]

@@ -53,7 +53,7 @@ from edgepart.agent.wire.control import (
     Standing,
 )
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
-from edgepart.planner.plan.plan import from_bytes
+from edgepart.planner.plans.plan import from_bytes
 
 EVERYWHERE_BYTES = 256_000_000
 """Models up to this are stored by every member: whoever leads next, or is cut off, need not fetch it first."""

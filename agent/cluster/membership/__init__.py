@@ -1,0 +1,6 @@
+"""Who is in: links, heartbeats, suspects, incarnations, flapping, and the election of the leader.
+
+May import: agent/cluster/state, agent/wire.
+"""
+
+__all__ = ["election", "membership", "roster"]

@@ -1,0 +1,7 @@
+"""What members tell each other and merge: deployments, drains, cards, profiles, drift; and the core's events.
+
+May import: agent/security, agent/wire, planner/cost, planner/devices, planner/errors, planner/json_text,
+planner/plans.
+"""
+
+__all__ = ["bindings", "cards", "deployments", "drains", "drift", "events", "judging", "profiles"]

@@ -15,7 +15,7 @@ import numpy as np
 from edgepart.agent.wire.control import Version
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import RequestError
-from edgepart.planner.plan.plan import ValueInfo
+from edgepart.planner.plans.plan import ValueInfo
 
 Shapes = dict[str, tuple[int, ...]]
 """By input with free dimensions, its whole shape."""

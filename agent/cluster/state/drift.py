@@ -15,7 +15,7 @@ from statistics import median
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.wire.control import MOST_DRIFT, Drift
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.plan.plan import Program
+from edgepart.planner.plans.plan import Program
 
 LEAST_S = 1e-3
 """Of computing that was predicted: of less, fixed costs and the clock are what is measured."""

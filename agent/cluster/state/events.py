@@ -172,7 +172,7 @@ class PlanKey:
     drifts: tuple[tuple[str, float], ...] = ()
     """(node, drift) of those that compute faster or slower than they were calibrated to, sorted by node."""
     refused: tuple[tuple[str, str], ...] = ()
-    """Of plans that were tried and gave wrong answers, the structure (planner/plan/plan.py) and what was wrong."""
+    """Of plans that were tried and gave wrong answers, the structure (planner/plans/plan.py) and what was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class PlanComputed:
     tolerance: float | None = None
     """What its answers may be off by (agent/verify/same_answer.py, tolerance_for)."""
     structure: str = ""
-    """As in planner/plan/plan.py."""
+    """As in planner/plans/plan.py."""
     is_model_itself: bool = False
     """Whether its answers are the model's by themselves, so that it need not be tried."""
 

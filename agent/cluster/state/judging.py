@@ -13,7 +13,7 @@ from typing import Any
 
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.wire.control import Latency
-from edgepart.planner.plan.plan import Plan, Run
+from edgepart.planner.plans.plan import Plan, Run
 
 REQUESTS = 5
 """So many that ran alone are enough to judge a plan by."""

@@ -38,7 +38,7 @@ from edgepart.agent.execution.sessions import (
     made_session,
     session_options,
 )
-from edgepart.planner.plan.plan import Program, Segment, Transfer
+from edgepart.planner.plans.plan import Program, Segment, Transfer
 
 log = logging.getLogger(__name__)
 

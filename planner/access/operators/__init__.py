@@ -1,0 +1,31 @@
+"""One file for each family of operators: what they read to write a region, and how they are made smaller.
+
+May import: planner/access/declare, planner/region.
+"""
+
+__all__ = [
+    "block_quantised",
+    "contraction",
+    "contrib_quantised",
+    "convolution",
+    "data_movement",
+    "einsum",
+    "elementwise",
+    "fourier",
+    "generators",
+    "image",
+    "losses",
+    "matrices",
+    "ml",
+    "ml_strings",
+    "normalisation",
+    "opaque",
+    "pooling",
+    "quantise",
+    "recurrent",
+    "reduction",
+    "reshape",
+    "resize",
+    "sampling",
+    "scattering",
+]

@@ -1,0 +1,6 @@
+"""The workload and its placement: records, files, and a checker that shares no code with the placers.
+
+May import: planner/errors, planner/json_text.
+"""
+
+__all__ = ["checker", "read", "schedule", "workload", "write"]

@@ -32,7 +32,7 @@ from edgepart.agent.wire.control import (
 )
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.plan.plan import Plan, Program, Run, Segment, from_bytes, to_bytes
+from edgepart.planner.plans.plan import Plan, Program, Run, Segment, from_bytes, to_bytes
 
 NODES = ("a", "b")
 DEVICE = Device("", "box", 1e9, 1e9, 1e9, threads=2)

@@ -17,7 +17,7 @@ from edgepart.agent.measure.starvation import StarvationTiming, ThreadTimes
 from edgepart.agent.wire.control import SUSPECT, Starved
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.plan.plan import Program, Run, Segment
+from edgepart.planner.plans.plan import Program, Run, Segment
 from tests.agent.cluster.test_cluster_stories import calm, sees
 from tests.agent.cluster.test_drift_stories import searches
 from tests.simulation.cluster import SimNet, node_id

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edgepart.agent.execution.copies import Scratch, recipe
 from edgepart.agent.execution.nchwc_array import to_blocked, to_plain
 from edgepart.agent.wire.tensors import Value
-from edgepart.planner.plan.plan import Piece
+from edgepart.planner.plans.plan import Piece
 from edgepart.planner.region import Array, Region, Span, span
 
 SHAPE = (2, 12, 3, 5)

@@ -19,7 +19,7 @@ from edgepart.agent.execution.schedule import Value
 from edgepart.agent.execution.sessions import PreparedProgram, Sessions
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.planner.errors import InternalError, Unavailable, WorkerDied
-from edgepart.planner.plan.plan import GATEWAY, Plan, Program, Run, Send
+from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Run, Send
 from edgepart.planner.region import Array
 from tests.agent import handmade
 

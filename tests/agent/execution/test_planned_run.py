@@ -21,8 +21,8 @@ from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.blobs import cut
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.plan import GATEWAY, Plan
 from edgepart.planner.planner import best_strategy
+from edgepart.planner.plans.plan import GATEWAY, Plan
 
 EPOCH = Epoch(1, 1)
 NODES = {f"d{n}": f"node-{n}" for n in range(3)}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgepart.agent.execution.schedule import Progress, Value, make_schedule, recipe
 from edgepart.agent.wire.tensors import value_bytes
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.plan.plan import GATEWAY, Piece, Program, Receive, Run, Send, Transfer
+from edgepart.planner.plans.plan import GATEWAY, Piece, Program, Receive, Run, Send, Transfer
 from edgepart.planner.region import Array, Region, span
 from tests.agent import handmade
 

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from edgepart.agent.execution.sessions import PreparedProgram, Sessions
 from edgepart.planner.errors import InternalError, RequestError
-from edgepart.planner.plan.plan import Piece, Port, Program, Segment, WeightRef
+from edgepart.planner.plans.plan import Piece, Port, Program, Segment, WeightRef
 from edgepart.planner.region import Array, Region
 from tests.agent import handmade
 

@@ -17,7 +17,7 @@ from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.protocol import InferResult, ModelCard, Progress
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.planner.errors import Infeasible, RequestError, Unavailable, UsageError
-from edgepart.planner.plan.plan import ValueInfo
+from edgepart.planner.plans.plan import ValueInfo
 
 ELEMENTS = ("float", "double", "float16", "int8", "int64", "uint16", "bool", "string")
 

@@ -23,7 +23,7 @@ from edgepart.agent.http.oip_elements import (
 )
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import RequestError
-from edgepart.planner.plan.plan import ValueInfo
+from edgepart.planner.plans.plan import ValueInfo
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -22,7 +22,7 @@ from edgepart.agent.measure.starvation import ThreadTimes
 from edgepart.agent.wire.control import Drift, Profile
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.plan.plan import Program, Run, Segment
+from edgepart.planner.plans.plan import Program, Run, Segment
 from tests.agent import handmade
 
 EPOCH = Epoch(1, 1)

@@ -15,7 +15,7 @@ from edgepart.agent.wire.control import Card, Deployment, Profile, Version
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.figures import seconds
-from edgepart.planner.plan.plan import from_bytes
+from edgepart.planner.plans.plan import from_bytes
 
 NODES = ("aa" * 8, "bb" * 8)
 VERSION = Version(1, NODES[0])

@@ -24,8 +24,8 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device, Link
 from edgepart.planner.errors import Unavailable
 from edgepart.planner.model.load import model_files
-from edgepart.planner.plan.check import broken_rules
-from edgepart.planner.plan.plan import from_bytes
+from edgepart.planner.plans.check import broken_rules
+from edgepart.planner.plans.plan import from_bytes
 from tests.agent.storage.test_store import model_in
 
 BOUND_S = 60

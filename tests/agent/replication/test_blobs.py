@@ -23,7 +23,7 @@ from edgepart.agent.wire.queries import Files, Part, Question, WantFiles, WantPa
 from edgepart.planner.errors import Unavailable
 from edgepart.planner.model.blobs import digest_of
 from edgepart.planner.model.load import load_graph, model_files
-from edgepart.planner.plan.plan import Plan, ValueInfo, WeightRef
+from edgepart.planner.plans.plan import Plan, ValueInfo, WeightRef
 from edgepart.planner.region import Region
 from tests.agent.storage.test_store import model_in
 

@@ -25,7 +25,7 @@ from edgepart.agent.serving.loaded_plans import Plans
 from edgepart.agent.wire.control import Profile, Version
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.planner.errors import RequestError, Unavailable
-from edgepart.planner.plan.plan import Plan, Port, Program, Transfer, WeightRef, to_bytes
+from edgepart.planner.plans.plan import Plan, Port, Program, Transfer, WeightRef, to_bytes
 from edgepart.planner.region import Array
 from tests.agent.handmade import NODES, read_weight, segment, split_plan
 

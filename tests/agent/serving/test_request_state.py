@@ -32,7 +32,7 @@ from edgepart.agent.serving.request_state import (
     Withdrawn,
 )
 from edgepart.agent.wire.inference import Epoch
-from edgepart.planner.plan.plan import Replica
+from edgepart.planner.plans.plan import Replica
 
 E1, E2 = Epoch(1, 1), Epoch(1, 2)
 

@@ -20,7 +20,7 @@ from edgepart.agent.serving.requester import Requester, activate_plan
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import ClusterError, InternalError, RequestError, RunError, Unavailable
-from edgepart.planner.plan.plan import (
+from edgepart.planner.plans.plan import (
     GATEWAY,
     Piece,
     Plan,

@@ -20,7 +20,7 @@ from edgepart.agent.serving.shape_routing import ADVICE, MAX_WAITING, Router
 from edgepart.agent.wire.control import REFUSED, Standing, Version
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
 from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, RequestError, Unavailable
-from edgepart.planner.plan.plan import Plan, ValueInfo
+from edgepart.planner.plans.plan import Plan, ValueInfo
 from tests.agent import handmade
 
 FREE = ("n", None, "", "")

@@ -23,7 +23,7 @@ from edgepart.agent.storage.store import (
 from edgepart.planner.errors import PeerError, Unavailable, UsageError
 from edgepart.planner.model.blobs import digest_of
 from edgepart.planner.model.load import load_graph, model_digest, model_files
-from edgepart.planner.plan.plan import Plan, ValueInfo, WeightRef
+from edgepart.planner.plans.plan import Plan, ValueInfo, WeightRef
 from edgepart.planner.region import Region
 
 DATA = bytes(range(256)) * 100

@@ -14,7 +14,7 @@ from edgepart.agent.serving.requester import Info
 from edgepart.agent.verify.rounding_error import Comparison, made_up_for
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import RequestError, UsageError
-from edgepart.planner.plan.plan import Plan, ValueInfo
+from edgepart.planner.plans.plan import Plan, ValueInfo
 from tests.agent import handmade
 from tests.agent.wire.test_reduced_precision import rounding_plan
 

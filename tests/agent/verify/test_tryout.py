@@ -15,7 +15,7 @@ from edgepart.agent.verify.rounding_error import made_up_for
 from edgepart.agent.verify.tryout import Tryout
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.errors import RequestError
-from edgepart.planner.plan.plan import Plan, ValueInfo
+from edgepart.planner.plans.plan import Plan, ValueInfo
 from tests.agent import handmade
 from tests.agent.serving.test_requester import E1, E2, Cluster, in_cluster, on_a_alone
 

@@ -17,8 +17,8 @@ from edgepart.agent.wire.inference import Tensors
 from edgepart.agent.wire.reduced_precision import STEPS, Rounded, RoundingTally, restored, round_all, rounded
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.plan.plan import GATEWAY, Piece, Plan, Transfer
-from edgepart.planner.plan.reduced_precision import EXACT, FLOAT16, INT8, KINDS, rows_of, wire_bytes
+from edgepart.planner.plans.plan import GATEWAY, Piece, Plan, Transfer
+from edgepart.planner.plans.reduced_precision import EXACT, FLOAT16, INT8, KINDS, rows_of, wire_bytes
 from edgepart.planner.region import Region
 from tests.agent import handmade
 from tests.agent.execution.test_executor import EPOCH, GATE, Net, assert_right

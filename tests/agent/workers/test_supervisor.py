@@ -28,7 +28,7 @@ from edgepart.planner.errors import (
     Unavailable,
     WorkerDied,
 )
-from edgepart.planner.plan.plan import Piece, Port, Program, Receive, Run, Segment
+from edgepart.planner.plans.plan import Piece, Port, Program, Receive, Run, Segment
 from edgepart.planner.region import Array, Region
 from tests.agent import handmade
 

@@ -26,7 +26,7 @@ from edgepart.agent.http.uploads import options_document, read_options
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.cli.tensors import encode_request
 from edgepart.planner.errors import RequestError, UnknownDeployment, UsageError
-from edgepart.planner.plan.plan import ValueInfo
+from edgepart.planner.plans.plan import ValueInfo
 from tests.fuzz.forms import Bytes, Headed, Json, headed, parted
 from tests.fuzz.target import Take, Target, expect, plainly
 

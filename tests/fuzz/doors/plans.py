@@ -31,9 +31,9 @@ from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, to_j
 from edgepart.planner.errors import ClusterError, FrameError, InternalError, PeerError, UsageError
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import check
-from edgepart.planner.plan.plan import for_device, from_bytes, to_bytes
 from edgepart.planner.planner import choose
+from edgepart.planner.plans.check import check
+from edgepart.planner.plans.plan import for_device, from_bytes, to_bytes
 from tests.fuzz.forms import Frames, Json, MessagePack
 from tests.fuzz.target import Take, Target, expect, plainly
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.devices.routes import MOST_CHUNKS, Ground, Route, Shape, fans, route, widest
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 
 FAST, SLOW = Link(1.25e8, 2e-4), Link(1.25e6, 2e-4)
 NAMES = [f"d{n}" for n in range(8)]

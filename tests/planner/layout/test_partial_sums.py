@@ -18,8 +18,8 @@ from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Parted, Problem, Strategy
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import check
-from edgepart.planner.plan.plan import Plan
+from edgepart.planner.plans.check import check
+from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Interval
 from edgepart.planner.search.dense_pairs import paired
 from edgepart.planner.search.force_axis import axes_of, axis_names, force

@@ -9,7 +9,7 @@ from edgepart.planner.lowering.demand import Decide, Needs
 from edgepart.planner.lowering.draft import Blueprint, Move, Owned, Share, share_of
 from edgepart.planner.lowering.schedule import START, At, Message, is_mixed
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
 
 Key = tuple[str, str]

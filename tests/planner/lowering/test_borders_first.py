@@ -19,8 +19,8 @@ from edgepart.planner.layout.strategy import Layout, Problem, Strategy, Sync
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import check
-from edgepart.planner.plan.plan import Plan, Program, Receive, Run, Send
+from edgepart.planner.plans.check import check
+from edgepart.planner.plans.plan import Plan, Program, Receive, Run, Send
 from edgepart.planner.region import Array, span
 from tests.planner.cost.test_chain_cost import drawn, studied
 from tests.planner.random_plans import inputs_of, models, problem_of, rows, strategies_for

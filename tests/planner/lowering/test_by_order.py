@@ -17,8 +17,8 @@ from edgepart.planner.lowering.by_order import in_order
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import check
-from edgepart.planner.plan.plan import Run, Send
+from edgepart.planner.plans.check import check
+from edgepart.planner.plans.plan import Run, Send
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import simulate
 from tests.planner.placing.models import branches

@@ -23,8 +23,8 @@ from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.lowering.schedule import NoCost
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import check
-from edgepart.planner.plan.plan import GATEWAY, Plan
+from edgepart.planner.plans.check import check
+from edgepart.planner.plans.plan import GATEWAY, Plan
 from edgepart.planner.region import Array, Region, span
 from tests.planner.random_plans import NAMES, inputs_of, models, problem_of, rows, strategies_for
 

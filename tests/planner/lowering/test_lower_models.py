@@ -11,7 +11,7 @@ from edgepart.agent.verify.reference import alone
 from edgepart.planner.layout.strategy import Sync
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import check
+from edgepart.planner.plans.check import check
 from tests.planner.random_plans import NAMES, problem_of, rows
 
 

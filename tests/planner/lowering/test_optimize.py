@@ -18,7 +18,7 @@ from edgepart.planner.lowering.optimize import drop, hoist, join, merge, optimis
 from edgepart.planner.lowering.schedule import At, NoCost, seconds_of
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.plan import GATEWAY
+from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region, span
 from tests.planner.lowering.test_lower import Slow, chain_model
 from tests.planner.random_plans import NAMES, models, problem_of, rows, strategies_for

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import Lowering
-from edgepart.planner.plan.timeline import Compute
+from edgepart.planner.plans.timeline import Compute
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import schedule_of
 from edgepart.planner.strategies.single import alone

@@ -22,8 +22,8 @@ from edgepart.planner.lowering import relays
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import broken_rules, check
-from edgepart.planner.plan.plan import GATEWAY, Plan, Receive, Run, Send, Transfer
+from edgepart.planner.plans.check import broken_rules, check
+from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Run, Send, Transfer
 from edgepart.planner.region import Region, span
 from edgepart.planner.simulation.latency import simulate
 from tests.planner.random_plans import inputs_of, models, problem_of, strategies_for

@@ -17,8 +17,8 @@ from edgepart.planner.layout.strategy import Problem, Sync
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import check
 from edgepart.planner.planner import choose
+from edgepart.planner.plans.check import check
 from edgepart.planner.search.force_axis import force
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import along

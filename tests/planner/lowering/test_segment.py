@@ -23,8 +23,8 @@ from edgepart.planner.lowering.segment import build, ports
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.model.protos import tensor_proto
-from edgepart.planner.plan.check import check
-from edgepart.planner.plan.plan import Segment
+from edgepart.planner.plans.check import check
+from edgepart.planner.plans.plan import Segment
 from edgepart.planner.region import Array, Region, span
 from tests.planner.random_plans import NAMES, problem_of
 

@@ -16,9 +16,9 @@ from edgepart.agent.verify.same_answer import differences
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import check
-from edgepart.planner.plan.plan import Plan
 from edgepart.planner.planner import choose
+from edgepart.planner.plans.check import check
+from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Array
 from edgepart.planner.search.force_axis import axis_names, force
 from edgepart.planner.search.study import Study

@@ -20,9 +20,9 @@ from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.blobs import digest_of
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph, load_weights
-from edgepart.planner.plan.check import check
-from edgepart.planner.plan.plan import Plan, Segment, from_bytes, to_bytes
 from edgepart.planner.planner import best_strategy
+from edgepart.planner.plans.check import check
+from edgepart.planner.plans.plan import Plan, Segment, from_bytes, to_bytes
 from edgepart.planner.search.force_axis import force
 from edgepart.planner.search.study import Study
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import broken_rules
 from edgepart.planner.planner import choose
+from edgepart.planner.plans.check import broken_rules
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import along
 from edgepart.planner.strategies.registry import strategies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from edgepart.planner.plan.plan import Run
+from edgepart.planner.plans.plan import Run
 from edgepart.planner.report.shares import report, shares
 from tests.agent.handmade import split_plan
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from edgepart.planner.devices.cluster import LOCAL, Cluster
-from edgepart.planner.plan.plan import GATEWAY, Receive, Replica
-from edgepart.planner.plan.timeline import Compute, Schedule
+from edgepart.planner.plans.plan import GATEWAY, Receive, Replica
+from edgepart.planner.plans.timeline import Compute, Schedule
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
-from edgepart.planner.plan.plan import GATEWAY, Receive, Send
-from edgepart.planner.plan.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.plan import GATEWAY, Receive, Send
+from edgepart.planner.plans.timeline import Compute, Message, Schedule
 
 Steps = dict[str, list[Receive | Compute | Send]]
 

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.plan.plan import GATEWAY, Receive, Send
-from edgepart.planner.plan.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.plan import GATEWAY, Receive, Send
+from edgepart.planner.plans.timeline import Compute, Message, Schedule
 from edgepart.planner.simulation import latency, network, throughput
 from edgepart.planner.simulation.fair_share import NEVER
 from edgepart.planner.simulation.latency import Simulation, run_schedule

@@ -6,8 +6,8 @@ import pytest
 
 from edgepart.planner.devices.cluster import LOCAL, Cluster, Device, Link
 from edgepart.planner.errors import InternalError
-from edgepart.planner.plan.plan import GATEWAY, Receive, Send
-from edgepart.planner.plan.timeline import Compute, Leg, Message, Schedule, critical_path
+from edgepart.planner.plans.plan import GATEWAY, Receive, Send
+from edgepart.planner.plans.timeline import Compute, Leg, Message, Schedule, critical_path
 from edgepart.planner.simulation.latency import run_schedule
 
 LINK = Link(bytes_per_s=1000.0, latency_s=0.5, message_s=0.25)

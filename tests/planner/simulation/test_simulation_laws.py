@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster
-from edgepart.planner.plan.plan import GATEWAY, Send
-from edgepart.planner.plan.timeline import Compute, Schedule, critical_path
+from edgepart.planner.plans.plan import GATEWAY, Send
+from edgepart.planner.plans.timeline import Compute, Schedule, critical_path
 from edgepart.planner.simulation.latency import run_schedule
 from edgepart.planner.simulation.network import local_s
 from edgepart.planner.simulation.throughput import run_requests, stream

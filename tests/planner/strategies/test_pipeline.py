@@ -10,9 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.plan import GATEWAY, Receive, Send
-from edgepart.planner.plan.timeline import Compute, Message, Schedule
 from edgepart.planner.planner import choose
+from edgepart.planner.plans.plan import GATEWAY, Receive, Send
+from edgepart.planner.plans.timeline import Compute, Message, Schedule
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule, schedule_of, simulate
 from edgepart.planner.simulation.throughput import default_in_flight, fitting, run_requests, stream

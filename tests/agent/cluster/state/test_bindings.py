@@ -23,7 +23,7 @@ from edgepart.agent.cluster.state.bindings import (
 )
 from edgepart.agent.wire.control import Version
 from edgepart.planner.errors import FrameError, RequestError, UsageError
-from edgepart.planner.plan.plan import Plan, ValueInfo, from_bytes, to_bytes
+from edgepart.planner.plans.plan import Plan, ValueInfo, from_bytes, to_bytes
 
 VERSION = Version(1, "a")
 TEXT = ValueInfo("text", "int64", (1, 1), ("batch", "length"))

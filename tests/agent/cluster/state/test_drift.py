@@ -22,7 +22,7 @@ from edgepart.agent.wire.control import MOST_DRIFT, Drift
 from edgepart.planner.cost.cost import Cost
 from edgepart.planner.devices.cluster import Cluster, Device, from_json, to_json
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.plan.plan import Program, Segment
+from edgepart.planner.plans.plan import Program, Segment
 
 DEVICE = Device("a", "box", 3e9, 2e9, 1e9, 2, families={"conv": 5e9}, moves={"lrn": 1e8}, kernel_s=1e-5)
 drifts = st.floats(1 / MOST_DRIFT, MOST_DRIFT).map(stepped)

@@ -19,7 +19,7 @@ from edgepart.agent.cluster.state.profiles import MOST, NEWS, ProfileBook, for_p
 from edgepart.agent.wire.control import Latency, Profile
 from edgepart.agent.wire.inference import Epoch
 from edgepart.planner.errors import UsageError
-from edgepart.planner.plan.plan import Plan, Program, Run, Segment, Step
+from edgepart.planner.plans.plan import Plan, Program, Run, Segment, Step
 
 ONE = Profile("d1", "box~60", 2, 0.5)
 TWO = Profile("d2", "box~60", 2, 0.1)

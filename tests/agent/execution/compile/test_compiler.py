@@ -28,7 +28,7 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.plan import Piece, Plan, Port, Segment, WeightRef
+from edgepart.planner.plans.plan import Piece, Plan, Port, Segment, WeightRef
 from edgepart.planner.region import Array, Region
 from edgepart.planner.search.force_axis import force
 from edgepart.planner.search.study import Study

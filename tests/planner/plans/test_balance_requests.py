@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.planner.plan.balance_requests import deal, dealt, done_s
-from edgepart.planner.plan.plan import Replica
+from edgepart.planner.plans.balance_requests import deal, dealt, done_s
+from edgepart.planner.plans.plan import Replica
 
 PACES = st.sampled_from([0.0, 0.5, 1.0, 1.5, 3.0, 10.0])
 REPLICAS = st.lists(st.builds(Replica, st.just(()), PACES, PACES), min_size=1, max_size=5)

@@ -11,8 +11,8 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import broken_rules, check
-from edgepart.planner.plan.plan import GATEWAY, Plan, Program, Receive, Run, Send, Step, Transfer, for_device
+from edgepart.planner.plans.check import broken_rules, check
+from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Receive, Run, Send, Step, Transfer, for_device
 from tests.planner.lowering.test_lower import chain_model
 from tests.planner.random_plans import NAMES, problem_of, rows
 

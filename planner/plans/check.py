@@ -12,8 +12,8 @@ from math import inf
 
 from edgepart.planner.errors import InternalError
 from edgepart.planner.model.graph import Graph
-from edgepart.planner.plan.plan import GATEWAY, Piece, Plan, Program, Receive, Run, Send, Step, Transfer
-from edgepart.planner.plan.reduced_precision import KINDS
+from edgepart.planner.plans.plan import GATEWAY, Piece, Plan, Program, Receive, Run, Send, Step, Transfer
+from edgepart.planner.plans.reduced_precision import KINDS
 from edgepart.planner.region import Region
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgpack
 
 from edgepart.planner.errors import FrameError
-from edgepart.planner.plan.reduced_precision import EXACT
+from edgepart.planner.plans.reduced_precision import EXACT
 from edgepart.planner.region import Interval, Region
 
 GATEWAY = ""
@@ -101,7 +101,7 @@ class Transfer:
     nbytes: int
     """Payload, as far as it is known before the run (strings and unknown shapes count 0)."""
     dtypes: tuple[str, ...] = ()
-    """By piece, what it is rounded to while it travels, "float32" where it is not (planner/plan/reduced_precision.py);
+    """By piece, what it is rounded to while it travels, "float32" where it is not (planner/plans/reduced_precision.py);
     () where none is."""
 
 

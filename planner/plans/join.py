@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from edgepart.planner.plan.plan import GATEWAY, Plan, Program, Receive, Replica, Run, Send, Step, Transfer
-from edgepart.planner.plan.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Receive, Replica, Run, Send, Step, Transfer
+from edgepart.planner.plans.timeline import Compute, Message, Schedule
 
 
 def join_plans(plans: Sequence[Plan], strategy: str, why: str) -> Plan:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from edgepart.planner.plan.plan import Replica
+from edgepart.planner.plans.plan import Replica
 
 
 def done_s(replica: Replica, in_flight: int) -> float:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from edgepart.planner.errors import FrameError
 from edgepart.planner.lowering.lower import make_plan
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.plan import Plan, for_device, from_bytes, to_bytes
+from edgepart.planner.plans.plan import Plan, for_device, from_bytes, to_bytes
 from tests.planner.lowering.test_lower import chain_model
 from tests.planner.random_plans import NAMES, problem_of, rows
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from edgepart.planner.plan.plan import GATEWAY, Receive, Send
+from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 
 
 @dataclass(frozen=True, slots=True)

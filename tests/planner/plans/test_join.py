@@ -23,12 +23,21 @@ from edgepart.planner.layout.strategy import Problem, Strategy, Sync, side_by_si
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
-from edgepart.planner.plan.check import broken_rules, check
-from edgepart.planner.plan.join import join_schedules, split
-from edgepart.planner.plan.plan import GATEWAY, Plan, Receive, Replica, Send, for_device, from_bytes, to_bytes
-from edgepart.planner.plan.timeline import Compute, Message, Schedule
 from edgepart.planner.planner import best_strategy as plan_by
 from edgepart.planner.planner import choose
+from edgepart.planner.plans.check import broken_rules, check
+from edgepart.planner.plans.join import join_schedules, split
+from edgepart.planner.plans.plan import (
+    GATEWAY,
+    Plan,
+    Receive,
+    Replica,
+    Send,
+    for_device,
+    from_bytes,
+    to_bytes,
+)
+from edgepart.planner.plans.timeline import Compute, Message, Schedule
 from edgepart.planner.report.document import summary
 from edgepart.planner.report.shares import report
 from edgepart.planner.search.study import Study

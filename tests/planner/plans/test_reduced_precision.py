@@ -14,9 +14,10 @@ from edgepart.planner.layerwise.configurations import space
 from edgepart.planner.layerwise.time_costs import Pricer
 from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.model.graph import Tensor
-from edgepart.planner.plan.check import broken_rules
-from edgepart.planner.plan.plan import GATEWAY, Plan, from_bytes, to_bytes
-from edgepart.planner.plan.reduced_precision import (
+from edgepart.planner.planner import choose
+from edgepart.planner.plans.check import broken_rules
+from edgepart.planner.plans.plan import GATEWAY, Plan, from_bytes, to_bytes
+from edgepart.planner.plans.reduced_precision import (
     EXACT,
     FLOAT16,
     INT8,
@@ -28,8 +29,7 @@ from edgepart.planner.plan.reduced_precision import (
     travels_as,
     wire_bytes,
 )
-from edgepart.planner.plan.timeline import Compute
-from edgepart.planner.planner import choose
+from edgepart.planner.plans.timeline import Compute
 from edgepart.planner.region import Region
 from edgepart.planner.search.lower_bound import floor_s
 from edgepart.planner.search.study import Study

@@ -1,0 +1,6 @@
+"""The planner's output: the Plan with its canonical bytes and digest, the checker of its rules, and its replicas.
+
+May import: planner/errors, planner/model, planner/region.
+"""
+
+__all__ = ["balance_requests", "check", "join", "plan", "reduced_precision", "timeline"]
