@@ -38,7 +38,7 @@ GRACE_S = 2.0
 start."""
 
 
-class Links(Protocol):
+class DriverLinks(Protocol):
     """What the shell needs of agent/net/transport.py."""
 
     def connect(self, node_id: str | None, addresses: list[Address]) -> str: ...
@@ -55,7 +55,7 @@ async def untried(order: events.TryPlan) -> events.PlanTried:
 class Doors:
     """What the shell obeys with."""
 
-    links: Links
+    links: DriverLinks
     post: Post
     plans: Plans
     planwork: Planwork

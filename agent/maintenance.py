@@ -38,7 +38,7 @@ SCRUB_BYTES_S = 50e6
 
 
 @dataclass(frozen=True)
-class Kept:
+class MaintainedState:
     """What it keeps in order, and whom it asks what is needed."""
 
     core: Core
@@ -58,7 +58,7 @@ class Kept:
 class Upkeep:
     """For the event loop's thread; each of these runs until cancelled."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: MaintainedState) -> None:
         self._kept = kept
         self._told = ""
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from edgepart.agent.admission.renewal import Warden
 from edgepart.agent.admission.signed_drains import Seals
 from edgepart.agent.measure.card import Measuring
-from edgepart.agent.measure.trace_collector import Tracing
+from edgepart.agent.measure.trace_collector import TraceCollector
 from edgepart.agent.net.dispatch import Post
 from edgepart.agent.replication.blobs import Serving
 from edgepart.agent.wire.frames import Buffer
@@ -38,7 +38,7 @@ class Answering:
         post: Post,
         serving: Serving,
         measuring: Measuring,
-        tracing: Tracing,
+        tracing: TraceCollector,
         warden: Warden,
         seals: Seals,
     ) -> None:

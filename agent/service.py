@@ -21,12 +21,12 @@ from edgepart import __version__
 from edgepart.agent.admission.joining import Doorkeeper
 from edgepart.agent.admission.renewal import REVOKED, Warden
 from edgepart.agent.admission.signed_drains import Seals
-from edgepart.agent.api.node import Face
+from edgepart.agent.api.node import NodeApi
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.membership.membership import Facts
 from edgepart.agent.cluster.membership.roster import named
 from edgepart.agent.cluster.state import events
-from edgepart.agent.cluster.state.cards import Measured, fault, read
+from edgepart.agent.cluster.state.cards import MeasuredDevice, fault, read
 from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.discovery.hints import Lookout
@@ -38,16 +38,16 @@ from edgepart.agent.host.jobs import Begin, repeat
 from edgepart.agent.host.process_memory import keep_within, share_heaps, within
 from edgepart.agent.host.system import cores, have_temporary_folder, memory, resident_bytes
 from edgepart.agent.host.systemd import Notifier, Watchdog
-from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
-from edgepart.agent.maintenance import Kept, Upkeep, disk_document
+from edgepart.agent.maintenance import MaintainedState, Upkeep, disk_document
 from edgepart.agent.measure.card import Measuring
 from edgepart.agent.measure.clock_exchange import Clocks
 from edgepart.agent.measure.cpu_wait import Starving
 from edgepart.agent.measure.echoes import Echoes
 from edgepart.agent.measure.probe_process import probe_apart
-from edgepart.agent.measure.segment_times import Timing
-from edgepart.agent.measure.trace_collector import Tracing, speaking
+from edgepart.agent.measure.segment_times import SegmentTimer
+from edgepart.agent.measure.trace_collector import TraceCollector, speaking
 from edgepart.agent.net.dispatch import Post
 from edgepart.agent.net.endpoints import bind, own_addresses, parsed, reachable_text
 from edgepart.agent.net.rpc_client import Asks
@@ -277,7 +277,7 @@ class Agent:
         self._starving = Starving(self._workers.processes, lambda event: self._shell.post(event))
         self._profiles = ProfileBook(self._files.profiles())
         self._drifts = DriftBook()
-        self._timing = Timing(
+        self._timing = SegmentTimer(
             node,
             device,
             self._options.profile_budget_s,
@@ -339,10 +339,10 @@ class Agent:
         )
         router = Router(core, self._requester, lambda event: self._shell.post(event))
         self._ending.callback(router.stop)
-        self._tracing = Tracing(
+        self._tracing = TraceCollector(
             node, self._recorder, self._asks, self._clocks, core.membership.members, core.follower.serving
         )
-        self._face = Face(
+        self._face = NodeApi(
             self._name,
             self.identity.fingerprint,
             core,
@@ -377,7 +377,9 @@ class Agent:
             listener=listener,
             spool=self._store.root / "partial",
             recorder=self._recorder,
-            limits=Limits(client_rate=self._options.client_rate, client_burst=2 * self._options.client_rate),
+            limits=BodyLimits(
+                client_rate=self._options.client_rate, client_burst=2 * self._options.client_rate
+            ),
             inference=self._options.inference,
         )
         planwork = Planwork(self._store.root, node)
@@ -399,7 +401,7 @@ class Agent:
             ),
         )
         self._upkeep = Upkeep(
-            Kept(
+            MaintainedState(
                 core,
                 files,
                 self._disk,
@@ -470,7 +472,7 @@ class Agent:
         seen = core.membership.peers.get(node)
         return core.draining.is_removed(node) or (seen is not None and seen.status == LEFT)
 
-    def _measured_by(self, node: str) -> Measured | None:
+    def _measured_by(self, node: str) -> MeasuredDevice | None:
         card = self._shell.core.cards.get(node)
         try:
             return read(card.document) if card else None

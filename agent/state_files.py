@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 
 from edgepart.agent.cluster.membership.election import MAX_TERM, term_beyond_any
 from edgepart.agent.cluster.state import deployments, drains, profiles
-from edgepart.agent.cluster.state.deployments import Read, readable
+from edgepart.agent.cluster.state.deployments import ReadResult, readable
 from edgepart.agent.storage.atomic_files import read_json, set_aside, set_aside_copy, sweep, write_atomic
 from edgepart.agent.wire.bounds import Addresses, NodeId
 from edgepart.agent.wire.codec import read_json_record
@@ -142,7 +142,7 @@ class StateFiles:
     def members(self) -> dict[str, tuple[str, ...]]:
         """Addresses by node id, as they were last seen. Where the file is damaged, none: they are looked for anew."""
 
-        def read(document: Any) -> Read[Hint]:
+        def read(document: Any) -> ReadResult[Hint]:
             if not isinstance(document, dict):
                 raise UsageError("cluster.json: expected lists of addresses by node id")
             listed = ({"node": node, "listen": listen} for node, listen in document.items())
@@ -253,11 +253,11 @@ class StateFiles:
     def _entries(
         self,
         name: str,
-        parse: Callable[[Any], Read[T]],
+        parse: Callable[[Any], ReadResult[T]],
         keep: Callable[[Iterable[T]], bool],
     ) -> tuple[T, ...]:
         """Those of a file that can be read. Where there are others, they are named, and stay in a copy of it."""
-        read: Read[T] | None = self._read(name, parse)
+        read: ReadResult[T] | None = self._read(name, parse)
         if read is None:
             return ()
         if faults := read.faults:

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.comparing import differences, largest_difference
 from benchmarks.work import unpack
 from edgepart.cli.client import Client
-from edgepart.cli.options import Target
+from edgepart.cli.options import AgentTarget
 
 DEADLINE_S = 300.0
 
@@ -56,7 +56,7 @@ class Asked:
 
 async def ask(job: Job) -> Asked:
     inputs, expected = unpack(Path(job.work))
-    async with Client(Target(job.url, Path(job.state))) as client:
+    async with Client(AgentTarget(job.url, Path(job.state))) as client:
         for _ in range(job.warm_up):
             await client.infer(job.deployment, inputs, deadline_s=DEADLINE_S)
         left = iter(range(job.count))

@@ -41,7 +41,7 @@ from benchmarks.stalls import Stalls
 from benchmarks.work import pack
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.local import LocalCluster
-from edgepart.cli.options import Target
+from edgepart.cli.options import AgentTarget
 from edgepart.cli.output import note, say, table
 from edgepart.planner.errors import ClusterError, EdgepartError
 from edgepart.planner.model.load import load_graph
@@ -186,7 +186,7 @@ class Run:
             leaders = set()
             for agent in agents.values():
                 try:
-                    credential = Target(agent.url, agent.state).credential()
+                    credential = AgentTarget(agent.url, agent.state).credential()
                     status = fetch(agent.url, credential, "/api/status")
                     models = fetch(agent.url, credential, "/api/models")["models"]
                 except (OSError, EdgepartError, KeyError) as error:

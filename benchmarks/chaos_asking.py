@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from benchmarks.comparing import differences
 from benchmarks.work import unpack
 from edgepart.cli.client import Client
-from edgepart.cli.options import Target
+from edgepart.cli.options import AgentTarget
 from edgepart.planner.errors import EdgepartError, Unavailable
 
 LEARN_S = 10.0
@@ -99,7 +99,7 @@ async def keep_asking(job: Job, out: TextIO) -> None:
         while not stop.is_set():
             print(json.dumps(asdict(await ask(client, job, inputs, expected))), file=out, flush=True)
 
-    async with Client(Target(job.url, Path(job.state))) as client:
+    async with Client(AgentTarget(job.url, Path(job.state))) as client:
         learning = asyncio.create_task(_keep_learning(client))
         await asyncio.gather(*(worker() for _ in range(job.concurrency)))
         learning.cancel()

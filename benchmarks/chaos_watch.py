@@ -11,7 +11,7 @@ from threading import Event, Thread
 from typing import Any
 
 from benchmarks.chaos_presence import LISTED, Look
-from edgepart.cli.options import Target
+from edgepart.cli.options import AgentTarget
 
 EVERY_S = 0.5
 ANSWER_S = 2.0
@@ -35,7 +35,7 @@ class Watch:
             thread.join()
 
     def add(self, name: str, url: str, state: Path) -> None:
-        credential = Target(url, state).credential()
+        credential = AgentTarget(url, state).credential()
         arguments = (name, url, credential)
         thread = Thread(target=self._keep_looking, args=arguments, name=f"watch {name}", daemon=True)
         self._threads.append(thread)

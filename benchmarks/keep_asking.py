@@ -20,7 +20,7 @@ from typing import Any, TextIO
 from benchmarks.comparing import differences
 from benchmarks.work import unpack
 from edgepart.cli.client import Client
-from edgepart.cli.options import Target
+from edgepart.cli.options import AgentTarget
 from edgepart.planner.errors import EdgepartError
 
 DEADLINE_S = 60.0
@@ -38,7 +38,7 @@ async def ask(client: Client, model: str, inputs: Any, expected: Any) -> list[An
     return [began, ended, answer.epoch, answer.replays + answer.retries, wrong, ""]
 
 
-async def keep_asking(target: Target, model: str, work: Path, concurrency: int, out: TextIO) -> None:
+async def keep_asking(target: AgentTarget, model: str, work: Path, concurrency: int, out: TextIO) -> None:
     inputs, expected = unpack(work)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -53,7 +53,7 @@ async def keep_asking(target: Target, model: str, work: Path, concurrency: int, 
 
 def main(url: str, state: str, model: str, work: str, concurrency: str, out: str) -> None:
     with Path(out).open("a") as file:
-        asyncio.run(keep_asking(Target(url, Path(state)), model, Path(work), int(concurrency), file))
+        asyncio.run(keep_asking(AgentTarget(url, Path(state)), model, Path(work), int(concurrency), file))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ import psutil
 from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.agent.host.open_files import open_files
-from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.bodies import BodyLimits
 from edgepart.cli.local import LocalCluster, edgepart
 from edgepart.cli.tensors import encode_request, read_answer
 from edgepart.planner.region import Array
@@ -284,7 +284,7 @@ async def crowded(scene: Scene, crowd: Crowd) -> list[Phase]:
         phases.append(await phase_of(scene, "and the crowd", each, crowd.seconds))
         greedy = [address(6, 0)] * (2 * crowd.busy)
         phases.append(await phase_of(scene, "and a greedy one", each + greedy, crowd.seconds))
-        many = [each[n % crowd.busy] for n in range(crowd.overload * Limits().in_flight)]
+        many = [each[n % crowd.busy] for n in range(crowd.overload * BodyLimits().in_flight)]
         phases.append(await phase_of(scene, f"{crowd.overload}-fold overload", many, crowd.seconds))
     finally:
         for task in tasks:

@@ -10,7 +10,7 @@ from math import prod
 
 from benchmarks.placing_clusters import EFFECTIVE, GPUS, LAUNCH_S, Setting
 from edgepart.planner.model.graph import Graph, Operator
-from edgepart.planner.placing.problem.workload import Task, Tensor, Workload
+from edgepart.planner.placing.problem.workload import Task, TaskTensor, Workload
 
 Groups = Sequence[Sequence[Operator]]
 """Every operator in one of them; each group is a task."""
@@ -109,7 +109,7 @@ def workload(name: str, graph: Graph, groups: Groups, setting: Setting) -> Workl
             for made in op.outputs:
                 elsewhere = sorted({number[reader.name] for reader in graph.consumers[made]} - {n})
                 if elsewhere:
-                    tensors.append(Tensor(n, tuple(elsewhere), float(nbytes(graph, made))))
+                    tensors.append(TaskTensor(n, tuple(elsewhere), float(nbytes(graph, made))))
     return Workload(name, setting.machines, tasks, tuple(tensors), setting.bytes_per_s, setting.latency_s)
 
 

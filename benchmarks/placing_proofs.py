@@ -29,7 +29,7 @@ from edgepart.planner.placing.exact.dominators import pieces
 from edgepart.planner.placing.placers.best import find
 from edgepart.planner.placing.problem.checker import violations
 from edgepart.planner.placing.problem.schedule import Asked
-from edgepart.planner.placing.problem.workload import Machine, Task, Tensor, Workload
+from edgepart.planner.placing.problem.workload import Machine, Task, TaskTensor, Workload
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.model_workload import fused_workload
 
@@ -62,7 +62,7 @@ def drawn(count: int, machines: int, seed: int, *, scarce: bool = False) -> Work
     for source in range(count - 1):
         near = range(source + 1, min(count, source + 9))
         readers = [reader for reader in near if random.random() < 0.25] or [random.choice(near)]
-        tensors.append(Tensor(source, tuple(readers), random.uniform(20, 400)))
+        tensors.append(TaskTensor(source, tuple(readers), random.uniform(20, 400)))
     room = 1.2 * sum(task.memory_bytes for task in tasks) / machines if scarce else inf
     return Workload(
         f"random {seed}, {machines} devices{', scarce memory' if scarce else ''}",

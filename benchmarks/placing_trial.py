@@ -22,7 +22,7 @@ from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.placing.engine.evaluate import shortest
 from edgepart.planner.placing.placers.best import find
 from edgepart.planner.placing.problem.checker import violations
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 GRAPHS = ("original", "coarsened")
@@ -154,7 +154,7 @@ class Trial:
             why=found.why,
         )
 
-    def _as_run_s(self, found: Found) -> float:
+    def _as_run_s(self, found: PlacementFound) -> float:
         if self.case.graph == "coarsened":
             return found.value_s
         groups = as_run(self._sketch, found.placement)

@@ -28,7 +28,7 @@ from benchmarks.scale import transformer
 from edgepart.agent.planwork.garbage_collection import collect_seldom
 from edgepart.cli.output import note, say, seconds, table
 from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.layerwise.byte_costs import Traffic
+from edgepart.planner.layerwise.byte_costs import ByteCosts
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
@@ -109,7 +109,7 @@ def _tofu(study: Study) -> Times:
     """The paper's version; of its limits, none lifted."""
     start = time.process_time()
     team, words = tofu.plain(study)
-    found = tofu.Recursion(Traffic(study), team).run()
+    found = tofu.Recursion(ByteCosts(study), team).run()
     strategy = tofu.strategy(study, found, words)
     searched = time.process_time()
     predicted = study.forecast(strategy).latency_s

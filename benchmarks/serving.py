@@ -13,7 +13,7 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.deploying import files_of
 from edgepart.cli.local import LocalAgent
-from edgepart.cli.options import Target
+from edgepart.cli.options import AgentTarget
 from edgepart.planner.errors import ClusterError, InternalError
 
 SETTLED_S = 10.0
@@ -43,7 +43,7 @@ class Answers:
 
 def client_of(agent: LocalAgent) -> Client:
     """To be used as an async context manager."""
-    return Client(Target(agent.url, agent.state))
+    return Client(AgentTarget(agent.url, agent.state))
 
 
 async def deploy(client: Client, path: Path, name: str, options: DeployOptions) -> dict[str, Any]:

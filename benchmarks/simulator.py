@@ -26,7 +26,7 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
-from edgepart.planner.plans.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule
 from edgepart.planner.simulation.throughput import default_in_flight, run_requests, stream
@@ -60,28 +60,30 @@ class Measured:
         return self.cpu_s / TARGET_S
 
 
-def drawn(chance: Random, devices: int, steps: int, partners: Callable[[int], Sequence[int]]) -> Schedule:
+def drawn(
+    chance: Random, devices: int, steps: int, partners: Callable[[int], Sequence[int]]
+) -> TimedSchedule:
     """Rounds: every device computes, sends to its partners, receives what comes; until each has about that many
     steps."""
     names = [f"d{n}" for n in range(devices)]
     programs: Steps = {name: [] for name in names}
-    messages: list[Message] = []
+    messages: list[MessageTimes] = []
     while max(map(len, programs.values())) < steps:
         came: list[list[int]] = [[] for _ in names]
         for n, name in enumerate(names):
             programs[name].append(Compute(chance.uniform(1e-4, 1e-2), "x"))
             for other in partners(n):
-                messages.append(Message(name, names[other], chance.randint(100, 100_000)))
+                messages.append(MessageTimes(name, names[other], chance.randint(100, 100_000)))
                 programs[name].append(Send(len(messages) - 1))
                 came[other].append(len(messages) - 1)
         for name, numbers in zip(names, came, strict=True):
             programs[name] += [Receive(number) for number in numbers]
-    messages.append(Message(names[0], GATEWAY, 1000))
+    messages.append(MessageTimes(names[0], GATEWAY, 1000))
     programs[names[0]].append(Send(len(messages) - 1))
-    return Schedule(programs, messages)
+    return TimedSchedule(programs, messages)
 
 
-def schedules(devices: int, steps: int) -> Iterator[tuple[str, Schedule, Cluster]]:
+def schedules(devices: int, steps: int) -> Iterator[tuple[str, TimedSchedule, Cluster]]:
     """Borders to one neighbour and to both, random partners on unequal links, a shared medium for a tenth of the devices
     and for all, and everybody with one hub."""
     chance = Random(0)
@@ -103,7 +105,7 @@ def schedules(devices: int, steps: int) -> Iterator[tuple[str, Schedule, Cluster
     yield "all with one hub", hub, even
 
 
-def _without_loops(schedule: Schedule) -> Schedule:
+def _without_loops(schedule: TimedSchedule) -> TimedSchedule:
     """Without what a device would send to itself."""
     loops = {n for n, message in enumerate(schedule.messages) if message.source == message.target}
     kept = {old: new for new, old in enumerate(n for n in range(len(schedule.messages)) if n not in loops)}
@@ -115,11 +117,11 @@ def _without_loops(schedule: Schedule) -> Schedule:
                 programs[name].append(step)
             elif step.transfer in kept:
                 programs[name].append(type(step)(kept[step.transfer]))
-    return Schedule(programs, [schedule.messages[old] for old in kept])
+    return TimedSchedule(programs, [schedule.messages[old] for old in kept])
 
 
 def measure(
-    what: str, schedule: Schedule, devices: int, requests: int, run: Callable[[], object]
+    what: str, schedule: TimedSchedule, devices: int, requests: int, run: Callable[[], object]
 ) -> Measured:
     taken: list[tuple[float, float]] = []
     for _ in range(TRIES):

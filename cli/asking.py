@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, Json, State, Target, target_of
+from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
 from edgepart.cli.output import console, nbytes, print_json, say, seconds, shape, table
 from edgepart.planner.errors import EdgepartError, UsageError
 from edgepart.planner.figures import figure
@@ -111,7 +111,7 @@ def _bound(bound: Mapping[str, Any]) -> str:
     return f"shapes {shapes}: {where}, predicted {seconds(bound['predicted_latency_s'])}"
 
 
-def ask(target: Target, path: str) -> Any:
+def ask(target: AgentTarget, path: str) -> Any:
     """The document that the agent has at `path`."""
 
     async def asking() -> Any:
@@ -123,7 +123,7 @@ def ask(target: Target, path: str) -> Any:
     return asyncio.run(asking())
 
 
-def _watch(target: Target) -> None:
+def _watch(target: AgentTarget) -> None:
     from rich.live import Live
     from rich.text import Text
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, GATEWAY_LANE, RECEIVE, SEND, WAIT, WRITE
-from edgepart.cli.traced import Bar, PlanShape, Trace
+from edgepart.cli.traced import PlanShape, SpanBar, Trace
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
-from edgepart.planner.plans.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.simulation.latency import run_schedule
 
 OTHERS = "others"
@@ -30,7 +30,7 @@ Stretch = tuple[str, float, float]
 
 
 @dataclass(frozen=True)
-class Row:
+class AttributionRow:
     """One device, during one request."""
 
     device: str
@@ -67,7 +67,7 @@ def _first(going: Counter[str]) -> str:
     return next((what for what in ORDER if going[what] > 0), REST)
 
 
-def rows(trace: Trace, request: Bar, cluster: Cluster | None) -> list[Row]:
+def rows(trace: Trace, request: SpanBar, cluster: Cluster | None) -> list[AttributionRow]:
     """The devices that did something for this request, and its gateway at last. Without `cluster` nothing is
     predicted."""
     plan = trace.plans.get((request.deployment, request.epoch))
@@ -75,16 +75,16 @@ def rows(trace: Trace, request: Bar, cluster: Cluster | None) -> list[Row]:
     worked = stretches_of(trace, request)
     foretold = predicted(plan, cluster, request.device, worked) if plan and cluster else {}
     found = [
-        Row(name, shares(request.start_s, request.stop_s, own), foretold.get(name))
+        AttributionRow(name, shares(request.start_s, request.stop_s, own), foretold.get(name))
         for name, own in worked.items()
     ]
     own = [bar for bar in mine if bar.device == request.device and _is_gateways(bar, plan)]
     stretches = [(_category(bar), bar.start_s, bar.stop_s) for bar in own]
     stretches.append((WAIT, request.start_s, request.stop_s))
-    return [*found, Row(GATEWAY, shares(request.start_s, request.stop_s, stretches), None)]
+    return [*found, AttributionRow(GATEWAY, shares(request.start_s, request.stop_s, stretches), None)]
 
 
-def stretches_of(trace: Trace, request: Bar) -> dict[str, list[Stretch]]:
+def stretches_of(trace: Trace, request: SpanBar) -> dict[str, list[Stretch]]:
     """By device that did a step of the request, what went on there meanwhile."""
     plan = trace.plans.get((request.deployment, request.epoch))
     worked = {bar.device for bar in trace.of_request(request.request) if bar.lane == COMPUTING}
@@ -95,11 +95,11 @@ def stretches_of(trace: Trace, request: Bar) -> dict[str, list[Stretch]]:
     }
 
 
-def _category(bar: Bar) -> str:
+def _category(bar: SpanBar) -> str:
     return SEND if bar.kind == WRITE else bar.kind
 
 
-def _is_gateways(bar: Bar, plan: PlanShape | None) -> bool:
+def _is_gateways(bar: SpanBar, plan: PlanShape | None) -> bool:
     """Whether the gateway did it, and not the device that it is on."""
     if bar.lane == GATEWAY_LANE:
         return True
@@ -109,7 +109,7 @@ def _is_gateways(bar: Bar, plan: PlanShape | None) -> bool:
     return (source if bar.kind == WRITE else target) == GATEWAY
 
 
-def _stretches(trace: Trace, request: Bar, device: str, plan: PlanShape | None) -> list[Stretch]:
+def _stretches(trace: Trace, request: SpanBar, device: str, plan: PlanShape | None) -> list[Stretch]:
     """What the device did meanwhile; before its first step it waits, after its last it is idle."""
     found: list[Stretch] = []
     begin, end = request.stop_s, request.start_s
@@ -152,9 +152,9 @@ def predicted(
     return found
 
 
-def schedule_of(plan: PlanShape) -> Schedule:
+def schedule_of(plan: PlanShape) -> TimedSchedule:
     steps = {device: [_step(kind, value) for kind, value in own] for device, own in plan.steps.items()}
-    return Schedule(steps, [Message(*message) for message in plan.messages], plan.replicas)
+    return TimedSchedule(steps, [MessageTimes(*message) for message in plan.messages], plan.replicas)
 
 
 def _step(kind: str, value: float) -> Compute | Send | Receive:

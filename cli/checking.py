@@ -32,7 +32,7 @@ WHOLE = "whole"
 
 
 @dataclass(frozen=True)
-class Way:
+class AxisSplit:
     """The model split along one axis."""
 
     name: str
@@ -85,7 +85,7 @@ def check(
         rehearsal = Rehearsal(graph, shares(devices), transfer_dtype=rounding, compiler=compiler)
         bar("one session", 0, 0)
         reference = reference_of(model, graph, inputs)
-        found: list[Way] = []
+        found: list[AxisSplit] = []
         names = ways_of(rehearsal)
         for done, (name, axis) in enumerate(names.items()):
             bar(f"split: {name}", done, len(names))
@@ -115,7 +115,9 @@ def ways_of(rehearsal: Rehearsal) -> dict[str, str | None]:
     return {FIRST: None, **{axis: axis for axis in rehearsal.axes}}
 
 
-def tried(rehearsal: Rehearsal, reference: Reference, name: str, axis: str | None, inputs: Values) -> Way:
+def tried(
+    rehearsal: Rehearsal, reference: Reference, name: str, axis: str | None, inputs: Values
+) -> AxisSplit:
     """What comes out of one way; a failure of it is in its faults, and does not end the others."""
     try:
         divided = rehearsal.divide(axis)
@@ -123,8 +125,8 @@ def tried(rehearsal: Rehearsal, reference: Reference, name: str, axis: str | Non
         got = divided.run(inputs)
         off = _rounded(divided, reference, inputs) if divided.devices.plan.rounded_to else math.nan
     except EdgepartError as error:
-        return Way(name, axis, faults=(str(error),))
-    return Way(
+        return AxisSplit(name, axis, faults=(str(error),))
+    return AxisSplit(
         name,
         axis,
         divided.split,
@@ -161,7 +163,9 @@ def _rounded(divided: Divided, reference: Reference, inputs: Values) -> float:
     return max((one for one in found if not math.isnan(one)), default=math.nan)
 
 
-def document_of(model: Path, rehearsal: Rehearsal, reference: Reference, ways: list[Way]) -> dict[str, Any]:
+def document_of(
+    model: Path, rehearsal: Rehearsal, reference: Reference, ways: list[AxisSplit]
+) -> dict[str, Any]:
     """What `--json` prints."""
     nodes = dict(_nodes(rehearsal, ways))
     flops = sum(node["flops"] for node in nodes.values())
@@ -200,7 +204,7 @@ def document_of(model: Path, rehearsal: Rehearsal, reference: Reference, ways: l
     }
 
 
-def _nodes(rehearsal: Rehearsal, ways: list[Way]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _nodes(rehearsal: Rehearsal, ways: list[AxisSplit]) -> Iterator[tuple[str, dict[str, Any]]]:
     """By node: its type, what it was split along, and the largest difference of the answers where it was split."""
     graph, accesses = rehearsal.graph, rehearsal.study.coarse.accesses
     for op in graph.operators:

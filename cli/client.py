@@ -22,8 +22,8 @@ import aiohttp
 
 from edgepart.agent.http.buffers import Buffer, Buffers
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli.options import Target
-from edgepart.cli.pulse import Patience, while_alive
+from edgepart.cli.options import AgentTarget
+from edgepart.cli.pulse import PulseTiming, while_alive
 from edgepart.cli.tensors import encode_request, read_answer
 from edgepart.planner import errors
 from edgepart.planner.errors import EdgepartError, Unavailable
@@ -40,7 +40,7 @@ LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
 
 
 @dataclass(frozen=True)
-class Answer:
+class Reply:
     """One inference request's answer."""
 
     outputs: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Tracing:
+class TraceHandle:
     """A trace that is being taken."""
 
     url: str
@@ -67,10 +67,10 @@ class Tracing:
 class Client:
     """`async with Client(target) as client:`."""
 
-    def __init__(self, target: Target, patience: Patience | None = None) -> None:
+    def __init__(self, target: AgentTarget, patience: PulseTiming | None = None) -> None:
         """`patience` is had with agents that are silent."""
         self._target = target
-        self._patience = patience or Patience()
+        self._patience = patience or PulseTiming()
         self._urls = [target.url]
         """The agent in use first."""
         self._session: aiohttp.ClientSession | None = None
@@ -109,14 +109,14 @@ class Client:
         inputs: Mapping[str, Any],
         outputs: Sequence[str] | None = None,
         deadline_s: float = 60.0,
-    ) -> Answer:
+    ) -> Reply:
         body = encode_request(inputs, outputs, deadline_s)
         headers = {"Inference-Header-Content-Length": str(len(body[0]))}
         path = f"/v2/models/{model}/infer"
         (data, length), retries = await self._again("POST", path, body, headers, deadline_s, binary=True)
         document, arrays = read_answer(data, length)
         about = document.get("parameters", {})
-        return Answer(
+        return Reply(
             outputs=arrays,
             epoch=str(about.get("epoch", "")),
             seconds=float(about.get("seconds", 0.0)),
@@ -189,13 +189,13 @@ class Client:
         url = f"{self._urls[0]}/api/members/{quote(name, safe='')}/drain"
         return (await self._manage("DELETE", url, {}, 30.0))["result"]
 
-    async def trace(self, name: str, seconds: float) -> Tracing:
+    async def trace(self, name: str, seconds: float) -> TraceHandle:
         """Has the cluster record what it does, for that long at most."""
         url = f"{self._urls[0]}/api/models/{name}/trace"
         document = await self._manage("POST", url, {"seconds": str(seconds)}, 30.0)
-        return Tracing(url, tuple(document["devices"]), dict(document["missing"]))
+        return TraceHandle(url, tuple(document["devices"]), dict(document["missing"]))
 
-    async def traced(self, tracing: Tracing) -> Any:
+    async def traced(self, tracing: TraceHandle) -> Any:
         """Ends that, and gives what was recorded: by the agent that began it, which alone has it."""
         return await self._manage("DELETE", tracing.url, {}, TRACE_S)
 

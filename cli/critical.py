@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edgepart.agent.trace.spans import COMPUTING, RECEIVE, SEND, WAIT
-from edgepart.cli.traced import Bar, PlanShape, Trace
+from edgepart.cli.traced import PlanShape, SpanBar, Trace
 from edgepart.planner.plans.plan import GATEWAY
 
 MESSAGE = "message"
@@ -20,7 +20,7 @@ BETWEEN = "between"
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class TracedLeg:
     """One part of it."""
 
     kind: str
@@ -33,7 +33,7 @@ class Leg:
     """Of a message from its sending until whoever waits goes on."""
 
 
-def critical_path(trace: Trace, request: Bar) -> list[Leg]:
+def critical_path(trace: Trace, request: SpanBar) -> list[TracedLeg]:
     """From first to last; the seconds add up to the request's, unless parts of the trace are missing. Empty where its plan
     is not known or its answer's way cannot be seen."""
     plan = trace.plans.get((request.deployment, request.epoch))
@@ -41,7 +41,7 @@ def critical_path(trace: Trace, request: Bar) -> list[Leg]:
 
 
 class _Walk:
-    def __init__(self, plan: PlanShape, bars: Sequence[Bar], request: Bar) -> None:
+    def __init__(self, plan: PlanShape, bars: Sequence[SpanBar], request: SpanBar) -> None:
         self._messages = plan.messages
         self._request = request
         self._sent = {bar.transfer: bar for bar in bars if bar.kind == SEND}
@@ -49,13 +49,13 @@ class _Walk:
         self._arrived |= {bar.transfer: bar.stop_s for bar in bars if bar.kind == RECEIVE}
         self._came = {number: bar.start_s for number, bar in self._sent.items()}
         self._came |= {bar.transfer: bar.start_s for bar in bars if bar.kind == RECEIVE}
-        self._done: dict[str, list[Bar]] = defaultdict(list)
+        self._done: dict[str, list[SpanBar]] = defaultdict(list)
         for bar in bars:
             if bar.lane == COMPUTING:
                 self._done[bar.device].append(bar)
-        self._legs: list[Leg] = []
+        self._legs: list[TracedLeg] = []
 
-    def legs(self) -> list[Leg]:
+    def legs(self) -> list[TracedLeg]:
         ends = [
             n for n, (_, target, _) in enumerate(self._messages) if target == GATEWAY and n in self._arrived
         ]
@@ -82,7 +82,7 @@ class _Walk:
 
     def _add(self, kind: str, source: str, target: str, seconds: float) -> None:
         if seconds > 0:
-            self._legs.append(Leg(kind, source, target, seconds))
+            self._legs.append(TracedLeg(kind, source, target, seconds))
 
     def _back(self, device: str, at: float) -> tuple[int | None, float]:
         """From there on that device to what it had to wait for, and until when."""
@@ -105,7 +105,7 @@ class _Walk:
         return number, there
 
 
-def totals(legs: Sequence[Leg]) -> dict[tuple[str, str, str], tuple[float, int]]:
+def totals(legs: Sequence[TracedLeg]) -> dict[tuple[str, str, str], tuple[float, int]]:
     """By kind, source and target, how long in all and in how many parts; the longest first."""
     found: dict[tuple[str, str, str], tuple[float, int]] = {}
     for leg in legs:
@@ -114,7 +114,7 @@ def totals(legs: Sequence[Leg]) -> dict[tuple[str, str, str], tuple[float, int]]
     return dict(sorted(found.items(), key=lambda item: -item[1][0]))
 
 
-def waits(trace: Trace, request: Bar) -> Mapping[tuple[str, str], tuple[float, int, float]]:
+def waits(trace: Trace, request: SpanBar) -> Mapping[tuple[str, str], tuple[float, int, float]]:
     """By who waits and for whom (GATEWAY: for the request itself): seconds in all, how often, the longest; worst first."""
     found: dict[tuple[str, str], tuple[float, int, float]] = {}
     for bar in trace.of_request(request.request):

@@ -170,14 +170,14 @@ class Demo:
 
     async def _lose_and_gain(self, batch: Array, expected: Array) -> None:
         from edgepart.cli.client import Client
-        from edgepart.cli.traffic import Traffic
+        from edgepart.cli.traffic import RequestTraffic
 
         victim = self._cluster.agents[next(name for name in NAMES[1:] if name in self._devices())]
         output = self._plan(DETECTOR)["outputs"][0]
         async with Client(self._target()) as client:
             traffic = (client, DETECTOR, {"x": batch}, {output: expected}, self._tally)
             self._story.chapter(f"Requests keep coming, four at a time; {victim.name} is killed (SIGKILL)")
-            async with Traffic(*traffic) as running:
+            async with RequestTraffic(*traffic) as running:
                 await running.answers(ANSWERS)
                 killed_at = time.monotonic()
                 victim.kill()
@@ -193,7 +193,7 @@ class Demo:
             self._story.chapter(f"A new agent, {JOINER}, joins with a token and is measured; requests go on")
             await asyncio.to_thread(self._cluster.add, JOINER)
             await self._until(self._is_measured, f"{JOINER} to be measured")
-            async with Traffic(*traffic) as running:
+            async with RequestTraffic(*traffic) as running:
                 await self._until(lambda: JOINER in self._devices(), f"a plan that uses {JOINER}")
                 await running.answers(ANSWERS)
             self._story.plan(self._plan(DETECTOR))
@@ -235,9 +235,9 @@ class Demo:
         return edgepart(*command, "--state", str(self._agent.state), timeout_s=timeout_s)
 
     def _target(self) -> Any:
-        from edgepart.cli.options import Target
+        from edgepart.cli.options import AgentTarget
 
-        return Target(self._agent.url, self._agent.state)
+        return AgentTarget(self._agent.url, self._agent.state)
 
     def _get(self, path: str) -> Any:
         from edgepart.cli.client import Client

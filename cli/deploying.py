@@ -17,7 +17,7 @@ from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.options import parse_bytes, parse_shapes
 from edgepart.agent.wire.inference import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
 from edgepart.cli.clustering import parse_duration
-from edgepart.cli.options import Agent, Json, State, Target, TransferDtype, check_there, target_of
+from edgepart.cli.options import Agent, AgentTarget, Json, State, TransferDtype, check_there, target_of
 from edgepart.cli.output import note, print_json, progress, say, seconds
 from edgepart.planner.errors import ClusterError, StillGoing, UsageError
 from edgepart.planner.plans.reduced_precision import EXACT, checked
@@ -101,7 +101,7 @@ def deploy(
         search_budget_s=None if search_budget is None else _search_budget_s(search_budget),
         transfer_dtype=checked(transfer_dtype, "--transfer-dtype"),
     )
-    patience = Patience(parse_duration(timeout, "--timeout"), timeout) if wait else None
+    patience = DeployPatience(parse_duration(timeout, "--timeout"), timeout) if wait else None
     note(f"reading {model}")
     files = files_of(model)
     check_shapes(model, options.shapes)
@@ -174,7 +174,7 @@ def files_of(model: Path) -> dict[str, Path]:
 
 
 @dataclass(frozen=True)
-class Patience:
+class DeployPatience:
     """How long to wait until a deployment serves."""
 
     seconds: float
@@ -183,7 +183,11 @@ class Patience:
 
 
 async def _deploy(
-    target: Target, name: str, files: Mapping[str, Path], options: DeployOptions, patience: Patience | None
+    target: AgentTarget,
+    name: str,
+    files: Mapping[str, Path],
+    options: DeployOptions,
+    patience: DeployPatience | None,
 ) -> dict[str, Any]:
     """What the agent says in the end. StillGoing when the time to wait is up."""
     from edgepart.agent.api.protocol import check_name
@@ -223,7 +227,7 @@ async def _check_devices(client: Client, chosen: Sequence[str]) -> None:
         check_devices(chosen, here, away)
 
 
-def _still_going(name: str, patience: Patience | None, stage: str) -> StillGoing:
+def _still_going(name: str, patience: DeployPatience | None, stage: str) -> StillGoing:
     waited = patience.text if patience else "a while"
     return StillGoing(
         f"{name} does not serve after {waited} ({stage}); it goes on. `edgepart models` shows how far it is, "

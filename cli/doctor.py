@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from edgepart.cli.options import Agent, Json, State, Target, state_of, target_of
+from edgepart.cli.options import Agent, AgentTarget, Json, State, state_of, target_of
 from edgepart.cli.output import console, note, print_json
 from edgepart.planner.errors import Unavailable
 
@@ -50,7 +50,7 @@ def doctor(
         out.print(part, soft_wrap=False)
 
 
-def state_target(agent: str | None, state: Any) -> Target | None:
+def state_target(agent: str | None, state: Any) -> AgentTarget | None:
     """The agent to ask; None where none runs here, and none was named."""
     try:
         return target_of(agent, state)
@@ -58,7 +58,7 @@ def state_target(agent: str | None, state: Any) -> Target | None:
         return None
 
 
-async def _document(target: Target | None, folder: Any) -> dict[str, Any]:
+async def _document(target: AgentTarget | None, folder: Any) -> dict[str, Any]:
     from edgepart.cli.client import Client
 
     document: dict[str, Any]
@@ -80,7 +80,7 @@ async def _document(target: Target | None, folder: Any) -> dict[str, Any]:
     return await survey(folder)
 
 
-def _looked_at_here(target: Target, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _looked_at_here(target: AgentTarget, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The firewall, which a person may be allowed to look at where the agent is not; in place of what the agent says."""
     from edgepart.agent.doctor.checkup import firewall
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from edgepart.cli.clustering import parse_duration
-from edgepart.cli.options import Agent, Json, State, Target, target_of
+from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
 from edgepart.cli.output import print_json, progress, say
 from edgepart.planner.errors import ClusterError, StillGoing
 
@@ -77,7 +77,7 @@ def remove(
         say(f"{name} is being removed: {result['text']}. `edgepart status` shows how far it is.")
 
 
-def _wait_for(name: str, target: Target, timeout: str, wait: bool, *, remove: bool) -> dict[str, Any]:
+def _wait_for(name: str, target: AgentTarget, timeout: str, wait: bool, *, remove: bool) -> dict[str, Any]:
     timeout_s = parse_duration(timeout, "--timeout")
     last: dict[str, Any] = {}
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edgepart.cli.options import Target
+from edgepart.cli.options import AgentTarget
 from edgepart.planner.errors import ClusterError, InternalError
 
 
@@ -211,7 +211,7 @@ class LocalCluster:
             raise ClusterError("the agent is not up")
         try:
             with urllib.request.urlopen(
-                _asking(Target(url, agent.state), "/api/status"), timeout=10
+                _asking(AgentTarget(url, agent.state), "/api/status"), timeout=10
             ) as answer:
                 document: dict[str, Any] = json.load(answer)
                 return document
@@ -258,7 +258,7 @@ class LocalCluster:
             self._temporary.cleanup()
 
 
-def _asking(target: Target, path: str) -> urllib.request.Request:
+def _asking(target: AgentTarget, path: str) -> urllib.request.Request:
     """With the credential, where the agent's address is not this machine's own."""
     headers = {} if target.is_local else {"Authorization": f"Bearer {target.credential()}"}
     return urllib.request.Request(target.url + path, headers=headers)

@@ -106,7 +106,7 @@ def broker_of(url: str | None, password_file: Path | None, ca: Path | None) -> B
 
 
 @dataclass(frozen=True)
-class Target:
+class AgentTarget:
     """An agent to talk to, and what opens it."""
 
     url: str
@@ -129,14 +129,14 @@ class Target:
         return identity.load(self.state).admin
 
 
-def target_of(agent: str | None, state: Path | None) -> Target:
+def target_of(agent: str | None, state: Path | None) -> AgentTarget:
     """The agent named, or the one that runs on this machine. UsageError, or Unavailable where none runs."""
     folder = state_of(state)
     if agent is not None:
         url = urlsplit(agent if "//" in agent else f"http://{agent}")
         if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/"):
             raise UsageError(f"--agent {agent!r}: give a URL such as http://127.0.0.1:8433")
-        return Target(f"{url.scheme}://{url.netloc}", folder)
+        return AgentTarget(f"{url.scheme}://{url.netloc}", folder)
     announced = folder / "agent.json"
     try:
         url_text = parse_json(announced.read_text())["http"]
@@ -149,4 +149,4 @@ def target_of(agent: str | None, state: Path | None) -> Target:
         raise UsageError(
             f"{announced} cannot be read ({error}); name the agent's URL with --agent"
         ) from error
-    return Target(str(url_text).rstrip("/"), folder)
+    return AgentTarget(str(url_text).rstrip("/"), folder)

@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-__all__ = ["Bar", "console", "nbytes", "note", "print_json", "progress", "say", "seconds", "shape", "table"]
+__all__ = [
+    "ProgressBar",
+    "console",
+    "nbytes",
+    "note",
+    "print_json",
+    "progress",
+    "say",
+    "seconds",
+    "shape",
+    "table",
+]
 
 
 def print_json(document: Any) -> None:
@@ -65,14 +76,14 @@ def shape(value: Sequence[int] | None) -> str:
     return "x".join("?" if extent < 0 else str(extent) for extent in value) or "scalar"
 
 
-class Bar(Protocol):
+class ProgressBar(Protocol):
     """Told what is done of which stage; total 0 where it is not known."""
 
     def __call__(self, stage: str, done: float, total: float) -> None: ...
 
 
 @contextmanager
-def progress(units: Mapping[str, str]) -> Iterator[Bar]:
+def progress(units: Mapping[str, str]) -> Iterator[ProgressBar]:
     """A bar on a terminal; elsewhere one line for each stage. `units` tells the stages counted in bytes
     ("bytes")."""
     target = console(stderr=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from edgepart.agent.trace.spans import COMPUTING, GATEWAY_LANE, HTTP, QUEUES, RECEIVE, REQUESTS, SEND
-from edgepart.cli.traced import Bar, Trace
+from edgepart.cli.traced import SpanBar, Trace
 
 ORDER = (COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP)
 TITLES = {COMPUTING: "compute", GATEWAY_LANE: "gateway", REQUESTS: "requests", QUEUES: "queue", HTTP: "HTTP"}
@@ -44,11 +44,11 @@ def _devices(trace: Trace) -> list[str]:
     return [part.device for part in trace.parts]
 
 
-def _of(trace: Trace, device: str) -> list[Bar]:
+def _of(trace: Trace, device: str) -> list[SpanBar]:
     return [bar for bar in trace.bars if bar.device == device]
 
 
-def lanes(bars: Sequence[Bar]) -> list[tuple[Bar, tuple[str, int]]]:
+def lanes(bars: Sequence[SpanBar]) -> list[tuple[SpanBar, tuple[str, int]]]:
     """Each bar of one device, and its lane with a number: what would overlap in one lane goes to further ones."""
     free: dict[str, list[float]] = {}
     found = []
@@ -84,7 +84,7 @@ def _us(seconds: float) -> float:
     return round(seconds * 1e6, 3)
 
 
-def _slice(bar: Bar, pid: int, tid: int, origin_s: float) -> Event:
+def _slice(bar: SpanBar, pid: int, tid: int, origin_s: float) -> Event:
     start = _us(bar.start_s - origin_s)
     args: dict[str, Any] = {
         "deployment": bar.deployment,
@@ -108,14 +108,14 @@ def _slice(bar: Bar, pid: int, tid: int, origin_s: float) -> Event:
     }
 
 
-def _name(bar: Bar) -> str:
+def _name(bar: SpanBar) -> str:
     if bar.transfer >= 0:
         where = {"send": "to ", "write": "to ", "receive": "from ", "wait": "for "}.get(bar.kind, "")
         return f"{bar.kind} {bar.transfer} {where}{bar.peer or 'the gateway'}"
     return bar.what if bar.kind == "compute" and bar.what else bar.kind
 
 
-def _arrows(bars: Iterable[Bar], places: Mapping[int, tuple[int, int]], origin_s: float) -> list[Event]:
+def _arrows(bars: Iterable[SpanBar], places: Mapping[int, tuple[int, int]], origin_s: float) -> list[Event]:
     """From each message's sending to its reception; both ends have to be there, in this order."""
     sent = {(bar.request, bar.transfer): bar for bar in bars if bar.kind == SEND and bar.transfer >= 0}
     arrows: list[Event] = []

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class PulseTiming:
     """Shorter moves on sooner from an agent that is gone; longer asks less, and bears slower networks."""
 
     quiet_s: float = 0.5
@@ -32,7 +32,7 @@ async def while_alive(
     work: Coroutine[Any, Any, T],
     beat: Callable[[float], Awaitable[object]],
     lost: tuple[type[Exception], ...],
-    patience: Patience,
+    patience: PulseTiming,
     tries: int,
 ) -> T:
     """What `work` gives. Silent, with `work` cancelled, where `beat(seconds)`, which asks whether the agent lives, raises

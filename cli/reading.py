@@ -28,7 +28,7 @@ PAGE = Path(__file__).with_name("page.png")
 
 
 @dataclass
-class Recorded:
+class RecordingSession:
     """A session that keeps what went through it."""
 
     run: Session
@@ -67,10 +67,13 @@ class Reader:
 
     def read(
         self, detect: Session | None = None, recognise: Session | None = None
-    ) -> tuple[Recorded, Recorded]:
+    ) -> tuple[RecordingSession, RecordingSession]:
         """Runs the page through the given sessions (alone, in this process, where none is given) and gives
         what went through the detector and through the recogniser."""
-        detector, recogniser = Recorded(detect or self._alone[0]), Recorded(recognise or self._alone[1])
+        detector, recogniser = (
+            RecordingSession(detect or self._alone[0]),
+            RecordingSession(recognise or self._alone[1]),
+        )
         self._engine.text_det.infer, self._engine.text_rec.session = detector, recogniser
         found, _ = self._engine(str(self.image))
         self.text = [str(line[1]) for line in found or []]

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, Json, State, Target, target_of
+from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
 from edgepart.cli.output import console, note, print_json, progress, say, seconds, shape, table
 from edgepart.cli.verifying import measured_report, of_plan, show
 from edgepart.planner.errors import ClusterError, EdgepartError, UsageError
 from edgepart.planner.figures import figure
 
 if TYPE_CHECKING:
-    from edgepart.cli.client import Answer, Client
+    from edgepart.cli.client import Client, Reply
     from edgepart.cli.tensors import Array
 
 Input = Annotated[
@@ -113,7 +113,7 @@ def bench(
 
 
 @dataclass
-class Run:
+class BenchRun:
     """What one bench measured."""
 
     model: str
@@ -164,7 +164,7 @@ class Run:
         }
 
 
-async def _infer(target: Target, name: str, given: Sequence[str], timeout_s: float) -> Answer:
+async def _infer(target: AgentTarget, name: str, given: Sequence[str], timeout_s: float) -> Reply:
     from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
     from edgepart.cli.tensors import read_inputs
@@ -177,7 +177,7 @@ async def _infer(target: Target, name: str, given: Sequence[str], timeout_s: flo
 
 
 async def _bench(
-    target: Target,
+    target: AgentTarget,
     name: str,
     number: int,
     concurrency: int,
@@ -185,7 +185,7 @@ async def _bench(
     seed: int,
     timeout_s: float,
     report: Any,
-) -> Run:
+) -> BenchRun:
     from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
     from edgepart.cli.tensors import random_inputs, read_inputs
@@ -200,7 +200,7 @@ async def _bench(
             if given
             else random_inputs(bound_metadata(metadata, cards.get(name, {})), seed)
         )
-        run = Run(name, number, concurrency, cards.get(name, {}).get("predicted_latency_s"))
+        run = BenchRun(name, number, concurrency, cards.get(name, {}).get("predicted_latency_s"))
         first = await client.infer(name, inputs, None, timeout_s)  # warms up; not counted
         todo = iter(range(number))
         run.began = time.perf_counter()
@@ -220,10 +220,10 @@ def bound_metadata(metadata: Mapping[str, Any], card: Mapping[str, Any]) -> dict
 
 async def _work(
     client: Client,
-    run: Run,
+    run: BenchRun,
     todo: Any,
     inputs: Mapping[str, Array],
-    first: Answer,
+    first: Reply,
     timeout_s: float,
     report: Any,
 ) -> None:
@@ -287,5 +287,5 @@ def _glance(array: Array) -> str:
     return ", ".join(values) + (", ..." if array.size > SHOWN else "")
 
 
-def _see(target: Target, name: str) -> str:
+def _see(target: AgentTarget, name: str) -> str:
     return f"{target.url}/v2/models/{name} tells the inputs"

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, QUEUE
-from edgepart.cli.attribution import ORDER, OTHERS, Row, rows, shares, stretches_of
+from edgepart.cli.attribution import ORDER, OTHERS, AttributionRow, rows, shares, stretches_of
 from edgepart.cli.critical import BETWEEN, MESSAGE, critical_path, totals, waits
 from edgepart.cli.output import console, say, seconds, table
-from edgepart.cli.traced import Bar, Trace, typical
+from edgepart.cli.traced import SpanBar, Trace, typical
 from edgepart.cli.verifying import off, percent
 from edgepart.planner.devices.cluster import from_json
 from edgepart.planner.plans.plan import GATEWAY
@@ -42,7 +42,7 @@ def summary(trace: Trace, cluster: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _request(trace: Trace, request: Bar, cluster: Mapping[str, Any]) -> dict[str, Any]:
+def _request(trace: Trace, request: SpanBar, cluster: Mapping[str, Any]) -> dict[str, Any]:
     plan = trace.plans.get((request.deployment, request.epoch))
     known = from_json(cluster) if cluster.get("devices") else None
     own = trace.of_request(request.request)
@@ -67,7 +67,7 @@ def _request(trace: Trace, request: Bar, cluster: Mapping[str, Any]) -> dict[str
     }
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: AttributionRow) -> dict[str, Any]:
     predicted = dict(row.predicted) if row.predicted is not None else None
     return {"device": row.device or None, "seconds": dict(row.seconds), "predicted_s": predicted}
 
@@ -186,7 +186,7 @@ def drawing(trace: Trace) -> str:
     return "\n".join([*lines, f"{'':12} {legend}"])
 
 
-def _mark(request: Bar, stretches: Sequence[tuple[str, float, float]], place: int) -> str:
+def _mark(request: SpanBar, stretches: Sequence[tuple[str, float, float]], place: int) -> str:
     step_s = request.took_s / WIDE
     start_s = request.start_s + place * step_s
     found = shares(start_s, start_s + step_s, stretches)

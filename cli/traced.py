@@ -21,7 +21,7 @@ Epoch = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class SpanBar:
     """A span on the clock of the trace's gateway, in seconds from the trace's begin."""
 
     device: str
@@ -45,7 +45,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeviceTrace:
     """One device's."""
 
     device: str
@@ -75,14 +75,14 @@ class Trace:
     gateway: str
     """The device whose clock it is by."""
     seconds: float
-    parts: tuple[Part, ...]
-    bars: tuple[Bar, ...]
+    parts: tuple[DeviceTrace, ...]
+    bars: tuple[SpanBar, ...]
     """By when they start."""
     plans: Mapping[tuple[str, Epoch], PlanShape]
     missing: Mapping[str, str]
     """By device, why it is not there."""
 
-    def requests(self) -> list[Bar]:
+    def requests(self) -> list[SpanBar]:
         """Of the model that is traced, those that are there from begin to end; by when they start."""
         whole_from = max((self._first(part) for part in self.parts if part.forgotten), default=0.0)
         return [
@@ -91,14 +91,14 @@ class Trace:
             if bar.kind == REQUEST and parent_of(bar.deployment) == self.model and bar.start_s >= whole_from
         ]
 
-    def _first(self, part: Part) -> float:
+    def _first(self, part: DeviceTrace) -> float:
         return min((bar.start_s for bar in self.bars if bar.device == part.device), default=0.0)
 
-    def of_request(self, request: str) -> list[Bar]:
+    def of_request(self, request: str) -> list[SpanBar]:
         return [bar for bar in self.bars if bar.request == request]
 
 
-def typical(requests: Iterable[Bar]) -> Bar | None:
+def typical(requests: Iterable[SpanBar]) -> SpanBar | None:
     """The one whose duration is the median, of two the shorter one."""
     ordered = sorted(requests, key=lambda bar: bar.took_s)
     return ordered[(len(ordered) - 1) // 2] if ordered else None
@@ -125,7 +125,8 @@ def _read(document: Mapping[str, Any]) -> Trace:
         gateway=document["gateway"],
         seconds=document["ended_s"] - origin_s,
         parts=tuple(
-            Part(part["name"], part["clock_error_s"], part["forgotten"]) for part in document["devices"]
+            DeviceTrace(part["name"], part["clock_error_s"], part["forgotten"])
+            for part in document["devices"]
         ),
         bars=tuple(joined(bars)),
         plans={_key(plan): _shape(plan, names) for plan in document["plans"]},
@@ -133,7 +134,7 @@ def _read(document: Mapping[str, Any]) -> Trace:
     )
 
 
-def _bar(device: str, row: list[Any], names: Mapping[str, str], origin_s: float) -> Bar:
+def _bar(device: str, row: list[Any], names: Mapping[str, str], origin_s: float) -> SpanBar:
     lane, kind, began_s, took_s, deployment, term, number, request, what, peer, *rest = row
     if not all(isinstance(text, str) for text in (lane, kind, deployment, request, what, peer)):
         raise TypeError(f"a span {str(row)[:80]}")
@@ -141,7 +142,7 @@ def _bar(device: str, row: list[Any], names: Mapping[str, str], origin_s: float)
     lane = f"{direction} {names.get(node, node)}" if node else lane
     start_s = began_s - origin_s
     about = (deployment, (term, number), request, what, names.get(peer, peer))
-    return Bar(device, lane, kind, start_s, start_s + max(0.0, took_s), *about, *rest)
+    return SpanBar(device, lane, kind, start_s, start_s + max(0.0, took_s), *about, *rest)
 
 
 def _key(plan: Mapping[str, Any]) -> tuple[str, Epoch]:
@@ -161,9 +162,9 @@ def _shape(plan: Mapping[str, Any], names: Mapping[str, str]) -> PlanShape:
     )
 
 
-def joined(bars: Iterable[Bar]) -> list[Bar]:
+def joined(bars: Iterable[SpanBar]) -> list[SpanBar]:
     """By start; waits for the same message that follow each other as one."""
-    found: list[Bar] = []
+    found: list[SpanBar] = []
     last: dict[str, int] = {}
     """By device, where its last bar of computing is."""
     for bar in sorted(bars, key=lambda bar: (bar.start_s, bar.stop_s)):
@@ -177,6 +178,6 @@ def joined(bars: Iterable[Bar]) -> list[Bar]:
     return found
 
 
-def _one_wait(before: Bar, after: Bar) -> bool:
+def _one_wait(before: SpanBar, after: SpanBar) -> bool:
     same = (before.request, before.transfer) == (after.request, after.transfer)
     return before.kind == after.kind == WAIT and same and after.start_s - before.stop_s < JOINED_S

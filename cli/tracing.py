@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, Json, State, Target, target_of
+from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
 from edgepart.cli.output import console, note, print_json, progress, say
 from edgepart.cli.serving import Deadline, Input, bound_metadata
 from edgepart.planner.errors import ClusterError, EdgepartError, UsageError
@@ -70,7 +70,9 @@ def trace(
     if watch_s is not None and (number is not None or given):
         raise UsageError("--watch sends no requests; leave out --requests and --input")
     with _writable(output) as file, progress({}) as bar:
-        run = Run(target, name, 0 if watch_s else (number or REQUESTS), watch_s, given or (), seed, timeout_s)
+        run = TraceRun(
+            target, name, 0 if watch_s else (number or REQUESTS), watch_s, given or (), seed, timeout_s
+        )
         document, cluster = asyncio.run(_trace(run, lambda done: bar("requests", done, run.number)))
         taken = read(document)
         events = trace_events(taken)
@@ -93,10 +95,10 @@ def trace(
 
 
 @dataclass
-class Run:
+class TraceRun:
     """What is asked for, and what became of the requests."""
 
-    target: Target
+    target: AgentTarget
     model: str
     number: int
     """Requests to send."""
@@ -130,7 +132,7 @@ def _writable(output: Path) -> Any:
         part.unlink(missing_ok=True)
 
 
-async def _trace(run: Run, report: Callable[[int], None]) -> tuple[Any, Any]:
+async def _trace(run: TraceRun, report: Callable[[int], None]) -> tuple[Any, Any]:
     """The agent's trace, and its cluster's description."""
     from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
@@ -155,7 +157,7 @@ async def _trace(run: Run, report: Callable[[int], None]) -> tuple[Any, Any]:
         return await client.traced(tracing), await client.get("/api/devices")
 
 
-async def _inputs(client: Client, run: Run) -> tuple[dict[str, Array], float]:
+async def _inputs(client: Client, run: TraceRun) -> tuple[dict[str, Array], float]:
     """What to send, and what a request takes: some go ahead, so that caches are warm."""
     from edgepart.cli.tensors import random_inputs, read_inputs
 
@@ -171,7 +173,9 @@ async def _inputs(client: Client, run: Run) -> tuple[dict[str, Array], float]:
     return dict(inputs), took_s
 
 
-async def _send(client: Client, run: Run, inputs: dict[str, Array], report: Callable[[int], None]) -> None:
+async def _send(
+    client: Client, run: TraceRun, inputs: dict[str, Array], report: Callable[[int], None]
+) -> None:
     for number in range(run.number):
         run.sent += 1
         try:

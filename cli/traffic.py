@@ -42,7 +42,7 @@ class Tally:
         return max((b - a for span in self.spans for a, b in pairwise(sorted(span))), default=0.0)
 
 
-class Traffic:
+class RequestTraffic:
     """`async with Traffic(client, ...) as traffic:` keeps `concurrency` requests under way inside the
     block."""
 
@@ -68,7 +68,7 @@ class Traffic:
         self.tally = tally
         self._workers: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> Traffic:
+    async def __aenter__(self) -> RequestTraffic:
         self.tally.spans.append([time.monotonic()])
         self._workers = [asyncio.create_task(self._keep_asking()) for _ in range(self._concurrency)]
         return self

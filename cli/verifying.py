@@ -18,7 +18,7 @@ from edgepart.planner.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from edgepart.cli.options import Target
+    from edgepart.cli.options import AgentTarget
     from edgepart.planner.layout.strategy import Problem
     from edgepart.planner.plans.plan import Plan
 
@@ -118,12 +118,12 @@ def verify_here(
     return comparison(predicted_s, median(totals), devices, REQUESTS)
 
 
-def verify_live(target: Target, name: str) -> dict[str, Any]:
+def verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
     """Runs requests through a deployment that serves, one after the other."""
     return asyncio.run(_verify_live(target, name))
 
 
-async def _verify_live(target: Target, name: str) -> dict[str, Any]:
+async def _verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
     from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
     from edgepart.cli.serving import bound_metadata

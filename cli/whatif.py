@@ -12,7 +12,7 @@ from edgepart.planner.errors import Infeasible
 from edgepart.planner.figures import figure
 
 if TYPE_CHECKING:
-    from edgepart.planner.devices.what_if import Variant
+    from edgepart.planner.devices.what_if import ClusterVariant
     from edgepart.planner.layout.strategy import Problem
 
 
@@ -48,7 +48,7 @@ def _named(cluster: Any, name: str) -> Any:
     return replace(cluster, devices=(*cluster.devices, replace(cluster.devices[0], name=name)))
 
 
-def _row(problem: Problem, variant: Variant, strategy: str) -> dict[str, Any]:
+def _row(problem: Problem, variant: ClusterVariant, strategy: str) -> dict[str, Any]:
     """The best plan for one request, and the best one for many."""
     names = {device.name for device in variant.cluster.devices}
     limits = {name: limit for name, limit in problem.memory_limit_bytes.items() if name in names}

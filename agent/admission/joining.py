@@ -50,7 +50,7 @@ Find = Callable[[str, float], Sequence[Address]]
 """(fingerprint, seconds): where members of that cluster say they are, as discovery.find_members."""
 
 
-class Reach(Protocol):
+class Dial(Protocol):
     """As stream.dial."""
 
     def __call__(self, address: Address, context: ssl.SSLContext, *, timeout_s: float) -> Stream: ...
@@ -199,7 +199,7 @@ class Doorkeeper:
         tokens.redeem(self._identity.directory.parent, hello.token_id, said, request.proof, now)
         _, node = certificates.read_node(certificate, self._identity.ca)
         name = "".join(letter for letter in request.name[:64] if letter.isprintable())
-        issued.add(self._identity.directory, issued.Entry(node, name, hello.token_id, now))
+        issued.add(self._identity.directory, issued.IssuedEntry(node, name, hello.token_id, now))
         log.info("let %r in as node %s, by token %s", name, node, hello.token_id)
         members = tuple(self._members())[:MOST_ADDRESSES]
         return JoinGrant(certificate, self._identity.current_admin(), members)
@@ -214,7 +214,7 @@ def join(
     timeout_s: float = 10.0,
     find_s: float = 5.0,
     find: Find = find_members,
-    reach: Reach = dial,
+    reach: Dial = dial,
 ) -> Identity:
     """Make this device a member of the token's cluster, by any of these addresses.
 
@@ -257,7 +257,7 @@ class _Granted:
 
 
 def _ask(
-    token: tokens.Token, address: Address, reach: Reach, name: str, timeout_s: float
+    token: tokens.Token, address: Address, reach: Dial, name: str, timeout_s: float
 ) -> _Granted | JoinElsewhere:
     """One conversation. Whatever fails names the address."""
     deadline = time.monotonic() + timeout_s

@@ -44,7 +44,7 @@ Ask = Callable[[str, WantCertificate], Awaitable[tuple[Any, memoryview]]]
 REVOKED = "this device was revoked: it is put out of its cluster"
 
 
-class Links(Protocol):
+class RenewalLinks(Protocol):
     """What it needs of agent/net/transport.py."""
 
     def close(self, node_id: str, why: str = ...) -> None: ...
@@ -58,7 +58,7 @@ class Warden:
     def __init__(
         self,
         identity: Identity,
-        links: Links,
+        links: RenewalLinks,
         tell: Tell,
         ask: Ask,
         clock: Callable[[], float] = time.time,

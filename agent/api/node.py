@@ -14,7 +14,7 @@ from typing import Any
 from edgepart import __version__
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.drain import Residents, Seal
-from edgepart.agent.api.protocol import Bound, InferResult, ModelCard, Progress
+from edgepart.agent.api.protocol import BindingStatus, InferResult, ModelCard, Progress
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.leader.status import said_aside
 from edgepart.agent.cluster.membership.election import term_round
@@ -24,7 +24,7 @@ from edgepart.agent.cluster.state.bindings import Shapes, is_variant, shapes_of
 from edgepart.agent.doctor.diagnosis import clashes
 from edgepart.agent.doctor.report import Doctor, own_names
 from edgepart.agent.measure.starvation import in_words
-from edgepart.agent.measure.trace_collector import Tracing
+from edgepart.agent.measure.trace_collector import TraceCollector
 from edgepart.agent.serving.loaded_plans import HeldPlan, Plans
 from edgepart.agent.serving.shape_routing import Router
 from edgepart.agent.storage.store import Store
@@ -53,7 +53,7 @@ COMPARING_S = 60.0
 """How long whoever deploys waits to be told how far rounded answers are off, once the model serves."""
 
 
-class Face:
+class NodeApi:
     """Implements Node. For the event loop's thread."""
 
     def __init__(
@@ -69,7 +69,7 @@ class Face:
         latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]],
         examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path], Shapes]],
         computed: Callable[[], int],
-        tracing: Tracing,
+        tracing: TraceCollector,
         doctor: Doctor,
         security: Callable[[], dict[str, Any]],
         sealed: Seal,
@@ -184,12 +184,12 @@ class Face:
             bindings=self._bindings(entry.name, active),
         )
 
-    def _bindings(self, name: str, first: tuple[Epoch, HeldPlan]) -> tuple[Bound, ...]:
+    def _bindings(self, name: str, first: tuple[Epoch, HeldPlan]) -> tuple[BindingStatus, ...]:
         """Where the model has free dimensions: those that serve here, and those that requests wait for here."""
         if not shapes_of(first[1].plan.inputs):
             return ()
         serving = [
-            Bound(
+            BindingStatus(
                 shapes_of(held.plan.inputs),
                 "serving",
                 readable(epoch),
@@ -199,7 +199,10 @@ class Face:
             )
             for epoch, held in (first, *self._plans.variants(name))
         ]
-        return (*serving, *(Bound(shapes, "waiting for a plan") for shapes in self._router.waiting(name)))
+        return (
+            *serving,
+            *(BindingStatus(shapes, "waiting for a plan") for shapes in self._router.waiting(name)),
+        )
 
     def _standing(self, entry: Deployment) -> Standing | None:
         standing = self._core.standings.get(entry.name)

@@ -21,7 +21,7 @@ done and total in a unit of the stage's own, total 0 where it is not known. Any 
 
 
 @dataclass(frozen=True)
-class Bound:
+class BindingStatus:
     """One binding of a model's free dimensions that there is a plan for, or that requests wait for."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -63,7 +63,7 @@ class ModelCard:
     model_digest: str = ""
     set_aside: bool = False
     """Whether no device loads it, because its model ends the processes that compute it."""
-    bindings: tuple[Bound, ...] = ()
+    bindings: tuple[BindingStatus, ...] = ()
     """Where the model has free dimensions: the first one, then others that requests brought. What is above is of the
     first."""
 

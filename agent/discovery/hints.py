@@ -18,14 +18,14 @@ from edgepart.agent.net import sightings
 from edgepart.agent.net.endpoints import own_addresses, parsed
 from edgepart.agent.net.faults import Fault
 from edgepart.agent.net.interfaces import watch
-from edgepart.agent.net.sightings import Boxes, Seen
+from edgepart.agent.net.sightings import AgentHint, Boxes
 from edgepart.agent.net.transport import Carrier
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.security.identity import Identity
 from edgepart.agent.wire.address import Address, format_address, mqtt_node
 
 if TYPE_CHECKING:
-    from edgepart.agent.mqtt.carrier import Reach
+    from edgepart.agent.mqtt.carrier import BrokerCarrier
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +50,16 @@ class Lookout:
         """Node ids that are out: nobody calls them."""
         self._reach = self._meet_at_broker()
 
-    def _meet_at_broker(self) -> Reach | None:
+    def _meet_at_broker(self) -> BrokerCarrier | None:
         if (broker := self._options.mqtt) is None:
             return None
         # It takes memory, which only agents with a broker are to pay.
-        from edgepart.agent.mqtt.carrier import Reach
+        from edgepart.agent.mqtt.carrier import BrokerCarrier
 
-        def seen(hint: Seen) -> None:
+        def seen(hint: AgentHint) -> None:
             self._soon(lambda: self._seen(sightings.BROKER, hint))
 
-        return Reach(broker, self._identity.fingerprint, self._identity.node_id, seen)
+        return BrokerCarrier(broker, self._identity.fingerprint, self._identity.node_id, seen)
 
     @property
     def carrier(self) -> Carrier | None:
@@ -117,7 +117,7 @@ class Lookout:
 
     # What comes in
 
-    def _seen(self, way: str, hint: Seen) -> None:
+    def _seen(self, way: str, hint: AgentHint) -> None:
         """Whoever claims our cluster is worth a call, and has to prove it; others are only noted."""
         if hint.node_id == self._identity.node_id:
             if way == sightings.MDNS:
@@ -138,12 +138,12 @@ class Lookout:
         if hint.node_id in self.revoked():
             return
         if usable and hint.ours and hint.node_id and self._post is not None:
-            self._post(events.Seen(hint.node_id, tuple(map(format_address, usable))))
+            self._post(events.DeviceSeen(hint.node_id, tuple(map(format_address, usable))))
 
     def _hint(self, way: str, node: str, addresses: tuple[str, ...], *, lasting: bool = False) -> None:
         self.boxes.heard(way, node, addresses, time.time())
         if self._post is not None:
-            self._post(events.Seen(node, addresses, lasting))
+            self._post(events.DeviceSeen(node, addresses, lasting))
 
     def members(self, members: Iterable[events.Member]) -> None:
         """Who is in, this device included."""

@@ -18,7 +18,7 @@ from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZerocon
 
 from edgepart.agent.net.addresses import ranked
 from edgepart.agent.net.interfaces import WATCH_S, interfaces, local_addresses
-from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, MOST_ADDRESSES, Seen
+from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, MOST_ADDRESSES, AgentHint
 from edgepart.agent.security.certificates import NODE_ID
 from edgepart.agent.wire.address import Address
 
@@ -50,16 +50,16 @@ class DiscoveryTiming:
     """Looked at between two questions, so that a flood of names is bounded."""
 
 
-def static(peer: Address) -> Seen:
+def static(peer: Address) -> AgentHint:
     """The hint of `--peer`."""
-    return Seen(None, (peer,), "", "", True)
+    return AgentHint(None, (peer,), "", "", True)
 
 
 class Discovery:
     """Announces and listens while `run` runs."""
 
     def __init__(
-        self, me: Announcement, on_seen: Callable[[Seen], None], timing: DiscoveryTiming | None = None
+        self, me: Announcement, on_seen: Callable[[AgentHint], None], timing: DiscoveryTiming | None = None
     ) -> None:
         """`on_seen` is called in the event loop, again at each round for whatever is still listed; also for this agent's
         own announcement, which is how one knows that multicast works."""
@@ -163,7 +163,7 @@ async def _find(fingerprint: str, timeout_s: float) -> tuple[Address, ...]:
     found: dict[Address, None] = {}
     heard = asyncio.Event()
 
-    def on_seen(seen: Seen) -> None:
+    def on_seen(seen: AgentHint) -> None:
         if seen.ours:
             found.update(dict.fromkeys(seen.addresses))
             heard.set()
@@ -197,7 +197,7 @@ def service_info(me: Announcement, addresses: Sequence[str]) -> ServiceInfo:
 
 def read_announcement(
     properties: Mapping[bytes, bytes | None], addresses: list[str], port: int | None, fingerprint: str
-) -> Seen | None:
+) -> AgentHint | None:
     """The hint in what somebody announced; None where it is none of an edgepart agent's."""
     text = {key: (value or b"").decode(errors="replace") for key, value in properties.items()}
     node_id, claimed = text.get(b"id", ""), text.get(b"fp", "")
@@ -205,7 +205,7 @@ def read_announcement(
         return None
     where = tuple((address, port) for address in addresses[:MOST_ADDRESSES])
     ours = claimed == fingerprint[:FINGERPRINT_DIGITS]
-    return Seen(node_id, where, claimed, text.get(b"name", "")[:63], ours, text.get(b"v", "")[:63])
+    return AgentHint(node_id, where, claimed, text.get(b"name", "")[:63], ours, text.get(b"v", "")[:63])
 
 
 def _open() -> AsyncZeroconf:

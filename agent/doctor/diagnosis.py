@@ -73,7 +73,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedDeployment:
     """A deployment, and where its plan runs."""
 
     name: str
@@ -196,7 +196,7 @@ def _unconnected(
     return Verdict(OUT, seen, do)
 
 
-def left_out(name: str, seat: Seat, served: Iterable[Served]) -> list[tuple[str, str]]:
+def left_out(name: str, seat: Seat, served: Iterable[ServedDeployment]) -> list[tuple[str, str]]:
     """Deployments whose plan does not use the member of that name, and why."""
     found = []
     for one in served:

@@ -22,7 +22,7 @@ from edgepart.agent.doctor.diagnosis import (
     RECENT_S,
     Me,
     Seat,
-    Served,
+    ServedDeployment,
     Verdict,
     ago,
     clashes,
@@ -120,17 +120,17 @@ class Doctor:
         starved = peer.starved_at(self._loop.time())
         return Seat(peer.standing, for_s, peer.hello.name, card is not None, room, starved)
 
-    def _served(self) -> Iterator[Served]:
+    def _served(self) -> Iterator[ServedDeployment]:
         for entry in self._core.deployments.living():
             active = self._plans.active(entry.name)
             standing = self._core.standings.get(entry.name)
             if active is not None:
                 plan = active[1].plan
-                yield Served(entry.name, tuple(plan.programs), entry.options.devices, plan.why)
+                yield ServedDeployment(entry.name, tuple(plan.programs), entry.options.devices, plan.why)
             else:
                 why = (standing.error or standing.text) if standing else "waiting for the leader"
                 why = said_aside(entry.name, entry.fault) if entry.fault else why
-                yield Served(entry.name, (), entry.options.devices, why)
+                yield ServedDeployment(entry.name, (), entry.options.devices, why)
 
     # Of the agent itself
 

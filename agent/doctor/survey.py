@@ -22,7 +22,7 @@ from edgepart.agent.doctor.report import box_document
 from edgepart.agent.net import sightings
 from edgepart.agent.net.dialer import Reaching, Tries
 from edgepart.agent.net.interfaces import interfaces
-from edgepart.agent.net.sightings import Box, Boxes, Seen
+from edgepart.agent.net.sightings import AgentHint, Box, Boxes
 from edgepart.agent.options import LISTEN_PORT
 from edgepart.agent.security.identity import Identity, load
 from edgepart.agent.state_files import StateFiles
@@ -107,7 +107,7 @@ def _remember(book: Boxes, identity: Identity, state: Path) -> None:
 async def _listen(book: Boxes, identity: Identity | None, listen_s: float) -> str | None:
     """Why it could not, or None."""
 
-    def on_seen(seen: Seen) -> None:
+    def on_seen(seen: AgentHint) -> None:
         if identity is None or seen.node_id != identity.node_id:
             addresses = tuple(map(format_address, seen.addresses))
             book.heard(

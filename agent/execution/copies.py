@@ -91,7 +91,7 @@ def _lines(nbytes: int) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class CopyPlan:
     """How one piece is had from the pieces held: as it is, cropped from one, or put together from several."""
 
     piece: Piece
@@ -122,7 +122,7 @@ class Recipe:
 
 def recipe(
     want: Piece, slots: Mapping[int, Piece], blocks: Mapping[int, int] | None = None, block: int = 0
-) -> Recipe | None:
+) -> CopyPlan | None:
     """How to have `want`, in blocks of `block`, from pieces held by slot, in blocks of `blocks[slot]` (0: plain); None if
     some of it is missing.
 
@@ -132,7 +132,7 @@ def recipe(
     same = {slot: piece.region for slot, piece in slots.items() if piece.tensor == want.tensor}
     for slot, region in same.items():
         if region == want.region and held.get(slot, 0) == block:
-            return Recipe(want, (slot,))
+            return CopyPlan(want, (slot,))
     same = {slot: region for slot, region in same.items() if region.rank == want.region.rank}
     around = [
         (region.size, held.get(slot, 0) != block, slot)
@@ -142,7 +142,7 @@ def recipe(
     if around:
         slot = min(around)[2]
         if not block and not held.get(slot, 0):
-            return Recipe(want, (slot,), want.region.within(same[slot]))
+            return CopyPlan(want, (slot,), want.region.within(same[slot]))
         same = {slot: same[slot]}
     by_share = sorted(same, key=lambda slot: (-same[slot].intersect(want.region).size, slot))
     missing: tuple[Region, ...] = (want.region,)
@@ -155,7 +155,7 @@ def recipe(
         missing = tuple(left for hole in missing for left in hole.subtract(same[slot]))
     if missing:
         return None
-    return Recipe(want, tuple(dict.fromkeys(c.slot for c in copies)), copies=tuple(copies))
+    return CopyPlan(want, tuple(dict.fromkeys(c.slot for c in copies)), copies=tuple(copies))
 
 
 def _copies(

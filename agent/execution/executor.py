@@ -18,8 +18,8 @@ from threading import Condition, RLock, Thread
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.copies import Scratch
-from edgepart.agent.execution.prepared import Prepared, describe
-from edgepart.agent.execution.schedule import Progress, Schedule, Value, Work, make_schedule
+from edgepart.agent.execution.prepared import RunnableProgram, describe
+from edgepart.agent.execution.schedule import DeviceSchedule, Progress, ReadyStep, Value, make_schedule
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT, Subject
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
@@ -51,7 +51,7 @@ START = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QueueLimits:
     """What may wait here at once. Over it a request is handed back to its gateway, which tries again
     later."""
 
@@ -97,8 +97,8 @@ class Counters:
 
 @dataclass(frozen=True)
 class _Installed:
-    prepared: Prepared
-    schedule: Schedule
+    prepared: RunnableProgram
+    schedule: DeviceSchedule
     nodes: Mapping[str, str]
     peers: frozenset[str]
     """Node ids that its transfers come from or go to."""
@@ -174,9 +174,11 @@ Parcel = tuple[str, Tensors | Failed | Cancel, Sequence[Value]]
 class Executor:
     """Programs installed here, the requests under way in them, and the threads that compute. Thread-safe."""
 
-    def __init__(self, send: Send, limits: Limits | None = None, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, send: Send, limits: QueueLimits | None = None, recorder: Recorder | None = None
+    ) -> None:
         self._send = send
-        self._limits = limits or Limits()
+        self._limits = limits or QueueLimits()
         self._recorder = recorder or Recorder()
         self._installed: dict[Key, _Installed] = {}
         self._expected: dict[Key, list[tuple[Tensors, Sequence[Value], str]]] = {}
@@ -219,7 +221,7 @@ class Executor:
         self,
         deployment: str,
         epoch: Epoch,
-        prepared: Prepared,
+        prepared: RunnableProgram,
         transfers: Sequence[Transfer],
         nodes: Mapping[str, str],
     ) -> None:
@@ -240,7 +242,7 @@ class Executor:
         for message, values, source in early:
             self.deliver(message, values, source)
 
-    def retire(self, deployment: str, epoch: Epoch) -> Prepared | None:
+    def retire(self, deployment: str, epoch: Epoch) -> RunnableProgram | None:
         """Leave that epoch: what is under way goes back to its gateways. Returns what to release, if
         anything."""
         out: list[Parcel] = []
@@ -392,7 +394,7 @@ class Executor:
         while len(self._ended) > self._limits.remembered:
             self._ended.popitem(last=False)
 
-    def _next(self, lane: _Lane, now: float) -> tuple[_Task, Work] | None:
+    def _next(self, lane: _Lane, now: float) -> tuple[_Task, ReadyStep] | None:
         """The oldest request's step that can be done now, if it is for this lane to do."""
         if any(other.has_turn(now) for other in self._lanes.values() if other is not lane):
             return None
@@ -487,7 +489,7 @@ class Executor:
         node = task.installed.nodes[source] if source != GATEWAY else ""
         self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)
 
-    def _do(self, lane: _Lane, task: _Task, work: Work) -> None:
+    def _do(self, lane: _Lane, task: _Task, work: ReadyStep) -> None:
         """One step of one request; whatever goes wrong is that request's, and the thread goes on."""
         began_s = time.monotonic()
         try:
@@ -517,12 +519,12 @@ class Executor:
         if len(self._lanes) > 1:
             self._give_turn(lane)
 
-    def _step(self, task: _Task, work: Work) -> list[Value]:
+    def _step(self, task: _Task, work: ReadyStep) -> list[Value]:
         if self._recorder.on:
             return self._recorded(task, work)
         return self._act(task, work.step, self._values(task, work))
 
-    def _values(self, task: _Task, work: Work) -> list[Value]:
+    def _values(self, task: _Task, work: ReadyStep) -> list[Value]:
         """A Run's inputs, or a Send's pieces as they are to travel."""
         values = work.values(task.installed.scratch)
         if task.exact or isinstance(work.step, Run):
@@ -535,7 +537,7 @@ class Executor:
             self._counters.rounding.setdefault(task.deployment, RoundingTally()).count(kinds, found)
         return found
 
-    def _recorded(self, task: _Task, work: Work) -> list[Value]:
+    def _recorded(self, task: _Task, work: ReadyStep) -> list[Value]:
         """The step, and how long its parts took."""
         began_s = self._recorder.now()
         values = self._values(task, work)

@@ -14,7 +14,7 @@ from edgepart.planner.region import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptBlocked:
     """What a program keeps blocked between its segments."""
 
     block: int = 0
@@ -26,7 +26,7 @@ class Kept:
         return self.block if tensor in self.tensors else 0
 
 
-PLAIN = Kept()
+PLAIN = KeptBlocked()
 
 
 def by_block(array: Array, block: int) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from edgepart.agent.execution.nchwc_array import PLAIN, Kept
+from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked
 from edgepart.agent.execution.schedule import make_schedule
 from edgepart.planner.plans.plan import Port, Program, Run, Segment, Transfer
 
@@ -19,18 +19,18 @@ Native = Callable[[Segment], frozenset[str]]
 """The ports of a segment that are native where all that can be are blocked."""
 
 
-def keep(program: Program, transfers: Sequence[Transfer], block: int, native: Native) -> Kept:
+def keep(program: Program, transfers: Sequence[Transfer], block: int, native: Native) -> KeptBlocked:
     """What `program` keeps in blocks of `block`; nothing where that is 0."""
     tensors = _candidates(program, block) if block else frozenset()
     if tensors:
-        tensors = _worth(program, transfers, Kept(block, tensors))
+        tensors = _worth(program, transfers, KeptBlocked(block, tensors))
     for segment in program.segments:
-        if ports := ports_of(segment, Kept(block, tensors)):
+        if ports := ports_of(segment, KeptBlocked(block, tensors)):
             tensors -= set(_tensors(segment, ports - native(segment)))
-    return Kept(block, tensors) if tensors else PLAIN
+    return KeptBlocked(block, tensors) if tensors else PLAIN
 
 
-def ports_of(segment: Segment, kept: Kept) -> frozenset[str]:
+def ports_of(segment: Segment, kept: KeptBlocked) -> frozenset[str]:
     """Names of a segment's ports that are blocked."""
     return frozenset(port.name for port in _ports(segment) if port.piece.tensor in kept.tensors)
 
@@ -70,7 +70,7 @@ def _has_blocks(port: Port, block: int) -> bool:
     return len(shape) == 4 and shape[1] % block == 0
 
 
-def _worth(program: Program, transfers: Iterable[Transfer], kept: Kept) -> frozenset[str]:
+def _worth(program: Program, transfers: Iterable[Transfer], kept: KeptBlocked) -> frozenset[str]:
     """Those of the kept tensors for which less work is done than without."""
     by_hand = dict.fromkeys(kept.tensors, 0)
     for recipes in make_schedule(program, transfers, kept=kept).recipes:

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from edgepart.agent.execution.copies import Scratch
-from edgepart.agent.execution.nchwc_array import Kept
+from edgepart.agent.execution.nchwc_array import KeptBlocked
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.plans.plan import Program, Segment, Transfer
 
 
-class Prepared(Protocol):
+class RunnableProgram(Protocol):
     """A program that can be run: in this process (sessions.py), or in a worker (supervisor.py)."""
 
     @property
@@ -25,7 +25,7 @@ class Prepared(Protocol):
         """By tensor of the plan, for those that go in or out of a segment here and are tensors."""
 
     @property
-    def kept(self) -> Kept:
+    def kept(self) -> KeptBlocked:
         """What its segments give and take blocked."""
 
     def run(self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = ...) -> list[Value]:
@@ -47,11 +47,11 @@ class Loader(Protocol):
 
     def prepare(
         self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
-    ) -> Prepared:
+    ) -> RunnableProgram:
         """Takes as long as loading takes: for a thread. `model` is the digest of the model that the plan is for.
         InternalError names the segment that ONNX Runtime refuses, ModelCrash says that it ends the process."""
 
-    def release(self, prepared: Prepared) -> None:
+    def release(self, prepared: RunnableProgram) -> None:
         """Forget a program. Never waits."""
 
     def abandon(self, deployment: str, model: str) -> None:

@@ -1,7 +1,7 @@
 """Schedule: how one device goes through its program for one request. Rules: no thread, no socket, no ONNX
 Runtime.
 
-A `Schedule` is computed once per program: which piece each step reads, from where, and after which step each
+A `DeviceSchedule` is computed once per program: which piece each step reads, from where, and after which step each
 piece is let go. A `Progress` is one request's way through it: pieces arrive in any order, steps are done in
 the program's order. What arrives and what is sent is plain; what stays here may be blocked (nchwc_array.py).
 """
@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.agent.execution.copies import Recipe, Scratch, recipe
-from edgepart.agent.execution.nchwc_array import PLAIN, Kept
+from edgepart.agent.execution.copies import CopyPlan, Scratch, recipe
+from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked
 from edgepart.agent.wire.reduced_precision import Rounded, restored
 from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plans.plan import Piece, Program, Receive, Run, Send, Transfer
 
 __all__ = [
+    "CopyPlan",
+    "DeviceSchedule",
     "Progress",
-    "Recipe",
-    "Schedule",
+    "ReadyStep",
     "Value",
-    "Work",
     "check_pieces",
     "make_schedule",
     "recipe",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Schedule:
+class DeviceSchedule:
     """A program, worked out: the same for every request."""
 
     program: Program
@@ -48,7 +48,7 @@ class Schedule:
     """By incoming transfer, the slots of its pieces."""
     computed: Mapping[int, tuple[int, ...]]
     """By step, the slots of a Run's outputs."""
-    recipes: tuple[tuple[Recipe, ...], ...]
+    recipes: tuple[tuple[CopyPlan, ...], ...]
     """By step, the pieces that a Run's inputs or a Send's pieces are made of; () for a Receive."""
     frees: tuple[tuple[int, ...], ...]
     """By step, the slots that nobody reads after it."""
@@ -60,8 +60,8 @@ def make_schedule(
     program: Program,
     transfers: Iterable[Transfer],
     dtypes: Mapping[str, np.dtype[Any]] | None = None,
-    kept: Kept = PLAIN,
-) -> Schedule:
+    kept: KeptBlocked = PLAIN,
+) -> DeviceSchedule:
     """Work out `program`, whose segments keep `kept` blocked; `transfers` are all of the plan's. InternalError if a step
     names what is not there, reads a piece that nothing before it gives, or a transfer never happens."""
     by_number = {t.number: t for t in transfers if program.device in (t.source, t.target)}
@@ -69,7 +69,7 @@ def make_schedule(
     blocks: dict[int, int] = {}
     received: dict[int, tuple[int, ...]] = {}
     computed: dict[int, tuple[int, ...]] = {}
-    recipes: list[tuple[Recipe, ...]] = []
+    recipes: list[tuple[CopyPlan, ...]] = []
     sent: dict[int, Transfer] = {}
     for index, step in enumerate(program.steps):
         wanted: tuple[Piece, ...] = ()
@@ -103,14 +103,14 @@ def make_schedule(
     if idle := set(by_number) - set(incoming) - set(sent):
         raise InternalError(f"{program.device}'s program never does transfers {sorted(idle)}")
     frees = _frees(program, recipes, received, computed)
-    return Schedule(
+    return DeviceSchedule(
         program, incoming, sent, tuple(slots), received, computed, tuple(recipes), frees, dict(dtypes or {})
     )
 
 
 def _must_have(
     want: Piece, slots: Mapping[int, Piece], blocks: Mapping[int, int], block: int, where: str
-) -> Recipe:
+) -> CopyPlan:
     found = recipe(want, slots, blocks, block)
     if found is None:
         raise InternalError(
@@ -121,7 +121,7 @@ def _must_have(
 
 def _frees(
     program: Program,
-    recipes: Sequence[tuple[Recipe, ...]],
+    recipes: Sequence[tuple[CopyPlan, ...]],
     received: Mapping[int, tuple[int, ...]],
     computed: Mapping[int, tuple[int, ...]],
 ) -> tuple[tuple[int, ...], ...]:
@@ -138,11 +138,11 @@ def _frees(
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ReadyStep:
     """A step that can be done now. `values()` only reads what it holds itself: no lock is needed for it."""
 
     step: Run | Send
-    recipes: tuple[Recipe, ...]
+    recipes: tuple[CopyPlan, ...]
     held: Mapping[int, Value]
     """The slots that the recipes read."""
     passing: bool = False
@@ -160,7 +160,7 @@ class Progress:
     """One request on one device. Feed `arrived`, do what `next_work` gives, report `done`, until
     `finished`."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: DeviceSchedule) -> None:
         self.schedule = schedule
         self.held_bytes = 0
         """Of the pieces held now; strings and non-tensors count 0."""
@@ -208,7 +208,7 @@ class Progress:
             self._keep(slot, restored(value))
         return True
 
-    def next_work(self) -> Work | None:
+    def next_work(self) -> ReadyStep | None:
         """The next step if it can be done now; None while one is being done, a receive is awaited, or all is
         done."""
         steps = self.schedule.program.steps
@@ -218,7 +218,7 @@ class Progress:
                 self._working = True
                 recipes = self.schedule.recipes[self._next]
                 held = {s: self._held[s] for one in recipes for s in one.slots}
-                return Work(step, recipes, held, self._passing(step))
+                return ReadyStep(step, recipes, held, self._passing(step))
             if step.transfer not in self._arrived:
                 return None
             self._advance()

@@ -31,7 +31,7 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_types
 
 from edgepart.agent.execution.copies import Scratch
-from edgepart.agent.execution.nchwc_array import PLAIN, Kept
+from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked
 from edgepart.agent.execution.nchwc_choice import ports_of
 from edgepart.agent.execution.prepared import describe
 from edgepart.agent.host.process_memory import give_back
@@ -192,7 +192,7 @@ class PreparedProgram:
     loaded: tuple[LoadedSegment, ...]
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
     """By tensor of the plan, for those that go in or out of a segment here and are tensors."""
-    kept: Kept = PLAIN
+    kept: KeptBlocked = PLAIN
     """What its segments give and take blocked."""
 
     def run(
@@ -229,7 +229,7 @@ class Uncompiled(EdgepartError):
     """A segment has no compiled form here. Nobody is at fault: it is loaded as it is in the plan."""
 
 
-class Compiler(Protocol):
+class SegmentCompiler(Protocol):
     """What compiler.py does for sessions; `weights` are only asked for where something was not compiled before."""
 
     def keep(
@@ -237,7 +237,7 @@ class Compiler(Protocol):
         program: Program,
         transfers: Sequence[Transfer],
         weights: Callable[[Segment], Mapping[str, Weight]],
-    ) -> Kept: ...
+    ) -> KeptBlocked: ...
 
     def load(
         self, segment: Segment, ports: frozenset[str], weights: Callable[[Segment], Mapping[str, Weight]]
@@ -260,7 +260,7 @@ class Sessions:
         *,
         level: Any = None,
         warmed: bool = True,
-        compiler: Compiler | None = None,
+        compiler: SegmentCompiler | None = None,
         rest: Callable[[float], None] = lambda took_s: None,
     ) -> None:
         """`level` is an ort.GraphOptimizationLevel, None ONNX Runtime's default, which a compiler goes by. Sessions that
@@ -302,7 +302,9 @@ class Sessions:
         self._unwanted.append(prepared.loaded)
         self._let_go()
 
-    def _prepared(self, program: Program, transfers: Sequence[Transfer]) -> tuple[list[LoadedSegment], Kept]:
+    def _prepared(
+        self, program: Program, transfers: Sequence[Transfer]
+    ) -> tuple[list[LoadedSegment], KeptBlocked]:
         kept = PLAIN
         if self._compiler is not None and transfers:
             kept = self._compiler.keep(program, transfers, self._weights_of)
@@ -330,7 +332,7 @@ class Sessions:
         """How many distinct sessions and weights are held now."""
         return len(self._loaded), len(self._weights)
 
-    def _hold_all(self, program: Program, kept: Kept) -> list[LoadedSegment]:
+    def _hold_all(self, program: Program, kept: KeptBlocked) -> list[LoadedSegment]:
         held: list[LoadedSegment] = []
         try:
             for segment in program.segments:
@@ -454,7 +456,7 @@ def loaded_segment(
     )
 
 
-def _forms(held: Sequence[LoadedSegment], kept: Kept) -> str:
+def _forms(held: Sequence[LoadedSegment], kept: KeptBlocked) -> str:
     """How many sessions are of which form, and what is kept."""
     counted = Counter("compiled" if one.form.startswith("compiled") else one.form for one in held)
     forms = ", ".join(f"{count} {form}" for form, count in counted.items())

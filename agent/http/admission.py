@@ -26,7 +26,7 @@ LATELY = 16
 """So many departures weigh in how fast places become free."""
 
 
-class Places:
+class AdmissionPlaces:
     """Counts requests by client. A client is any text: its address."""
 
     def __init__(self, total: int) -> None:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from aiohttp import web
 
-from edgepart.agent.http.admission import Places
+from edgepart.agent.http.admission import AdmissionPlaces
 from edgepart.agent.http.buffers import ALIGN_BYTES
 from edgepart.planner.errors import RequestError, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BodyLimits:
     """What one agent's HTTP side lets clients take."""
 
     request_bytes: int = 256 << 20
@@ -73,11 +73,11 @@ class TooLarge(RequestError):
 class Bodies:
     """The account of requests: whose bodies come in, and who is served."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BodyLimits) -> None:
         self.limits = limits
         self.held_bytes = 0
         self._unpacking = 0
-        self._places = Places(limits.in_flight)
+        self._places = AdmissionPlaces(limits.in_flight)
         self._reading: dict[asyncio.Timeout, None] = {}
         """Bodies that are on their way in, the oldest first."""
 
@@ -99,7 +99,7 @@ class Bodies:
         self._places.check(client)
         # What is compressed or in chunks says nothing of its size.
         packed = bool(request.headers.get("Content-Encoding"))
-        place = _Place() if packed else _Place(announced, align_at or 0)
+        place = _BodyPlace() if packed else _BodyPlace(announced, align_at or 0)
         try:
             try:
                 with self._unpacks() if packed else nullcontext():
@@ -127,7 +127,7 @@ class Bodies:
         finally:
             self._unpacking -= 1
 
-    async def _fill(self, place: _Place, request: web.Request, *, packed: bool) -> None:
+    async def _fill(self, place: _BodyPlace, request: web.Request, *, packed: bool) -> None:
         most_bytes = self.limits.request_bytes
         if packed:
             most_bytes = min(most_bytes, self.limits.unpacked_bytes)
@@ -157,7 +157,7 @@ class Bodies:
             if not oldest.expired():
                 oldest.reschedule(now)
 
-    def _take(self, place: _Place, data: bytes, most_bytes: int) -> None:
+    def _take(self, place: _BodyPlace, data: bytes, most_bytes: int) -> None:
         if place.nbytes + len(data) > most_bytes:
             raise TooLarge(f"the body is over the limit of {most_bytes} bytes")
         if self.held_bytes + len(data) > self.limits.all_requests_bytes:
@@ -171,7 +171,7 @@ def client_of(request: web.Request) -> str:
     return request.remote or ""
 
 
-class _Place:
+class _BodyPlace:
     """Where one body is put. One whose size is known is put where it stays: numpy's memory is not cleared first, and
     takes real pages only as bytes come in, so a client that announces much and sends little takes little."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from aiohttp.abc import AbstractStreamWriter
 
-from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.buffers import Buffer, Buffers
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Delivery:
 class Deliveries:
     """The account of all answers that are being written."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BodyLimits) -> None:
         self._limits = limits
         self.held_bytes = 0
         self._under_way: dict[Delivery, None] = {}

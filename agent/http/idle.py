@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from edgepart.agent.host.open_files import for_clients, open_files
-from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.bodies import BodyLimits
 
 YOUNG_S = 2.0
 """A connection that idles for less may have a request on its way."""
@@ -25,7 +25,7 @@ YOUNG_S = 2.0
 class Silence:
     """Watches one server's connections."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BodyLimits) -> None:
         self._limits = limits
         self._most = min(limits.connections, for_clients(open_files()))
         self._heard: set[Any] = set()

@@ -21,7 +21,7 @@ from edgepart.agent.http.answers import (
     json_line,
     status_of,
 )
-from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.metrics import Metrics
 from edgepart.agent.http.rate_limit import Gate, Throttled
 from edgepart.agent.http.uploads import receive
@@ -43,7 +43,9 @@ log = logging.getLogger(__name__)
 class Management:
     """Status, devices, deployments, metrics and the page."""
 
-    def __init__(self, node: Node, gate: Gate, metrics: Metrics, limits: Limits, spool: Path | None) -> None:
+    def __init__(
+        self, node: Node, gate: Gate, metrics: Metrics, limits: BodyLimits, spool: Path | None
+    ) -> None:
         self.node = node
         self._gate = gate
         self._metrics = metrics

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from edgepart.agent.host.token_bucket import Buckets
 from edgepart.agent.http.access import authorise, is_local, shows
-from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.wire.vocabulary import LOCAL
 from edgepart.planner.errors import Unavailable
 
@@ -29,7 +29,7 @@ class Gate:
     def __init__(
         self,
         credential: Callable[[], str],
-        limits: Limits,
+        limits: BodyLimits,
         inference: str = LOCAL,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler
 
 from edgepart.agent.api.protocol import Node
 from edgepart.agent.http.answers import error_response
-from edgepart.agent.http.bodies import Bodies, Limits, TooLarge
+from edgepart.agent.http.bodies import Bodies, BodyLimits, TooLarge
 from edgepart.agent.http.drains import Residency
 from edgepart.agent.http.idle import Silence
 from edgepart.agent.http.management import Management
@@ -54,7 +54,7 @@ class HttpServer:
         port: int = 0,
         *,
         listener: socket.socket | None = None,
-        limits: Limits | None = None,
+        limits: BodyLimits | None = None,
         spool: Path | None = None,
         recorder: Recorder | None = None,
         inference: str = LOCAL,
@@ -64,7 +64,7 @@ class HttpServer:
         self._host = host
         self._port = port
         self._listener = listener
-        self._limits = limits or Limits()
+        self._limits = limits or BodyLimits()
         self._bodies = Bodies(self._limits)
         metrics = Metrics(node, self._bodies)
         current = admin_credential if callable(admin_credential) else (lambda: admin_credential)

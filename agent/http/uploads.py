@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.http import HttpProcessingError
 
-from edgepart.agent.http.bodies import Limits, TooLarge
+from edgepart.agent.http.bodies import BodyLimits, TooLarge
 from edgepart.agent.wire.codec import json_record, read_json_record
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import FrameError, RequestError, UsageError
@@ -36,7 +36,7 @@ Admit = Callable[[DeployOptions], None]
 
 
 async def receive(
-    request: web.Request, folder: Path, limits: Limits, received: Received, admit: Admit
+    request: web.Request, folder: Path, limits: BodyLimits, received: Received, admit: Admit
 ) -> DeployOptions:
     """Files into `folder`, and the options. RequestError, UsageError, Unavailable or TooLarge; the caller deletes the
     folder."""
@@ -104,7 +104,9 @@ def _place(folder: Path, name: str | None) -> Path:
     return folder.joinpath(*parts)
 
 
-async def _store(part: BodyPartReader, place: Path, total: int, limits: Limits, received: Received) -> int:
+async def _store(
+    part: BodyPartReader, place: Path, total: int, limits: BodyLimits, received: Received
+) -> int:
     """Writes one file; gives `total` grown by its size."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -123,7 +125,7 @@ async def _store(part: BodyPartReader, place: Path, total: int, limits: Limits, 
     return total
 
 
-async def _text(part: BodyPartReader, limits: Limits) -> str:
+async def _text(part: BodyPartReader, limits: BodyLimits) -> str:
     found = bytearray()
     while chunk := await _timed(part.read_chunk(), limits):
         found += chunk
@@ -132,7 +134,7 @@ async def _text(part: BodyPartReader, limits: Limits) -> str:
     return found.decode()
 
 
-async def _timed(reading: Any, limits: Limits) -> Any:
+async def _timed(reading: Any, limits: BodyLimits) -> Any:
     try:
         return await asyncio.wait_for(reading, limits.stall_s)
     except TimeoutError:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Protocol
 
-from edgepart.agent.cluster.state.cards import Measured, Together, differs, write
+from edgepart.agent.cluster.state.cards import MeasuredDevice, SharedMedia, differs, write
 from edgepart.agent.cluster.state.events import CardReady
 from edgepart.agent.host.process_memory import give_back
 from edgepart.agent.measure.probe import BORDER_BYTES, BURST, ECHO_BYTES, LinkProbe, echo_sizes
@@ -80,13 +80,13 @@ class Measuring:
         echoes: RoundTrips,
         asks: Questions,
         ready: Callable[[CardReady], None],
-        theirs: Callable[[str], Measured | None],
+        theirs: Callable[[str], MeasuredDevice | None],
         starved: Callable[[], Collection[str]] = tuple,
     ) -> None:
         """`theirs` gives what another member measured, as far as it has told; `starved` the members, this device among
         them, on which nothing that is measured counts now."""
         self._node = node
-        self._measured = Measured(device)
+        self._measured = MeasuredDevice(device)
         self._echoes = echoes
         self._asks = asks
         self._ready = ready
@@ -94,7 +94,7 @@ class Measuring:
         self._starved = starved
         self._hasty: set[str] = set()
         """Members whose links were measured while that did not count."""
-        self._told: Measured | None = None
+        self._told: MeasuredDevice | None = None
         self._present: set[str] = set()
         self._changed = asyncio.Event()
 
@@ -208,7 +208,7 @@ class Measuring:
             log.info("what all can send at once is not measured: %s", error)
             return
         nbytes = 2 * BORDER_BYTES * count * len(ring)
-        together = Together(frozenset(ring), nbytes / median(large), median(small) / (2 * SMALL_TIMES))
+        together = SharedMedia(frozenset(ring), nbytes / median(large), median(small) / (2 * SMALL_TIMES))
         log.info("%d devices at once: %s", len(ring), together)
         self._measured = replace(self._measured, together=together)
 

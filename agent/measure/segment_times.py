@@ -20,7 +20,7 @@ from edgepart.agent.cluster.state.events import DriftMeasured, Event, LatencyMea
 from edgepart.agent.cluster.state.judging import REQUESTS, Alone
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.execution.executor import SegmentTime
-from edgepart.agent.execution.prepared import Prepared
+from edgepart.agent.execution.prepared import RunnableProgram
 from edgepart.agent.measure.starvation import ThreadTimes
 from edgepart.agent.wire.control import Profile
 from edgepart.agent.wire.inference import Epoch
@@ -52,7 +52,7 @@ class Watcher(Protocol):
     def spoilt_since(self, before: ThreadTimes, passed_s: float) -> bool: ...
 
 
-class Timing:
+class SegmentTimer:
     """For one device as it was calibrated."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Timing:
         self._spoilt: dict[tuple[str, Epoch], int] = {}
         """How many requests so far do not count."""
 
-    def time(self, deployment: str, prepared: Prepared) -> Sequence[DriftMeasured | SegmentsTimed]:
+    def time(self, deployment: str, prepared: RunnableProgram) -> Sequence[DriftMeasured | SegmentsTimed]:
         """Runs the segments that nobody has timed yet, until the budget is used up; those of a device that drifted and
         has nothing to run for that deployment all, as it may have recovered. To be called in a thread."""
         began_all = time.perf_counter()

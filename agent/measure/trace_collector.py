@@ -16,7 +16,7 @@ from edgepart.agent.cluster.state.events import Member
 from edgepart.agent.measure.clock_exchange import Clocks
 from edgepart.agent.measure.clock_offset import SAME, ClockMap, Offset
 from edgepart.agent.net.rpc_client import Asks
-from edgepart.agent.trace.recorder import Recorded, Recorder
+from edgepart.agent.trace.recorder import RecordedSpans, Recorder
 from edgepart.agent.trace.spans import Span, pack, unpack
 from edgepart.agent.wire.control import Prepare
 from edgepart.agent.wire.queries import TRACES, Record, Recording, Spans, WantSpans
@@ -68,7 +68,7 @@ class _Trace:
     """By name, why its part is not there."""
 
 
-class Tracing:
+class TraceCollector:
     """Takes traces, one at a time, and records for others' traces. For the event loop's thread."""
 
     def __init__(
@@ -158,7 +158,7 @@ class Tracing:
             answer, payload = await self._asks.ask(node, WantSpans(0), timeout_s=COLLECT_S)
             if error := answer.error if isinstance(answer, Spans) else ELSE:
                 raise Unavailable(error)
-            recorded = Recorded(await asyncio.to_thread(unpack, payload), answer.forgotten)
+            recorded = RecordedSpans(await asyncio.to_thread(unpack, payload), answer.forgotten)
         except (Unavailable, FrameError) as error:
             trace.missing[trace.names[node]] = str(error)
             return None
@@ -169,7 +169,7 @@ class Tracing:
             last = first
         return self._part(trace, node, ClockMap(first, last), recorded)
 
-    def _part(self, trace: _Trace, node: str, clock: ClockMap, recorded: Recorded) -> dict[str, Any]:
+    def _part(self, trace: _Trace, node: str, clock: ClockMap, recorded: RecordedSpans) -> dict[str, Any]:
         return {
             "name": trace.names[node],
             "node": node,
@@ -210,7 +210,7 @@ class Tracing:
         self._recorder.start()
         return ""
 
-    def _end(self) -> Recorded:
+    def _end(self) -> RecordedSpans:
         """What was recorded; nothing is from now on."""
         if self._lapse is not None:
             self._lapse.cancel()

@@ -17,7 +17,7 @@ from edgepart.agent.mqtt.tunnel_sockets import Tunnels
 from edgepart.agent.net import stream
 from edgepart.agent.net.addresses import ranked
 from edgepart.agent.net.interfaces import interfaces
-from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, Seen
+from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, AgentHint
 from edgepart.agent.net.stream import Stream
 from edgepart.agent.wire.address import Address, mqtt_node
 
@@ -30,10 +30,12 @@ def root_of(fingerprint: str) -> str:
     return f"edgepart/{fingerprint[:FINGERPRINT_DIGITS]}"
 
 
-class Reach:
+class BrokerCarrier:
     """Of a member: `start` when it knows where it listens, and `stop`."""
 
-    def __init__(self, broker: Broker, fingerprint: str, node: str, on_seen: Callable[[Seen], None]) -> None:
+    def __init__(
+        self, broker: Broker, fingerprint: str, node: str, on_seen: Callable[[AgentHint], None]
+    ) -> None:
         """`on_seen` is called by the session's thread."""
         root, self.boot = root_of(fingerprint), secrets.token_hex(8)
         # Who knew it could have the broker end our connection, by another one under that name.
@@ -82,7 +84,7 @@ class Visit:
     ) -> None:
         self._session.stop()
 
-    def _heard(self, seen: Seen) -> None:
+    def _heard(self, seen: AgentHint) -> None:
         with self._changed:
             self._seen.update(dict.fromkeys(seen.addresses))
             self._changed.notify_all()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgepart.agent.mqtt.session import Session, Will
-from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, MOST_ADDRESSES, Seen
+from edgepart.agent.net.sightings import FINGERPRINT_DIGITS, MOST_ADDRESSES, AgentHint
 from edgepart.agent.security.certificates import NODE_ID
 from edgepart.agent.wire.address import Address, format_address, parse_address
 from edgepart.planner.errors import FrameError, UsageError
@@ -100,7 +100,7 @@ class Presence:
         session: Session,
         root: str,
         fingerprint: str,
-        on_seen: Callable[[Seen], None],
+        on_seen: Callable[[AgentHint], None],
         on_doubt: Callable[[str, str], None],
     ) -> None:
         """`on_seen` is told of others, `on_doubt` of (node, why) who is said to be gone; both by the session's thread.
@@ -193,7 +193,7 @@ class Presence:
 
     def _tell(self, record: Present) -> None:
         self._on_seen(
-            Seen(record.node, record.addresses, self._fingerprint, record.name, True, record.version)
+            AgentHint(record.node, record.addresses, self._fingerprint, record.name, True, record.version)
         )
 
     def _publish(self, record: Present, expiry_s: int | None = None) -> None:

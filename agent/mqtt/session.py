@@ -69,7 +69,7 @@ class Will:
     """The broker forgets it after so long."""
 
 
-class Part(Protocol):
+class SessionUser(Protocol):
     """What uses a session. All of it is called by the session's thread, and must not wait."""
 
     def topics(self) -> Sequence[str]: ...
@@ -97,7 +97,7 @@ class Session:
         self.options = options or SessionOptions()
         self._client_id = client_id
         self._will = will
-        self._parts: list[Part] = []
+        self._parts: list[SessionUser] = []
         self._client: Client | None = None
         self._took_any = False
         self._lost: str | None = None
@@ -119,7 +119,7 @@ class Session:
 
     # From any thread
 
-    def start(self, parts: Iterable[Part]) -> None:
+    def start(self, parts: Iterable[SessionUser]) -> None:
         self._parts = list(parts)
         self._thread.start()
 

@@ -34,7 +34,7 @@ LEAST = 2
 MOST_WHY_BYTES = 300
 
 
-class Kind(IntEnum):
+class PacketKind(IntEnum):
     HELLO = 1
     """`number`: the grant; the body: version and endpoint of who opens."""
     WELCOME = 2
@@ -53,8 +53,8 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
-    kind: Kind
+class Packet:
+    kind: PacketKind
     number: int = 0
     body: bytes | memoryview = b""
 
@@ -62,22 +62,22 @@ class Message:
         return HEADER.pack(self.kind, self.number) + self.body
 
 
-def decode(payload: bytes) -> Message:
+def decode(payload: bytes) -> Packet:
     """FrameError for what is none."""
     if len(payload) < HEADER.size:
         raise FrameError(f"a message of {len(payload)} bytes is no part of a stream")
     kind, number = HEADER.unpack_from(payload)
     try:
-        return Message(Kind(kind), number, memoryview(payload)[HEADER.size :])
+        return Packet(PacketKind(kind), number, memoryview(payload)[HEADER.size :])
     except ValueError:
         raise FrameError(f"{kind} is no kind of a stream's messages") from None
 
 
-def reset(why: str) -> Message:
-    return Message(Kind.RESET, 0, why.encode()[:MOST_WHY_BYTES])
+def reset(why: str) -> Packet:
+    return Packet(PacketKind.RESET, 0, why.encode()[:MOST_WHY_BYTES])
 
 
-def reason(message: Message) -> str:
+def reason(message: Packet) -> str:
     """What a RESET says, for people; others wrote it."""
     text = bytes(message.body[:MOST_WHY_BYTES]).decode(errors="replace")
     return "".join(c if c.isprintable() else "?" for c in text) or "the other side ended it"
@@ -114,24 +114,24 @@ class Tunnel:
     def has_room(self) -> bool:
         return self._sent < self._may_send and not self.ended_out
 
-    def data(self, body: bytes) -> Message:
+    def data(self, body: bytes) -> Packet:
         """Only where there is room."""
-        message = Message(Kind.DATA, self._sent, body)
+        message = Packet(PacketKind.DATA, self._sent, body)
         self._sent += 1
         return message
 
-    def count(self) -> Message | None:
+    def count(self) -> Packet | None:
         """To send when nothing has been sent for a while; None where the other side knows already."""
         if self.ended_out or self._told == self._sent:
             return None
         self._told = self._sent
-        return Message(Kind.COUNT, self._sent)
+        return Packet(PacketKind.COUNT, self._sent)
 
-    def end(self) -> Message:
+    def end(self) -> Packet:
         self.ended_out = True
-        return Message(Kind.END, self._sent)
+        return Packet(PacketKind.END, self._sent)
 
-    def used(self, now: float) -> Message | None:
+    def used(self, now: float) -> Packet | None:
         """The stream's reader has taken a message's bytes; the CREDIT to send, where it is time for one."""
         self._used += 1
         ahead = self._ahead(now)
@@ -139,7 +139,7 @@ class Tunnel:
             return None
         self._granted_at, self._used_then = now, self._used
         self._granted = max(self._granted, self._used + ahead)
-        return Message(Kind.CREDIT, self._granted)
+        return Packet(PacketKind.CREDIT, self._granted)
 
     def _ahead(self, now: float) -> int:
         """How many messages may be on the way."""
@@ -155,21 +155,21 @@ class Tunnel:
         self.opened = True
         self._may_send = grant
 
-    def take(self, message: Message) -> bytes | memoryview:
+    def take(self, message: Packet) -> bytes | memoryview:
         """Bytes of the stream in a message of an open one (RESET and HELLO are the caller's). FrameError ends it."""
         match message.kind:
-            case Kind.DATA:
+            case PacketKind.DATA:
                 self._check_next(message.number)
                 if self._came == self._granted:
                     raise FrameError(f"more than the {self._granted} messages came that were granted")
                 self._came += 1
                 return message.body
-            case Kind.END:
+            case PacketKind.END:
                 self._check_next(message.number)
                 self.ended_in = True
-            case Kind.COUNT:
+            case PacketKind.COUNT:
                 self._check_next(message.number)
-            case Kind.CREDIT:
+            case PacketKind.CREDIT:
                 self._may_send = max(self._may_send, message.number)
             case _:
                 raise FrameError(f"{message.kind.name} came on an open stream")

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edgepart.agent.mqtt.session import Session
-from edgepart.agent.mqtt.tunnel import Kind, Message, Tunnel, decode, reason, reset
+from edgepart.agent.mqtt.tunnel import Packet, PacketKind, Tunnel, decode, reason, reset
 from edgepart.agent.net.stream import Stream, shake_hands
 from edgepart.agent.wire.address import Address, format_address, mqtt_address, mqtt_node
 from edgepart.planner.errors import FrameError, Unavailable
@@ -166,7 +166,7 @@ class Tunnels:
             message = decode(payload)
             if end is not None:
                 self._take(end, message)
-            elif message.kind is Kind.HELLO:
+            elif message.kind is PacketKind.HELLO:
                 self._accept(stream_id, message)
         except FrameError as error:
             if end is not None:
@@ -218,7 +218,7 @@ class Tunnels:
         asked whether anybody reads where it listens; only if nobody does, its streams end."""
         for end in self._ends.values():
             if end.remote == remote and end.asked is None:
-                message_id = self._say(end, Message(Kind.CREDIT, end.tunnel.grant), qos=1)
+                message_id = self._say(end, Packet(PacketKind.CREDIT, end.tunnel.grant), qos=1)
                 end.doubt, end.asked = why, (message_id, time.monotonic())
 
     # Beginning
@@ -232,11 +232,11 @@ class Tunnels:
         end.settled = settled
         who = f"{VERSION} {self._endpoint}".encode()
         message_id = self._session.publish(
-            end.topic, Message(Kind.HELLO, end.tunnel.grant, who).encode(), qos=1
+            end.topic, Packet(PacketKind.HELLO, end.tunnel.grant, who).encode(), qos=1
         )
         self._hellos[message_id] = end
 
-    def _accept(self, stream_id: str, hello: Message) -> None:
+    def _accept(self, stream_id: str, hello: Packet) -> None:
         version, _, remote = bytes(hello.body[:64]).decode("ascii", "replace").partition(" ")
         if not ENDPOINT.fullmatch(remote):
             raise FrameError("a hello does not say who opens the stream")
@@ -248,7 +248,7 @@ class Tunnels:
         ours, theirs = _pair()
         end = self._add(stream_id, remote, ours)
         end.tunnel.open(hello.number)
-        self._say(end, Message(Kind.WELCOME, end.tunnel.grant))
+        self._say(end, Packet(PacketKind.WELCOME, end.tunnel.grant))
         self._welcome(theirs, mqtt_address(remote))
 
     def _refusal(self) -> str | None:
@@ -270,21 +270,21 @@ class Tunnels:
 
     # Going on
 
-    def _take(self, end: End, message: Message) -> None:
-        if message.kind is Kind.RESET:
+    def _take(self, end: End, message: Packet) -> None:
+        if message.kind is PacketKind.RESET:
             self._ended(end, reason(message))
             return
-        if message.kind is Kind.WELCOME and not end.tunnel.opened:
+        if message.kind is PacketKind.WELCOME and not end.tunnel.opened:
             end.tunnel.open(message.number)
             self._heard(end)
             self._settle(end, "")
             return
         body = end.tunnel.take(message)
-        if message.kind is Kind.COUNT:
-            self._say(end, Message(Kind.CREDIT, end.tunnel.grant))
-        if message.kind is Kind.DATA and end.hung_at is None:
+        if message.kind is PacketKind.COUNT:
+            self._say(end, Packet(PacketKind.CREDIT, end.tunnel.grant))
+        if message.kind is PacketKind.DATA and end.hung_at is None:
             end.waiting.append(memoryview(body))
-        if message.kind in (Kind.DATA, Kind.END) and end.hung_at is None:
+        if message.kind in (PacketKind.DATA, PacketKind.END) and end.hung_at is None:
             self._pump_in(end)
 
     def _ended(self, end: End, why: str) -> None:
@@ -336,7 +336,7 @@ class Tunnels:
             self._say(end, end.tunnel.end())
         end.moved = True
 
-    def _say(self, end: End, message: Message, qos: int = 0) -> int:
+    def _say(self, end: End, message: Packet, qos: int = 0) -> int:
         return self._session.publish(end.topic, message.encode(), qos=qos)
 
     # Ending

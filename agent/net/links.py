@@ -51,7 +51,7 @@ LINK_KINDS = kinds(LinkOpen, LinkAccepted, LinkRefused, Charter)
 
 
 @dataclass(eq=False)
-class Link:
+class PeerLink:
     """The state of a link; guarded by the transport's lock."""
 
     node_id: str

@@ -188,7 +188,7 @@ FINGERPRINT_DIGITS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class AgentHint:
     """A hint: an agent may be there. `node_id` is None where only the address is known (--peer)."""
 
     node_id: str | None

@@ -17,7 +17,7 @@ import numpy as np
 
 from edgepart.agent.net.faults import Fault, Unreached, blame
 from edgepart.agent.wire.address import Address, format_address, mqtt_node
-from edgepart.agent.wire.frames import PREFIX, Buffer, Frame, Limits, encode, parse_frame, parse_prefix
+from edgepart.agent.wire.frames import PREFIX, Buffer, Frame, FrameLimits, encode, parse_frame, parse_prefix
 from edgepart.planner.errors import Unavailable
 
 COALESCE_BYTES = 16 << 10
@@ -32,7 +32,7 @@ class Stream:
         self.began_s = 0.0
         """When the frame that `read` gave last began to come, by time.monotonic()."""
 
-    def read(self, limits: Limits, deadline: float | None = None) -> Frame:
+    def read(self, limits: FrameLimits, deadline: float | None = None) -> Frame:
         """The next frame; its payload is received in place.
 
         `deadline` is of time.monotonic(); None waits for ever. FrameError for a frame over `limits`, before

@@ -33,10 +33,10 @@ from edgepart.agent.net.links import (
     CONTROL,
     DATA,
     LINK_KINDS,
-    Link,
     LinkAccepted,
     LinkOpen,
     LinkRefused,
+    PeerLink,
 )
 from edgepart.agent.net.sightings import Witness
 from edgepart.agent.net.stream import Stream
@@ -47,7 +47,7 @@ from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import RECEIVE, receiving_from
 from edgepart.agent.wire.address import Address, format_address
 from edgepart.agent.wire.codec import frame_to_message, message_to_frame
-from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Frame, Limits
+from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Frame, FrameLimits
 from edgepart.planner.errors import EdgepartError, FrameError, NotAuthorised, Unavailable, UsageError
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Carrier(Protocol):
 @dataclass(frozen=True, slots=True)
 class TransportOptions:
     accept: AcceptOptions = field(default_factory=AcceptOptions)
-    limits: Limits = MEMBER
+    limits: FrameLimits = MEMBER
     """Of a member's frames."""
     connect_s: float = 5.0
     """For each step: connection, handshake, the other side's dialling back. Longer suits slow boards."""
@@ -124,7 +124,7 @@ class Transport:
         self._reaching = Reaching(identity, interfaces, connect_s, dead_s, another_way)
         self._acceptor = Acceptor(identity, self._serve, self._options.accept, witness)
         self._lock = threading.Condition()
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, PeerLink] = {}
         self._dialling: set[str] = set()
         """Nodes that a thread of ours is opening a link to."""
         self._attempts = 0
@@ -308,7 +308,7 @@ class Transport:
                 link.out[channel] = self._writer(link, channel, stream)
             self._announce_if_complete(link)
 
-    def _writer(self, link: Link, channel: str, stream: Stream) -> Writer:
+    def _writer(self, link: PeerLink, channel: str, stream: Stream) -> Writer:
         options = self._options
         capacity = options.data_queue_bytes if channel == DATA else options.control_queue_bytes
 
@@ -389,7 +389,7 @@ class Transport:
             return "that is my own certificate: a state directory was copied; let the copy join anew"
         return None
 
-    def _attach_in(self, node_id: str, opening: LinkOpen, stream: Stream) -> tuple[Link, bool]:
+    def _attach_in(self, node_id: str, opening: LinkOpen, stream: Stream) -> tuple[PeerLink, bool]:
         """The link that this connection belongs to, and whether to dial back."""
         with self._lock:
             if self._stopped:
@@ -411,13 +411,13 @@ class Transport:
             self._announce_if_complete(link)
             return link, dial_back
 
-    def _dial_back(self, link: Link, addresses: Sequence[Address]) -> None:
+    def _dial_back(self, link: PeerLink, addresses: Sequence[Address]) -> None:
         try:
             self._try_each(link.node_id, addresses, dials_back=True)
         except (Unavailable, NotAuthorised, UsageError) as error:
             self._drop(link, f"cannot dial back: {error}")
 
-    def _read(self, link: Link, channel: str, stream: Stream) -> None:
+    def _read(self, link: PeerLink, channel: str, stream: Stream) -> None:
         why = "the reader failed"
         try:
             if not link.announced.wait(4 * self._options.connect_s):
@@ -447,27 +447,27 @@ class Transport:
 
     # The table of links; each of these is called with the lock held, or takes it
 
-    def _link_for(self, node_id: str, boot: str) -> Link:
+    def _link_for(self, node_id: str, boot: str) -> PeerLink:
         link = self._links.get(node_id)
         if link is not None and link.boot != boot:
             self._drop(link, "the other side was restarted")
             link = None
         if link is None:
-            link = self._links[node_id] = Link(node_id, boot)
+            link = self._links[node_id] = PeerLink(node_id, boot)
         return link
 
-    def _announce_if_complete(self, link: Link) -> None:
+    def _announce_if_complete(self, link: PeerLink) -> None:
         if link.complete:
             self._news.put(lambda: self._tell_up(link))
             self._lock.notify_all()
 
-    def _tell_up(self, link: Link) -> None:
+    def _tell_up(self, link: PeerLink) -> None:
         try:
             self._on_link(link.node_id, True, link.via)
         finally:
             link.announced.set()
 
-    def _drop(self, link: Link, why: str) -> None:
+    def _drop(self, link: PeerLink, why: str) -> None:
         with self._lock:
             if link.over is not None:
                 return

@@ -20,7 +20,7 @@ MOST_ENTRIES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class IssuedEntry:
     """One device that was let in."""
 
     node: str
@@ -32,7 +32,7 @@ class Entry:
     """Seconds since 1970."""
 
 
-def read(directory: Path) -> tuple[Entry, ...]:
+def read(directory: Path) -> tuple[IssuedEntry, ...]:
     """Of an identity's folder, oldest first. UsageError where it is damaged."""
     path = directory / "issued.json"
     document = read_json(path)
@@ -42,15 +42,15 @@ def read(directory: Path) -> tuple[Entry, ...]:
         raise UsageError(f"{path} is damaged ({error}): move it away; it is for people only") from error
 
 
-def _entry(document: Any) -> Entry:
-    entry = Entry(**document)
+def _entry(document: Any) -> IssuedEntry:
+    entry = IssuedEntry(**document)
     texts = all(isinstance(text, str) for text in (entry.node, entry.name, entry.token))
     if not texts or type(entry.at_s) not in (int, float):
         raise TypeError(f"an entry {str(document)[:80]}")
     return entry
 
 
-def add(directory: Path, entry: Entry) -> None:
+def add(directory: Path, entry: IssuedEntry) -> None:
     """On disk when this returns."""
     with locked(directory):
         entries = (*read(directory), entry)[-MOST_ENTRIES:]
@@ -58,7 +58,7 @@ def add(directory: Path, entry: Entry) -> None:
         write_private(directory / "issued.json", json.dumps(document).encode())
 
 
-def find(entries: tuple[Entry, ...], members: Mapping[str, str], wanted: str) -> str:
+def find(entries: tuple[IssuedEntry, ...], members: Mapping[str, str], wanted: str) -> str:
     """The node id of that name or id. `members` has the names of those that are in, by id. UsageError where it is nobody,
     or several.
 

@@ -22,7 +22,7 @@ from edgepart.agent.cluster.state.events import (
     SwitchTo,
 )
 from edgepart.agent.execution.executor import Executor, gateway_of
-from edgepart.agent.execution.prepared import Loader, Prepared
+from edgepart.agent.execution.prepared import Loader, RunnableProgram
 from edgepart.agent.execution.schedule import Value
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
@@ -63,7 +63,7 @@ class Plans:
         fetch: FetchWeights,
         constants: Constants,
         loaded: Callable[[PlanLoaded | SegmentsTimed | DriftMeasured], None],
-        time: Callable[[str, Prepared], Sequence[SegmentsTimed | DriftMeasured]] = lambda *_: (),
+        time: Callable[[str, RunnableProgram], Sequence[SegmentsTimed | DriftMeasured]] = lambda *_: (),
     ) -> None:
         """`loaded` is told of plans, and what `time(deployment, program)` finds their segments to take."""
         self._node = node
@@ -164,7 +164,7 @@ class Plans:
             self._executor.retire(order.deployment, order.epoch)  # it expects nothing
         self._held[order.deployment, order.epoch] = held
 
-    def _timed(self, deployment: str, prepared: Prepared) -> Sequence[SegmentsTimed | DriftMeasured]:
+    def _timed(self, deployment: str, prepared: RunnableProgram) -> Sequence[SegmentsTimed | DriftMeasured]:
         """None where a segment does not run: its first request will say why."""
         try:
             return self._time(deployment, prepared)
@@ -172,7 +172,7 @@ class Plans:
             log.info("a plan is not timed: %s", error)
             return ()
 
-    async def _prepare(self, deployment: str, plan: Plan, program: Program) -> Prepared:
+    async def _prepare(self, deployment: str, plan: Plan, program: Program) -> RunnableProgram:
         """Sessions made in a thread; released again when nobody waits for them any more."""
         making = asyncio.ensure_future(
             asyncio.to_thread(self._loader.prepare, deployment, plan.model_digest, program, plan.transfers)
@@ -184,7 +184,7 @@ class Plans:
             self._loader.abandon(deployment, plan.model_digest)
             raise
 
-    def _release_unwanted(self, made: asyncio.Future[Prepared]) -> None:
+    def _release_unwanted(self, made: asyncio.Future[RunnableProgram]) -> None:
         if not made.cancelled() and made.exception() is None:
             self._loader.release(made.result())
 

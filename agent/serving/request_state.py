@@ -30,7 +30,7 @@ the next one's data travels."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RequestWindow:
     """How many requests may be where, for one deployment."""
 
     in_flight: int = 16
@@ -98,7 +98,7 @@ class Suspended:
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
+class DeploymentGone:
     """The deployment is no more."""
 
     deployment: str
@@ -145,7 +145,7 @@ Event = (
     | Withdrawn
     | Activated
     | Suspended
-    | Removed
+    | DeploymentGone
     | OutputArrived
     | AttemptFailed
     | DeviceLost
@@ -188,7 +188,7 @@ class Abandon:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answered:
     """All outputs of this attempt are here: answer the client with them."""
 
     request: int
@@ -218,7 +218,7 @@ class Forget:
     epoch: Epoch
 
 
-Effect = Refuse | Start | Abandon | Answer | Fail | Forget
+Effect = Refuse | Start | Abandon | Answered | Fail | Forget
 
 
 @dataclass(slots=True)
@@ -231,7 +231,7 @@ class _Attempt:
 
 
 @dataclass(slots=True)
-class _Request:
+class _RequestState:
     number: int
     deployment: str
     deadline_s: float
@@ -259,10 +259,10 @@ class _Deployment:
 class Requests:
     """All requests of one gateway."""
 
-    window: Window = field(default_factory=Window)
+    window: RequestWindow = field(default_factory=RequestWindow)
     _deployments: dict[str, _Deployment] = field(default_factory=dict)
-    _requests: dict[int, _Request] = field(default_factory=dict)
-    _attempts: dict[int, _Request] = field(default_factory=dict)
+    _requests: dict[int, _RequestState] = field(default_factory=dict)
+    _attempts: dict[int, _RequestState] = field(default_factory=dict)
     _lost: set[str] = field(default_factory=set)
     _next_attempt: int = 0
 
@@ -306,7 +306,7 @@ class Requests:
             case Suspended(name):
                 if known := self._deployments.get(name):
                     known.current = NO_EPOCH
-            case Removed(name):
+            case DeploymentGone(name):
                 yield from self._remove(name)
             case OutputArrived(attempt, transfer):
                 yield from self._output(attempt, transfer)
@@ -336,7 +336,7 @@ class Requests:
             yield Refuse(event.request, "its deadline has passed before it came in", 0.0)
         else:
             self._deployments.setdefault(event.deployment, _Deployment(NO_EPOCH, {}))
-            self._requests[event.request] = _Request(event.request, event.deployment, event.deadline_s)
+            self._requests[event.request] = _RequestState(event.request, event.deployment, event.deadline_s)
 
     def _activate(self, event: Activated) -> None:
         known = self._deployments.setdefault(event.deployment, _Deployment(event.epoch, {}))
@@ -360,11 +360,11 @@ class Requests:
         request.attempt.missing.discard(transfer)
         yield from self._answer_if_whole(request)
 
-    def _answer_if_whole(self, request: _Request) -> Iterator[Effect]:
+    def _answer_if_whole(self, request: _RequestState) -> Iterator[Effect]:
         attempt = request.attempt
         if attempt is not None and not attempt.missing:
             del self._attempts[attempt.number], self._requests[request.number]
-            yield Answer(request.number, attempt.number, request.deployment, attempt.epoch, request.replays)
+            yield Answered(request.number, attempt.number, request.deployment, attempt.epoch, request.replays)
 
     def _failed(self, event: AttemptFailed, now: float) -> Iterator[Effect]:
         request = self._attempts.get(event.attempt)
@@ -393,7 +393,7 @@ class Requests:
                 request.last_error = f"the connection with node {node} is gone"
                 yield from self._put_off(request, now)
 
-    def _put_off(self, request: _Request, now: float) -> Iterator[Effect]:
+    def _put_off(self, request: _RequestState, now: float) -> Iterator[Effect]:
         """Its attempt is lost: it waits, for a newer epoch or for a while."""
         if request.attempt is None:
             return
@@ -403,13 +403,13 @@ class Requests:
         request.replays += 1
         yield from self._abandon(request)
 
-    def _abandon(self, request: _Request) -> Iterator[Effect]:
+    def _abandon(self, request: _RequestState) -> Iterator[Effect]:
         attempt, request.attempt = request.attempt, None
         if attempt is not None:
             del self._attempts[attempt.number]
             yield Abandon(attempt.number, request.deployment, attempt.epoch, attempt.side)
 
-    def _end(self, request: _Request) -> Iterator[Effect]:
+    def _end(self, request: _RequestState) -> Iterator[Effect]:
         del self._requests[request.number]
         yield from self._abandon(request)
 
@@ -444,7 +444,7 @@ class Requests:
                 room[request.deployment] -= 1
                 flying[request.deployment, attempt.epoch, side] += 1
 
-    def _start(self, request: _Request, side: int) -> _Attempt:
+    def _start(self, request: _RequestState, side: int) -> _Attempt:
         known = self._deployments[request.deployment]
         outputs = known.plans[known.current][side].outputs
         attempt = request.attempt = _Attempt(self._next_attempt, known.current, side, set(outputs))
@@ -452,7 +452,7 @@ class Requests:
         self._next_attempt += 1
         return attempt
 
-    def _side_for(self, request: _Request, flying: Counter[tuple[str, Epoch, int]]) -> int | None:
+    def _side_for(self, request: _RequestState, flying: Counter[tuple[str, Epoch, int]]) -> int | None:
         """The side of the current plan that it should go to, of those that can run and that it was not just lost on."""
         known = self._deployments[request.deployment]
         sides = known.plans.get(known.current, ())
@@ -487,7 +487,7 @@ class Requests:
         for name in [n for n, d in self._deployments.items() if d.current == NO_EPOCH and n not in held]:
             del self._deployments[name]
 
-    def _side_of(self, request: _Request) -> Side | None:
+    def _side_of(self, request: _RequestState) -> Side | None:
         if request.attempt is None:
             return None
         return self._deployments[request.deployment].plans[request.attempt.epoch][request.attempt.side]

@@ -19,7 +19,7 @@ import numpy as np
 from edgepart.agent.cluster.state.bindings import describe, parent_of
 from edgepart.agent.cluster.state.judging import Alone
 from edgepart.agent.execution.executor import START, Send
-from edgepart.agent.execution.schedule import Recipe, Value, check_pieces, recipe
+from edgepart.agent.execution.schedule import CopyPlan, Value, check_pieces, recipe
 from edgepart.agent.serving import request_state as rules
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import (
@@ -88,7 +88,7 @@ class ActiveSide:
     """By number, those that bring outputs from it."""
     slots: Mapping[tuple[int, int], int]
     """By transfer to the gateway and piece in it, the number that the recipes know the piece by."""
-    recipes: Mapping[str, Recipe]
+    recipes: Mapping[str, CopyPlan]
     """By output, how it is put together from what comes."""
     starts: tuple[str, ...]
     """Devices whose programs receive nothing: they are told to start."""
@@ -149,13 +149,17 @@ class Requester:
     """Requests of this agent's clients."""
 
     def __init__(
-        self, node: str, send: Send, window: rules.Window | None = None, recorder: Recorder | None = None
+        self,
+        node: str,
+        send: Send,
+        window: rules.RequestWindow | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """`node` is this agent's node id. To be made in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._send = send
         self._recorder = recorder or Recorder()
-        self._rules = rules.Requests(window or rules.Window())
+        self._rules = rules.Requests(window or rules.RequestWindow())
         self._name = f"{node}/{secrets.token_hex(4)}"
         self._secret = secrets.token_bytes(16)
         """Of the names of attempts."""
@@ -250,7 +254,7 @@ class Requester:
 
     def _remove(self, name: str) -> None:
         self._current.pop(name, None)
-        self._handle(rules.Removed(name))
+        self._handle(rules.DeploymentGone(name))
 
     def counts(self) -> Mapping[str, tuple[int, int]]:
         """By deployment, requests in flight and waiting."""
@@ -365,7 +369,7 @@ class Requester:
                 self._start(effect)
             case rules.Abandon():
                 self._abandon(effect)
-            case rules.Answer():
+            case rules.Answered():
                 self._answer(effect)
             case rules.Refuse(request, error, retry_after_s):
                 self._settle(request, Unavailable(error, retry_after_s))
@@ -405,7 +409,7 @@ class Requester:
             stale, misfit = isinstance(error, ClusterError), isinstance(error, RequestError)
             self._queue.append(rules.AttemptFailed(effect.attempt, stale, str(error), misfit=misfit))
 
-    def _subject(self, effect: rules.Start | rules.Abandon | rules.Answer) -> Subject:
+    def _subject(self, effect: rules.Start | rules.Abandon | rules.Answered) -> Subject:
         program = self._plans[effect.deployment, effect.epoch].program or effect.deployment
         return Subject(program, effect.epoch, self._name_of(effect.attempt))
 
@@ -435,7 +439,7 @@ class Requester:
             except ClusterError as error:
                 log.debug("node %s is not told that attempt %d is abandoned: %s", node, effect.attempt, error)
 
-    def _answer(self, effect: rules.Answer) -> None:
+    def _answer(self, effect: rules.Answered) -> None:
         active = self._plans[effect.deployment, effect.epoch]
         flight = self._flights.pop(effect.attempt)
         if flight.alone:
@@ -491,7 +495,7 @@ def _active_side(plan: Plan, devices: Sequence[str], nodes: Mapping[str, str]) -
     keys = [(t.number, n) for t in incoming.values() for n in range(len(t.pieces))]
     slots = {key: slot for slot, key in enumerate(keys)}
     pieces = {slot: incoming[number].pieces[n] for (number, n), slot in slots.items()}
-    recipes: dict[str, Recipe] = {}
+    recipes: dict[str, CopyPlan] = {}
     for info in plan.outputs:
         if info.name in plan.constant_outputs:
             continue

@@ -21,7 +21,7 @@ MOST_SPANS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedSpans:
     """What was recorded."""
 
     spans: list[Span]
@@ -48,10 +48,10 @@ class Recorder:
         with self._lock:
             self._spans, self._forgotten, self.on = deque(maxlen=most), 0, True
 
-    def stop(self) -> Recorded:
+    def stop(self) -> RecordedSpans:
         """What was recorded since `start`; nothing is kept."""
         with self._lock:
-            found = Recorded(list(self._spans), self._forgotten)
+            found = RecordedSpans(list(self._spans), self._forgotten)
             self._spans, self._forgotten, self.on = deque(), 0, False
             return found
 

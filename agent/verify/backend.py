@@ -59,7 +59,7 @@ class _Binding:
         return self.rehearsal.divide(self.axis)
 
 
-class Prepared(BackendRep):
+class PreparedModel(BackendRep):
     """A model divided over in-process devices; free dimensions are bound by the inputs of each run."""
 
     def __init__(self, source: Path | bytes, shares: Sequence[float], axis: str | None, level: Any) -> None:
@@ -133,7 +133,7 @@ class EdgepartBackend(Backend):
         axis: str | None = None,
         level: Any = None,
         **kwargs: Any,
-    ) -> Prepared:
+    ) -> PreparedModel:
         """The model over len(shares) devices, everything that has `axis` divided along it in proportion (None: each
         node along the first axis it has). `level` is an ort.GraphOptimizationLevel. `kwargs` are what test runners tell
         themselves (rtol, atol), and change nothing here.
@@ -142,7 +142,7 @@ class EdgepartBackend(Backend):
         the model does not have, with those it has (where it has free dimensions, only once it is run)."""
         if not cls.supports_device(device):
             raise UsageError(f"device {device!r}: there is only 'CPU'")
-        return Prepared(_source(model), shares, axis, level)
+        return PreparedModel(_source(model), shares, axis, level)
 
     @classmethod
     def run_model(cls, model: Model, inputs: Any, device: str = "CPU", **kwargs: Any) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.schedule import Progress, make_schedule
-from edgepart.agent.execution.sessions import Compiler, Sessions
+from edgepart.agent.execution.sessions import SegmentCompiler, Sessions
 from edgepart.agent.serving.requester import activate_plan, check_inputs, cut, put_together
 from edgepart.agent.wire.reduced_precision import RoundingTally, round_all
 from edgepart.agent.wire.tensors import Value
@@ -35,7 +35,7 @@ class InProcess:
         *,
         level: Any = None,
         threads: int = DEVICE_THREADS,
-        compiler: Compiler | None = None,
+        compiler: SegmentCompiler | None = None,
     ) -> None:
         """Makes all sessions, with a compiler as agents do; the weights come from `graph`, which the plan was made for.
         `level` is an ort.GraphOptimizationLevel, None ONNX Runtime's default. InternalError where ONNX Runtime refuses a

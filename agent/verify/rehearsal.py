@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from edgepart.agent.execution.sessions import Compiler
+from edgepart.agent.execution.sessions import SegmentCompiler
 from edgepart.agent.verify.local_run import InProcess
 from edgepart.agent.wire.tensors import Value
 from edgepart.planner.devices.cluster import Cluster, Device
@@ -57,7 +57,7 @@ class Rehearsal:
         *,
         level: Any = None,
         transfer_dtype: str = EXACT,
-        compiler: Compiler | None = None,
+        compiler: SegmentCompiler | None = None,
     ) -> None:
         """`level` is an ort.GraphOptimizationLevel for all sessions, None ONNX Runtime's default; `transfer_dtype` what
         float32 numbers are rounded to between devices; with a compiler segments run as agents run them. UsageError where

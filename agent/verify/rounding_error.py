@@ -35,7 +35,7 @@ Active = tuple[str, Epoch, Plan]
 """A deployment, and the plan that new requests of it start on here."""
 
 
-class Run(Protocol):
+class RunRequest(Protocol):
     """As Requester.run."""
 
     async def __call__(
@@ -52,7 +52,7 @@ class Run(Protocol):
 class Comparison:
     """What is known of the plans that serve."""
 
-    def __init__(self, run: Run, post: Callable[[RoundingMeasured], None]) -> None:
+    def __init__(self, run: RunRequest, post: Callable[[RoundingMeasured], None]) -> None:
         self._run = run
         self._post = post
         self._known: set[tuple[str, Epoch]] = set()

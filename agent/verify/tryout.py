@@ -50,7 +50,7 @@ NAME = "tried"
 """Of the requests that try a plan, which no user can give."""
 
 
-class Judge(Protocol):
+class ReferenceRunner(Protocol):
     """As Referee."""
 
     def answer(
@@ -75,7 +75,7 @@ class Tryout:
         self,
         requester: Requester,
         held: Callable[[str, Epoch], HeldPlan | None],
-        referee: Judge,
+        referee: ReferenceRunner,
         room_bytes: Callable[[], int],
     ) -> None:
         """`held` gives the plans that this device has, `room_bytes` the memory that one more process may take here."""

@@ -21,7 +21,7 @@ LARGEST = 2**53 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeNumber:
     """A whole number from `least` to `most`."""
 
     least: int = 0
@@ -85,7 +85,7 @@ class Many:
         return "" if len(value) <= self.most else f"{len(value)} entries are more than {self.most}"
 
 
-Bound = Whole | Number | Text | OneOf | Many
+Bound = WholeNumber | Number | Text | OneOf | Many
 
 MOST_MEMBERS = 10_000
 MOST_ENTRIES = 10_000
@@ -109,12 +109,12 @@ DeploymentName = Annotated[str, Text(128, 1, r"[A-Za-z0-9][A-Za-z0-9._-]*")]
 """Part of URLs and metric labels."""
 PlanName = Annotated[str, Text(1024)]
 """Of a deployment, or of a variant of one (agent/cluster/state/bindings.py)."""
-Count = Annotated[int, Whole()]
-Bytes = Annotated[int, Whole()]
+Count = Annotated[int, WholeNumber()]
+Bytes = Annotated[int, WholeNumber()]
 Seconds = Annotated[float, Number()]
-Large = Annotated[int, Whole(0, 2**63 - 1)]
+Large = Annotated[int, WholeNumber(0, 2**63 - 1)]
 """What is reckoned or asked for, and need not be there: an empty array may have an axis of any length."""
 Shapes = dict[str, Annotated[tuple[Large, ...], Many(MOST_RANK)]]
 """By input, whose name the model gives."""
 Nodes = Annotated[tuple[NodeId, ...], Many(MOST_MEMBERS)]
-Ticket = Annotated[int, Whole()]
+Ticket = Annotated[int, WholeNumber()]

@@ -32,7 +32,7 @@ from edgepart.agent.wire.bounds import (
     Sentence,
     Shapes,
     Text,
-    Whole,
+    WholeNumber,
     Word,
 )
 from edgepart.agent.wire.inference import DeployOptions, Epoch
@@ -377,7 +377,7 @@ class Profile:
     """Its digest."""
     kind: Word
     """As planner/devices/cluster.py's Device.pace gives it."""
-    threads: Annotated[int, Whole(1, MOST_THREADS)]
+    threads: Annotated[int, WholeNumber(1, MOST_THREADS)]
     seconds: Annotated[float, Number(above=0, most=MOST_SECONDS)]
     """Median of several runs, or the best of those before the plan served."""
 

@@ -25,16 +25,16 @@ Buffer = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FrameLimits:
     """Larger lets bigger messages through; smaller bounds what one peer can make us allocate."""
 
     header_bytes: int
     payload_bytes: int
 
 
-UNAUTHENTICATED = Limits(header_bytes=64 << 10, payload_bytes=0)
+UNAUTHENTICATED = FrameLimits(header_bytes=64 << 10, payload_bytes=0)
 """For a peer that has shown no certificate: it may only speak join frames, which have no payload."""
-MEMBER = Limits(header_bytes=16 << 20, payload_bytes=1 << 30)
+MEMBER = FrameLimits(header_bytes=16 << 20, payload_bytes=1 << 30)
 """For a member of the cluster."""
 
 
@@ -96,7 +96,7 @@ def encode(frame: Frame) -> list[Buffer]:
     return [prefix + header, *payload]
 
 
-def parse_prefix(prefix: Buffer, limits: Limits) -> Sizes:
+def parse_prefix(prefix: Buffer, limits: FrameLimits) -> Sizes:
     """What follows these `PREFIX.size` bytes. FrameError for no prefix or one over `limits`."""
     if len(prefix) != PREFIX.size:
         raise FrameError(f"a frame starts with {PREFIX.size} bytes, these are {len(prefix)}")
@@ -134,7 +134,7 @@ def parse_frame(header: Buffer, payload: memoryview | None) -> Frame:
 class Decoder:
     """Frames out of a stream of bytes that comes in any pieces; holds at most one frame and a piece."""
 
-    def __init__(self, limits: Limits = MEMBER) -> None:
+    def __init__(self, limits: FrameLimits = MEMBER) -> None:
         self._limits = limits
         self._held = bytearray()
         self._sizes: Sizes | None = None

@@ -19,7 +19,7 @@ from edgepart.agent.wire.bounds import (
     PlanName,
     Shapes,
     Text,
-    Whole,
+    WholeNumber,
     Word,
 )
 from edgepart.planner.plans.reduced_precision import EXACT, KINDS
@@ -102,9 +102,9 @@ class DeployOptions:
     axis: Annotated[str, OneOf(AXES)] | None = None
     devices: Annotated[tuple[Annotated[str, Text(128, 1)], ...], Many(MOST_NAMES)] = ()
     """Names; empty means all."""
-    memory_limit_bytes: Annotated[int, Whole(1, LARGEST)] | None = None
+    memory_limit_bytes: Annotated[int, WholeNumber(1, LARGEST)] | None = None
     """Per device."""
-    bindings: Annotated[int, Whole(0, MOST_BINDINGS)] = 8
+    bindings: Annotated[int, WholeNumber(0, MOST_BINDINGS)] = 8
     """How many other shapes than the first the cluster keeps plans for (agent/cluster/leader/variants.py). More: fewer
     requests wait for a plan; fewer: less memory for sessions, and less to plan again after a loss. 0: the first shapes
     only."""

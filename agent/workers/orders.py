@@ -39,7 +39,7 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
+class PrepareProgram:
     """Make a program's sessions. Answered by ("made", seconds) after each session, upon which GoOn is awaited, and at last
     by ("prepared", ...) or ("failed", kind, text)."""
 
@@ -82,7 +82,7 @@ class GiveBack:
     """What was freed becomes the machine's again. Not answered."""
 
 
-Order = Prepare | GoOn | Time | Release | Stop | GiveBack
+Order = PrepareProgram | GoOn | Time | Release | Stop | GiveBack
 
 DONE, WANTS, FAILED = "done", "wants", "failed"
 """What a run is answered by: all outputs are at their places; packed outputs want so many bytes; it did not work."""
@@ -90,7 +90,7 @@ READY, MADE, PREPARED, TIMED = "ready", "made", "prepared", "timed"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunSegment:
     """One segment of one program, with any values; what its outputs are is told when they are there."""
 
     run: int
@@ -127,10 +127,10 @@ class UsualRun:
         return head + struct.pack(f"<{count}Q", *self.offsets)
 
 
-def run_from_bytes(data: bytes) -> Run | UsualRun:
+def run_from_bytes(data: bytes) -> RunSegment | UsualRun:
     """What an agent sent."""
     if data[:1] == _GENERAL:
-        return Run(*msgpack.unpackb(data[1:], use_list=False, strict_map_key=False))
+        return RunSegment(*msgpack.unpackb(data[1:], use_list=False, strict_map_key=False))
     _, run, program, segment, count = _HEAD.unpack_from(data)
     return UsualRun(run, program, segment, struct.unpack_from(f"<{count}Q", data, _HEAD.size))
 

@@ -56,7 +56,7 @@ class SharedMemory:
         size = _rounded(max(1, prod(shape) * dtype.itemsize))
         with self._lock:
             self._collect()
-            place = _Place(self, self._take(size), size)
+            place = _MemoryPlace(self, self._take(size), size)
         flat: Array = np.asarray(place)
         return flat[: prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
@@ -115,7 +115,7 @@ class SharedMemory:
             self._end = self._most = 0
 
 
-class _Place:
+class _MemoryPlace:
     """A part of the file, held by the arrays that lie in it."""
 
     def __init__(self, memory: SharedMemory, at: int, size: int) -> None:

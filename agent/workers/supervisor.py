@@ -21,7 +21,7 @@ import numpy as np
 
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.copies import Scratch
-from edgepart.agent.execution.nchwc_array import Kept
+from edgepart.agent.execution.nchwc_array import KeptBlocked
 from edgepart.agent.execution.prepared import describe
 from edgepart.agent.wire.dtypes import element_dtype
 from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
@@ -65,7 +65,7 @@ class RemoteProgram:
     number: int
     worker: Worker
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
-    kept: Kept = field(default_factory=Kept)
+    kept: KeptBlocked = field(default_factory=KeptBlocked)
     types: tuple[tuple[np.dtype[Any], ...] | None, ...] = ()
     """By segment, those of its inputs and outputs, where all of them are usual (orders.py)."""
     fault: str = ""
@@ -240,7 +240,7 @@ class Worker:
     def _load_all_of(
         self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]
     ) -> None:
-        answer = process.ask(orders.Prepare(made.number, made.program, made.transfers))
+        answer = process.ask(orders.PrepareProgram(made.number, made.program, made.transfers))
         while answer[0] == orders.MADE:
             rest(answer[1])
             answer = process.ask(orders.GoOn())
@@ -249,7 +249,7 @@ class Worker:
         _, dtypes, block, tensors, types = answer
         found = {tensor: element_dtype(name) for tensor, name in dtypes.items()}
         made.dtypes = {tensor: dtype for tensor, dtype in found.items() if dtype is not None}
-        made.kept = Kept(block, frozenset(tensors))
+        made.kept = KeptBlocked(block, frozenset(tensors))
         made.types = tuple(None if one is None else tuple(map(np.dtype, one)) for one in types)
 
     def _gave_up(self, made: RemoteProgram, death: Death) -> EdgepartError:
@@ -414,7 +414,7 @@ class Worker:
             what = describe(made.program.segments[segment])
             raise RequestError(f"this device has not the memory for {what}: {error}") from error
         packed = self.memory.offset(body) or 0, body.nbytes, metas
-        answer = process.exchange(orders.Run(number, made.number, segment, packed).to_bytes())
+        answer = process.exchange(orders.RunSegment(number, made.number, segment, packed).to_bytes())
         if answer[0] != orders.WANTS:
             raise orders.to_error(answer)
         return self._unpacked(process, answer[1], answer[2])

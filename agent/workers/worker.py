@@ -42,7 +42,7 @@ KILLED_FIRST = 900
 """Added to what the kernel ends processes by where memory runs out (-1000 to 1000): a worker before its agent."""
 
 
-class Worker:
+class WorkerPrograms:
     """One process's programs."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Worker:
         self._told = told
         self._runs = runs
         self._memory = memory
-        self._waiting: SimpleQueue[orders.Prepare | orders.Time | orders.GoOn] = SimpleQueue()
+        self._waiting: SimpleQueue[orders.PrepareProgram | orders.Time | orders.GoOn] = SimpleQueue()
         self._programs: dict[int, PreparedProgram] = {}
         self._kept: dict[tuple[int, int, tuple[int, ...]], BoundRun] = {}
         """Runs with their places bound, the oldest first."""
@@ -96,7 +96,7 @@ class Worker:
 
     def _take(self, order: orders.Order) -> None:
         match order:
-            case orders.Prepare() | orders.Time() | orders.GoOn():
+            case orders.PrepareProgram() | orders.Time() | orders.GoOn():
                 self._waiting.put(order)
             case orders.Release(number):
                 if (prepared := self._programs.pop(number, None)) is not None:
@@ -117,7 +117,9 @@ class Worker:
         while True:
             order = self._waiting.get()
             try:
-                answer = self._prepare(order) if isinstance(order, orders.Prepare) else self._time(order)
+                answer = (
+                    self._prepare(order) if isinstance(order, orders.PrepareProgram) else self._time(order)
+                )
             except EdgepartError as error:
                 answer = orders.failure(error)
             except Exception as error:
@@ -125,7 +127,7 @@ class Worker:
                 answer = orders.failure(error)
             self._told.send_bytes(orders.answer_to_bytes(*answer))
 
-    def _prepare(self, order: orders.Prepare) -> tuple[Any, ...]:
+    def _prepare(self, order: orders.PrepareProgram) -> tuple[Any, ...]:
         prepared = self._sessions.prepare(order.program, order.transfers)
         self._programs[order.number] = prepared
         dtypes = {tensor: element_name(dtype) for tensor, dtype in prepared.dtypes.items()}
@@ -146,7 +148,7 @@ class Worker:
 
     # Runs
 
-    def _run(self, order: orders.Run | orders.UsualRun) -> bytes:
+    def _run(self, order: orders.RunSegment | orders.UsualRun) -> bytes:
         with self._lock:
             self._running, self._options.terminate = order.run, order.run == self._stopped
         answer: tuple[Any, ...] = (orders.DONE,)
@@ -184,7 +186,7 @@ class Worker:
                 del self._kept[next(iter(self._kept))]
         return bound
 
-    def _inputs(self, order: orders.Run) -> Sequence[Any]:
+    def _inputs(self, order: orders.RunSegment) -> Sequence[Any]:
         offset, nbytes, metas = order.packed
         return unpack_arrays(metas, self._memory.span(offset, nbytes))
 
@@ -230,7 +232,7 @@ def main() -> None:
         settings, level = pickle.loads(orders_in.recv_bytes())
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         _limit(settings)
-        Worker(settings, orders_in, Channel(socket.socket(fileno=runs)), MappedMemory(memory)).serve()
+        WorkerPrograms(settings, orders_in, Channel(socket.socket(fileno=runs)), MappedMemory(memory)).serve()
 
 
 if __name__ == "__main__":

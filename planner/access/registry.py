@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from edgepart.planner.access.attention import contrib, embedding, onnx, projected, rotary
-from edgepart.planner.access.declare.bound import Bound, Shape, bind
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.bound import BoundOperator, Shape, bind
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Access
 from edgepart.planner.access.operators import (
     block_quantised,
@@ -38,7 +38,7 @@ from edgepart.planner.errors import EdgepartError, ModelError
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region
 
-Declaration = Callable[[Bound], Derived]
+Declaration = Callable[[BoundOperator], Derived]
 
 _FAMILIES = (
     onnx,
@@ -110,16 +110,18 @@ def access_of(operator: Operator, graph: Graph) -> Access:
     domain = "" if operator.domain == "ai.onnx" else operator.domain
     declaration = DECLARED.get((domain, operator.op_type))
     if operator.captured:
-        return Whole(bound, "it holds sub-graphs that read values of the graph around them")
+        return WholeOperator(bound, "it holds sub-graphs that read values of the graph around them")
     if declaration is None:
-        return Whole(bound, _undeclared(operator))
+        return WholeOperator(bound, _undeclared(operator))
     try:
         return _tried(declaration(bound), bound)
     except EdgepartError:
         raise
     except _FAULTS as error:
         if domain:  # Whose shapes are what the file says: the runtime may know better, and is not asked.
-            return Whole(bound, f"its attributes and the shapes that the file states do not fit: {error!r}")
+            return WholeOperator(
+                bound, f"its attributes and the shapes that the file states do not fit: {error!r}"
+            )
         raise ModelError(
             f"{operator.op_type} {operator.name!r} cannot be planned: its attributes and the shapes of its inputs "
             f"{[list(shape) if shape is not None else None for shape in bound.inputs]} do not fit each other "
@@ -140,7 +142,7 @@ _FAULTS = (
 has them."""
 
 
-def _tried(access: Access, bound: Bound) -> Access:
+def _tried(access: Access, bound: BoundOperator) -> Access:
     """`access`, after it has said what all of its outputs read: ValueError where that is not there."""
     if access.opaque is not None:
         return access
@@ -175,11 +177,13 @@ class _Accesses(Mapping[str, Access]):
         return len(self._graph.operators)
 
 
-def _opaque(operator: Operator, graph: Graph, reason: str) -> Whole:
+def _opaque(operator: Operator, graph: Graph, reason: str) -> WholeOperator:
     def shapes(names: Sequence[str]) -> tuple[Shape | None, ...]:
         return tuple(graph.shape_of(name) if name else None for name in names)
 
-    return Whole(Bound(operator, graph, shapes(operator.inputs), shapes(operator.outputs)), reason)
+    return WholeOperator(
+        BoundOperator(operator, graph, shapes(operator.inputs), shapes(operator.outputs)), reason
+    )
 
 
 def _undeclared(operator: Operator) -> str:

@@ -4,7 +4,7 @@ the norm and the activation behind it do in one place need not be looked at thre
 A bundle is a chain inside one layer: each operator reads the one before it and constants, and nobody else reads what they
 hand each other. So all of a chain runs on the same device, in the same segment and at the same time, whatever a
 strategy chooses: a sketch of bundles has the segments, messages and seconds of a sketch of operators. Only
-the memory that a device needs inside a chain is not in it (`Bundled.inner_bytes` says how much that is at most)."""
+the memory that a device needs inside a chain is not in it (`ChainCosts.inner_bytes` says how much that is at most)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from itertools import pairwise
 from edgepart.planner.access.declare.protocol import Access, Axis, Local, Outputs, Reduction
 from edgepart.planner.cost.cost import Cost
 from edgepart.planner.cost.memory import OPERATOR_BYTES
-from edgepart.planner.cost.operator_cost import Ground, Piece
+from edgepart.planner.cost.operator_cost import OperatorCost, OperatorCosts
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layers.chains import chains, written
@@ -30,7 +30,7 @@ class _Done:
     """What a chain does for one region of what it writes."""
 
     needs: tuple[Region | None, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[OperatorCost, ...]
 
 
 class Bundle:
@@ -38,7 +38,7 @@ class Bundle:
 
     opaque: str | None = None
 
-    def __init__(self, ground: Ground, chain: Sequence[Operator], known: dict[Region, _Done]) -> None:
+    def __init__(self, ground: OperatorCosts, chain: Sequence[Operator], known: dict[Region, _Done]) -> None:
         """`known` is shared by all chains that are alike."""
         self._ground = ground
         self._chain = chain
@@ -75,7 +75,7 @@ class Bundle:
     def _follow(self, region: Region) -> _Done:
         """From the last operator to the first."""
         needs: list[Region | None] = []
-        pieces: list[Piece] = []
+        pieces: list[OperatorCost] = []
         for n in range(len(self._chain) - 1, -1, -1):
             op = self._chain[n]
             (index,) = (k for k, name in enumerate(op.outputs) if name)
@@ -92,10 +92,10 @@ class Bundle:
         return _Done(tuple(needs), tuple(pieces[::-1]))
 
 
-class Bundled:
+class ChainCosts:
     """One graph with its chains bundled; with those apart that are to be parted along a reduced axis."""
 
-    def __init__(self, coarse: Coarse, ground: Ground) -> None:
+    def __init__(self, coarse: Coarse, ground: OperatorCosts) -> None:
         self.coarse = coarse
         self.ground = ground
         self.chains = chains(coarse)
@@ -145,7 +145,7 @@ class Bundled:
         return made, bundle
 
 
-class BundledCost:
+class ChainCostModel:
     """Seconds of bundles, and of the operators that are in none."""
 
     def __init__(self, cost: Cost) -> None:

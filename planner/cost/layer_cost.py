@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from edgepart.planner.access.declare.bound import numpy_dtype
 from edgepart.planner.access.declare.protocol import Access, Outputs
 from edgepart.planner.cost.cost import Work
-from edgepart.planner.cost.operator_cost import Ground, Piece
+from edgepart.planner.cost.operator_cost import OperatorCost, OperatorCosts
 from edgepart.planner.cost.work import work_of
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.layers.recompute import Reach
+from edgepart.planner.layers.recompute import SearchNode
 from edgepart.planner.layout.choices import compact
 from edgepart.planner.layout.partial_sums import reduced_axis
 from edgepart.planner.model.graph import Operator
@@ -23,10 +23,10 @@ Held = tuple[Region | None, ...]
 
 
 @dataclass(frozen=True)
-class Portion:
+class LayerCost:
     """Of one layer, for given regions of its exits."""
 
-    works: tuple[Piece | Work, ...] = ()
+    works: tuple[OperatorCost | Work, ...] = ()
     weight_bytes: float = 0.0
     reads: Mapping[str, Region] = field(default_factory=dict)
     """By tensor; what its own operators hand each other is in here too."""
@@ -34,11 +34,11 @@ class Portion:
     def seconds(self, device: Device) -> float:
         return sum([work.on(device) for work in self.works])
 
-    def __add__(self, other: Portion) -> Portion:
+    def __add__(self, other: LayerCost) -> LayerCost:
         """Both, on one device."""
         reads = dict(self.reads)
         unite(reads, other.reads.items())
-        return Portion(self.works + other.works, self.weight_bytes + other.weight_bytes, reads)
+        return LayerCost(self.works + other.works, self.weight_bytes + other.weight_bytes, reads)
 
 
 def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
@@ -48,7 +48,9 @@ def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
         reads[name] = region if before is None or before == region else before.union_spans(region)
 
 
-def portion(ground: Ground, reach: Reach, held: Mapping[str, Region], without: str | None = None) -> Portion:
+def portion(
+    ground: OperatorCosts, reach: SearchNode, held: Mapping[str, Region], without: str | None = None
+) -> LayerCost:
     """What a device does that holds the regions `held` of the exits; without the operator `without`, and what only
     that one reads."""
     found = _Growing(ground)
@@ -60,8 +62,8 @@ def portion(ground: Ground, reach: Reach, held: Mapping[str, Region], without: s
 class _Growing:
     """A portion while operators are added."""
 
-    ground: Ground
-    works: list[Piece | Work] = field(default_factory=list)
+    ground: OperatorCosts
+    works: list[OperatorCost | Work] = field(default_factory=list)
     weight_bytes: float = 0.0
     reads: dict[str, Region] = field(default_factory=dict)
 
@@ -108,8 +110,8 @@ class _Growing:
             elif not region.is_empty:
                 unite(self.reads, ((name, region),))
 
-    def done(self) -> Portion:
-        return Portion(tuple(self.works), self.weight_bytes, self.reads)
+    def done(self) -> LayerCost:
+        return LayerCost(tuple(self.works), self.weight_bytes, self.reads)
 
 
 Addends = dict[int, Region]
@@ -120,7 +122,12 @@ class Sums:
     """An operator that is parted along a reduced axis."""
 
     def __init__(
-        self, ground: Ground, reach: Reach, op: Operator, axis: str, parts: Sequence[tuple[int, Interval]]
+        self,
+        ground: OperatorCosts,
+        reach: SearchNode,
+        op: Operator,
+        axis: str,
+        parts: Sequence[tuple[int, Interval]],
     ) -> None:
         """`op` of `reach`; `parts`: by the place of a device, what it sums over."""
         access = ground.accesses[op.name]
@@ -138,8 +145,8 @@ class Sums:
         self._making = replace(
             op, outputs=tuple(f"{self._name}.{k}" for k in range(len(self.reduction.addends)))
         )
-        self._combined: dict[Region, tuple[Portion, dict[int, Addends]]] = {}
-        self._made: dict[tuple[int, tuple[tuple[int, Region], ...]], Portion] = {}
+        self._combined: dict[Region, tuple[LayerCost, dict[int, Addends]]] = {}
+        self._made: dict[tuple[int, tuple[tuple[int, Region], ...]], LayerCost] = {}
 
     @property
     def _name(self) -> str:
@@ -152,13 +159,13 @@ class Sums:
             yield from (f"{self._name}{n}.{k}" for k in range(len(self.reduction.addends)))
         yield from (self.op.inputs[index] for index in self.reduction.again)
 
-    def combine(self, region: Region) -> tuple[Portion, dict[int, Addends]]:
+    def combine(self, region: Region) -> tuple[LayerCost, dict[int, Addends]]:
         """What making `region` out of addends takes, and the addends, by the place of who makes them."""
         if region not in self._combined:
             self._combined[region] = self._combine(region)
         return self._combined[region]
 
-    def make(self, place: int, wanted: Addends) -> Portion:
+    def make(self, place: int, wanted: Addends) -> LayerCost:
         """What making addends takes."""
         key = (place, tuple(wanted.items()))
         if key not in self._made:
@@ -169,7 +176,7 @@ class Sums:
         kinds = self.reduction.addends
         return sum(float(r.size * numpy_dtype(kinds[k].dtype).itemsize) for k, r in addends.items())
 
-    def _combine(self, region: Region) -> tuple[Portion, dict[int, Addends]]:
+    def _combine(self, region: Region) -> tuple[LayerCost, dict[int, Addends]]:
         needs, each = self._combines.needs({0: region}), len(self.reduction.addends)
         wanted = {
             place: {k: r for k, r in enumerate(needs[n * each : (n + 1) * each]) if r is not None}
@@ -182,7 +189,7 @@ class Sums:
         again.walk(self._behind, self._exits, {})
         return again.done(), wanted
 
-    def _make(self, access: Access, wanted: Addends) -> Portion:
+    def _make(self, access: Access, wanted: Addends) -> LayerCost:
         found = _Growing(self.ground)
         needs = access.needs(wanted)
         found.read(zip(self.op.inputs, needs, strict=False))

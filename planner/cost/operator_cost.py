@@ -11,12 +11,12 @@ from edgepart.planner.cost.cost import Cost, Work
 from edgepart.planner.cost.work import standing
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.layers.coarsen import Coarse
-from edgepart.planner.layers.recompute import Reach, reaches
+from edgepart.planner.layers.recompute import SearchNode, reaches
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
 
 
-class Piece:
+class OperatorCost:
     """What one operator does for given regions of its outputs; the same for all operators of its kind."""
 
     __slots__ = ("_measure", "_work", "needs", "reads", "weight_bytes")
@@ -48,7 +48,7 @@ class Piece:
         return work.on(device) if work.flops or work.nbytes else 0.0
 
 
-class Ground:
+class OperatorCosts:
     """Measures what operators do for regions, each piece once, so that the declarations need no memory of their own."""
 
     def __init__(self, coarse: Coarse, cost: Cost) -> None:
@@ -58,14 +58,14 @@ class Ground:
         self.accesses = coarse.declared
         self._kinds: dict[str, int] = {}
         self._numbers: dict[Hashable, int] = {}
-        self._pieces: dict[Hashable, Piece] = {}
+        self._pieces: dict[Hashable, OperatorCost] = {}
 
     @cached_property
-    def reaches(self) -> tuple[Reach, ...]:
+    def reaches(self) -> tuple[SearchNode, ...]:
         """The nodes of a layer-wise search, for all searches of one study."""
         return reaches(self.coarse, self.cost.free)
 
-    def piece(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> Piece:
+    def piece(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> OperatorCost:
         """Of `op`, for regions of its outputs by index."""
         key = self._kinds.get(op.name) or self.kind(op), outputs
         found = self._pieces.get(key)
@@ -81,7 +81,7 @@ class Ground:
         self._kinds[op.name] = found = self._numbers.setdefault(kind, len(self._numbers) + 1)
         return found
 
-    def _measured(self, op: Operator, outputs: Outputs) -> Piece:
+    def _measured(self, op: Operator, outputs: Outputs) -> OperatorCost:
         graph, cost, access = self.graph, self.cost, self.accesses[op.name]
         needs = tuple(access.needs(outputs))
         reads: list[tuple[int, Region]] = []
@@ -93,4 +93,6 @@ class Ground:
                 weight_bytes += region.size * cost.item_bytes(name)
             elif not region.is_empty:
                 reads.append((index, region))
-        return Piece(needs, tuple(reads), weight_bytes, partial(cost.measure, op, access, outputs, needs))
+        return OperatorCost(
+            needs, tuple(reads), weight_bytes, partial(cost.measure, op, access, outputs, needs)
+        )

@@ -27,7 +27,7 @@ BENCH = "https://github.com/ThomasKaiser/sbc-bench"
 
 
 @dataclass(frozen=True)
-class Kind:
+class BoardKind:
     """A kind of box."""
 
     name: str
@@ -69,7 +69,7 @@ _A76_SHARE = 30.249 / (4 * 2.4 * 8)
 """The same of the Raspberry Pi 5's Cortex-A76, 8 FLOPs a cycle."""
 
 _ALL = (
-    Kind(
+    BoardKind(
         "pi4",
         "Raspberry Pi 4, 4 x Cortex-A72 at 1.8 GHz",
         _linpack(11.889),
@@ -79,7 +79,7 @@ _ALL = (
         4e9,
         4,
     ),
-    Kind(
+    BoardKind(
         "pi5",
         "Raspberry Pi 5, 4 x Cortex-A76 at 2.4 GHz",
         _linpack(30.249),
@@ -89,7 +89,7 @@ _ALL = (
         8e9,
         4,
     ),
-    Kind(
+    BoardKind(
         "rk3588",
         "Turing RK1, RK3588 with 4 x Cortex-A76 and 4 x Cortex-A55",
         _linpack(59.810),
@@ -99,7 +99,7 @@ _ALL = (
         32e9,
         8,
     ),
-    Kind(
+    BoardKind(
         "jetson-nano",
         "Jetson Nano's processor, 4 x Cortex-A57 at 1.43 GHz",
         _A72_SHARE * 4 * 1.43e9 * 8,
@@ -110,7 +110,7 @@ _ALL = (
         4e9,
         4,
     ),
-    Kind(
+    BoardKind(
         "jetson-orin-nano",
         "Jetson Orin Nano's processor, 6 x Cortex-A78AE at 1.5 GHz",
         _A76_SHARE * 6 * 1.5e9 * 16,
@@ -121,7 +121,7 @@ _ALL = (
         8e9,
         6,
     ),
-    Kind(
+    BoardKind(
         "n100",
         "Radxa X4, Intel N100 with a small cooler",
         _linpack(37.224),
@@ -131,7 +131,7 @@ _ALL = (
         8e9,
         4,
     ),
-    Kind(
+    BoardKind(
         "n150",
         "GMKtec NucBox G3 Plus, a mini PC with an Intel N150",
         _linpack(48.264),
@@ -141,7 +141,7 @@ _ALL = (
         12e9,
         4,
     ),
-    Kind(
+    BoardKind(
         "laptop",
         "Framework Laptop 12, Intel i3-1315U, on 6 cores",
         _linpack(64.555),
@@ -153,5 +153,5 @@ _ALL = (
     ),
 )
 
-KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})
+KINDS: Mapping[str, BoardKind] = MappingProxyType({kind.name: kind for kind in _ALL})
 """By name."""

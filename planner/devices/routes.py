@@ -39,7 +39,7 @@ SLOWER = 1.5
 """Times as slow as the widest way at least, for a link to be gone around."""
 
 
-class Shape(Enum):
+class RouteShape(Enum):
     """See above."""
 
     CHAIN = "chain"
@@ -70,7 +70,7 @@ class Route:
 
 
 @dataclass(frozen=True)
-class Ground:
+class LinkTable:
     """What a route is chosen by."""
 
     cluster: Cluster
@@ -105,24 +105,29 @@ class Ground:
 
 
 def route(
-    shape: Shape, source: str, targets: Sequence[str], nbytes: int, ground: Ground, others: Collection[str]
+    shape: RouteShape,
+    source: str,
+    targets: Sequence[str],
+    nbytes: int,
+    ground: LinkTable,
+    others: Collection[str],
 ) -> Route | None:
     """How `nbytes` come from `source` to the targets; None where the shape is nothing for them. `others` may pass on what
     goes around. What is on one box with the gateway is sent there straight."""
     here = [name for name in targets if source == GATEWAY and name == ground.gateway]
     there = ground.turned(source, [name for name in targets if name not in here])
     match shape:
-        case Shape.AROUND:
+        case RouteShape.AROUND:
             found = _around(source, there, nbytes, ground, others)
         case _ if len(there) < 2 or GATEWAY in there:
             found = None
-        case Shape.CHAIN:
+        case RouteShape.CHAIN:
             found = _along([(source, *_line(source, there, ground))], nbytes, ground)
-        case Shape.TREE:
+        case RouteShape.TREE:
             link = ground.link(source, there[0])
             each_s, late_s = nbytes / link.bytes_per_s + link.message_s, link.latency_s + link.message_s
             found = _tree((source, *there), fans(len(there), each_s, late_s))
-        case Shape.SCATTER:
+        case RouteShape.SCATTER:
             found = _scattered(source, there)
     if found is None or not here:
         return found
@@ -130,7 +135,7 @@ def route(
     return Route(found.chunks, (*straight, *found.hops))
 
 
-def _line(source: str, targets: Sequence[str], ground: Ground) -> list[str]:
+def _line(source: str, targets: Sequence[str], ground: LinkTable) -> list[str]:
     """Each the one that is best linked to the one before it; of equals, the next."""
     left, line = list(targets), [source]
     while left:
@@ -168,7 +173,7 @@ def _scattered(source: str, targets: Sequence[str]) -> Route:
 
 
 def _around(
-    source: str, targets: Sequence[str], nbytes: int, ground: Ground, others: Collection[str]
+    source: str, targets: Sequence[str], nbytes: int, ground: LinkTable, others: Collection[str]
 ) -> Route | None:
     """Along the widest way to each target; None where the direct ones are about as wide."""
     if ground.is_even:
@@ -186,7 +191,7 @@ def _around(
     return _along([ways[name] for name in targets], nbytes, ground)
 
 
-def widest(source: str, places: Collection[str], ground: Ground) -> dict[str, tuple[str, ...]]:
+def widest(source: str, places: Collection[str], ground: LinkTable) -> dict[str, tuple[str, ...]]:
     """By place, the way to it whose narrowest link is the widest; of those that are as wide, one with the fewest links."""
     key = source, frozenset(places)
     if key not in ground.known:
@@ -194,7 +199,7 @@ def widest(source: str, places: Collection[str], ground: Ground) -> dict[str, tu
     return dict(ground.known[key])
 
 
-def _ways(source: str, places: Collection[str], ground: Ground) -> dict[str, tuple[str, ...]]:
+def _ways(source: str, places: Collection[str], ground: LinkTable) -> dict[str, tuple[str, ...]]:
     ways: dict[str, tuple[str, ...]] = {source: (source,)}
     left = ground.turned(source, places)
     while left:
@@ -207,11 +212,11 @@ def _ways(source: str, places: Collection[str], ground: Ground) -> dict[str, tup
     return ways
 
 
-def _rank(way: Sequence[str], ground: Ground) -> tuple[float, int]:
+def _rank(way: Sequence[str], ground: LinkTable) -> tuple[float, int]:
     return ground.width(way), -len(way)
 
 
-def _along(ways: Sequence[Sequence[str]], nbytes: int, ground: Ground) -> Route:
+def _along(ways: Sequence[Sequence[str]], nbytes: int, ground: LinkTable) -> Route:
     """Chunk after chunk along ways that are a tree together."""
     links = dict.fromkeys((one, two, depth) for way in ways for depth, (one, two) in enumerate(pairwise(way)))
     deep = max(depth for _, _, depth in links)

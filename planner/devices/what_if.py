@@ -31,7 +31,7 @@ class Addition:
 
 
 @dataclass(frozen=True)
-class Variant:
+class ClusterVariant:
     """A cluster, and what is different in it."""
 
     what: str
@@ -94,28 +94,28 @@ def rates(text: str) -> tuple[float, ...]:
 
 def variants(
     cluster: Cluster, added: Sequence[Addition], removed: Sequence[str], swept: Sequence[float], gateway: str
-) -> Iterator[Variant]:
+) -> Iterator[ClusterVariant]:
     """The cluster as it is, with each change alone, and with all of them; each of the first and the last at all rates.
     UsageError for what cannot be changed so."""
     for name in removed:
         if name == gateway:
             raise UsageError(f"--remove {name}: requests come in there; name another --gateway")
     everything = cluster
-    alone: list[Variant] = []
+    alone: list[ClusterVariant] = []
     for one in added:
-        alone.append(Variant(str(one), with_one(cluster, one)))
+        alone.append(ClusterVariant(str(one), with_one(cluster, one)))
         everything = with_one(everything, one)
     for name in removed:
-        alone.append(Variant(f"- {name}", without(cluster, name)))
+        alone.append(ClusterVariant(f"- {name}", without(cluster, name)))
         everything = without(everything, name)
     said = " ".join(one.what for one in alone)
-    ends = [Variant(AS_IT_IS, cluster), *([Variant(said, everything)] if alone else [])]
+    ends = [ClusterVariant(AS_IT_IS, cluster), *([ClusterVariant(said, everything)] if alone else [])]
     yield ends[0]
     yield from alone if len(alone) > 1 else ()
     yield from ends[1:]
     for rate in swept:
         for end in ends:
-            yield Variant(end.what, at_rate(end.cluster, rate / 8), rate)
+            yield ClusterVariant(end.what, at_rate(end.cluster, rate / 8), rate)
 
 
 def with_one(cluster: Cluster, one: Addition) -> Cluster:

@@ -15,7 +15,7 @@ from edgepart.planner.model.graph import Operator
 
 
 @dataclass(frozen=True)
-class Reach:
+class SearchNode:
     """One node of the search."""
 
     layer: Layer
@@ -37,14 +37,14 @@ class Reach:
         return self.layer.number < 0
 
 
-def reaches(coarse: Coarse, free: frozenset[str] = frozenset()) -> tuple[Reach, ...]:
+def reaches(coarse: Coarse, free: frozenset[str] = frozenset()) -> tuple[SearchNode, ...]:
     """Of every layer that has exits, and of every junction; in the order of their last operators. `free` are the
     operators that cost nothing where they stand, which makes otherwise equal reaches different."""
-    return tuple(_Builder(coarse, free).run())
+    return tuple(_RecomputeBuilder(coarse, free).run())
 
 
 @dataclass
-class _Builder:
+class _RecomputeBuilder:
     coarse: Coarse
     free: frozenset[str]
     pulled: frozenset[str] = field(init=False)
@@ -52,7 +52,7 @@ class _Builder:
     """By name of a pulled operator that is a junction, its number."""
     kinds: dict[Hashable, int] = field(default_factory=dict)
 
-    def run(self) -> Iterator[Reach]:
+    def run(self) -> Iterator[SearchNode]:
         graph, coarse = self.coarse.graph, self.coarse
         self.position = {op.name: n for n, op in enumerate(graph.operators)}
         self.pulled = coarse.pulled
@@ -96,7 +96,7 @@ class _Builder:
         axes = tuple(axis for axis in self.coarse.accesses[name].axes() if axis.reducer is None)
         return Layer(number, (op,), op.outputs, axes, opaque=False)
 
-    def _reach(self, layer: Layer, own: list[Operator]) -> Reach:
+    def _reach(self, layer: Layer, own: list[Operator]) -> SearchNode:
         graph = self.coarse.graph
         members = {op.name: op for op in own}
         sources: dict[str, None] = {}
@@ -113,7 +113,7 @@ class _Builder:
         order = {name: n for n, name in enumerate(sources)}
         described = (layer.number < 0, tuple(self._kinds(layer, operators, order)))
         kind = self.kinds.setdefault(described, len(self.kinds))
-        return Reach(layer, tuple(operators), tuple(sources), kind)
+        return SearchNode(layer, tuple(operators), tuple(sources), kind)
 
     def _again(self, op: Operator) -> bool:
         """Whether each of its readers computes it."""

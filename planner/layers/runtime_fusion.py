@@ -26,12 +26,12 @@ COMMUTATIVE = frozenset({"Add", "Mul"})
 
 
 @dataclass(frozen=True)
-class Shape:
+class Pattern:
     """An operator and what it reads."""
 
     types: tuple[str, ...]
     """Any of these; () for all."""
-    inputs: tuple[Shape | str, ...]
+    inputs: tuple[Pattern | str, ...]
     """The first of its inputs; those not named may be whatever they are."""
     optional: bool = False
     """Whether its first input may stand in its place."""
@@ -46,20 +46,20 @@ class Rule:
     """What becomes one operator."""
 
     name: str
-    last: Shape
+    last: Pattern
     absorbs: tuple[str, ...] = ()
     """Operators of these types join as well where only the group reads them."""
 
 
-def op(types: str, *inputs: Shape | str, rank: int | None = None, name: str = "") -> Shape:
-    return Shape(tuple(types.split("|")), inputs, rank=rank, name=name)
+def op(types: str, *inputs: Pattern | str, rank: int | None = None, name: str = "") -> Pattern:
+    return Pattern(tuple(types.split("|")), inputs, rank=rank, name=name)
 
 
-def maybe(shape: Shape) -> Shape:
+def maybe(shape: Pattern) -> Pattern:
     return replace(shape, optional=True)
 
 
-def _gelus(inner: Shape) -> Iterator[Shape]:
+def _gelus(inner: Pattern) -> Iterator[Pattern]:
     """x / 2 (1 + inner), in the orders in which it is written."""
     raised = op("Add", inner, CONSTANT)
     yield op("Mul", op("Mul", "x", raised), CONSTANT)
@@ -83,7 +83,7 @@ _INTEGER_PRODUCT = op(
 RULES: tuple[Rule, ...] = (
     Rule(
         "quantised operator",
-        op("QuantizeLinear", maybe(op("Relu|Clip", Shape((), (QUANTISED,))))),
+        op("QuantizeLinear", maybe(op("Relu|Clip", Pattern((), (QUANTISED,))))),
         absorbs=("DequantizeLinear",),
     ),
     Rule("integer product", maybe(op("Add", _INTEGER_PRODUCT, CONSTANT)), absorbs=("DynamicQuantizeLinear",)),
@@ -135,7 +135,7 @@ RULES: tuple[Rule, ...] = (
         absorbs=("Transpose", "Mul", "Div"),
     ),
     Rule("scaled convolution", op("Mul|Div", op("Conv", ANY), CONSTANT)),
-    Rule("what changes nothing", op("Identity|Dropout", Shape((), ()))),
+    Rule("what changes nothing", op("Identity|Dropout", Pattern((), ()))),
 )
 """The first come first; what is in a group is in no other."""
 
@@ -170,7 +170,7 @@ class _Fusing:
                 return
 
     def _matches(
-        self, wanted: Shape | str, tensor: str, bound: Mapping[str, str], *, first: bool = False
+        self, wanted: Pattern | str, tensor: str, bound: Mapping[str, str], *, first: bool = False
     ) -> Iterator[tuple[frozenset[str], Mapping[str, str]]]:
         """Names of operators that make `tensor` as wanted, and what the names in the rule stand for then."""
         if isinstance(wanted, str):
@@ -194,7 +194,7 @@ class _Fusing:
 
     def _all(
         self,
-        wanted: tuple[Shape | str, ...],
+        wanted: tuple[Pattern | str, ...],
         tensors: tuple[str, ...],
         names: frozenset[str],
         bound: Mapping[str, str],
@@ -205,7 +205,7 @@ class _Fusing:
         for more, then in self._matches(wanted[0], tensors[0], bound):
             yield from self._all(wanted[1:], tensors[1:], names | more, then)
 
-    def _is(self, wanted: Shape, maker: Operator) -> bool:
+    def _is(self, wanted: Pattern, maker: Operator) -> bool:
         if wanted.types and maker.op_type not in wanted.types:
             return False
         if wanted.rank is not None and len(self._graph.shape_of(maker.outputs[0]) or ()) != wanted.rank:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgepart.planner.layers.recompute import Reach
+from edgepart.planner.layers.recompute import SearchNode
 from edgepart.planner.layerwise.elimination import Edge, Table
 from edgepart.planner.layerwise.footprint import Footprint, Walker
 from edgepart.planner.layerwise.overlap import overlaps
@@ -31,7 +31,7 @@ class Weighed:
         return self.footprint.choices
 
 
-class Traffic:
+class ByteCosts:
     """Tables, each made once for all that are alike."""
 
     def __init__(self, study: Study, weights: bool = False) -> None:
@@ -39,11 +39,11 @@ class Traffic:
         moves it."""
         self.study = study
         self.weights = weights
-        self.nodes: tuple[Reach, ...] = study.ground.reaches
+        self.nodes: tuple[SearchNode, ...] = study.ground.reaches
         self._walkers: dict[int, Walker] = {}
         self._tables: dict[Hashable, Table] = {}
 
-    def weigh(self, node: Reach, choices: Sequence[Choice]) -> Weighed:
+    def weigh(self, node: SearchNode, choices: Sequence[Choice]) -> Weighed:
         """A measurement; all of `choices` are about the same groups of devices, each known by one of them."""
         if node.kind not in self._walkers:
             self._walkers[node.kind] = Walker(self.study, node)
@@ -70,7 +70,7 @@ class Traffic:
                     unary[n] = unary[n] + self._brought(name, one, s, home)
         return unary, edges
 
-    def _own(self, node: Reach, one: Weighed, home: int) -> Table:
+    def _own(self, node: SearchNode, one: Weighed, home: int) -> Table:
         """Addends, what the gateway lacks of the model's outputs, and perhaps weights."""
         found: Table = one.footprint.addends.sum((1, 2))
         if self.weights:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.planner.cost.layer_cost import Addends, Held, Portion, Sums, portion
-from edgepart.planner.layers.recompute import Reach
+from edgepart.planner.cost.layer_cost import Addends, Held, LayerCost, Sums, portion
+from edgepart.planner.layers.recompute import SearchNode
 from edgepart.planner.layerwise.elimination import Table
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part, tiles
 from edgepart.planner.layout.strategy import Parted
@@ -24,7 +24,7 @@ LEAST_S = 1e-12
 """For layers that cost nothing: views."""
 
 
-class Spread:
+class TensorRegions:
     """Which region of one tensor each device has (or reads), by configuration."""
 
     def __init__(self, rows: Sequence[Sequence[Region | None]]) -> None:
@@ -55,18 +55,18 @@ class Footprint:
     """Bytes of addends, by configuration, from each device to each; zero where nothing is summed."""
     weights: Table
     """Bytes of weights, by configuration, on all devices together: more than the layer has where several hold the same."""
-    holds: tuple[Spread, ...]
+    holds: tuple[TensorRegions, ...]
     """By exit."""
-    reads: tuple[Spread, ...]
+    reads: tuple[TensorRegions, ...]
     """By source."""
 
 
 @dataclass(frozen=True)
-class Row:
+class ConfigurationRow:
     """One configuration; by device."""
 
     held: list[Held]
-    done: list[Portion]
+    done: list[LayerCost]
     seconds: float
     addends: Table
 
@@ -75,7 +75,7 @@ class Walker:
     """Measures one layer: walks from its exits back to its sources, once for each region that some device may be
     given."""
 
-    def __init__(self, study: Study, reach: Reach) -> None:
+    def __init__(self, study: Study, reach: SearchNode) -> None:
         self.study = study
         self.ground = study.ground
         self.reach = reach
@@ -86,12 +86,12 @@ class Walker:
         self.nothing = np.zeros((len(self.devices), len(self.devices)))
         self.timed = True
         self._portions = study.portions.setdefault(reach.layer.number, {})
-        self._rows: dict[Choice, Row] = {}
+        self._rows: dict[Choice, ConfigurationRow] = {}
         self._given: dict[Choice, list[Held]] = {}
         self._parted: dict[tuple[str, Parted], Sums] = {}
 
     @cached_property
-    def whole(self) -> Portion:
+    def whole(self) -> LayerCost:
         """What a device does that holds everything."""
         return self._portion(tuple(self.full.values()))
 
@@ -110,11 +110,14 @@ class Walker:
             np.array([row.seconds for row in rows]),
             np.stack([row.addends for row in rows]),
             np.array([sum(done.weight_bytes for done in row.done) for row in rows]),
-            tuple(Spread([[held[n] for held in row.held] for row in rows]) for n in range(len(exits))),
-            tuple(Spread([[done.reads.get(name) for done in row.done] for row in rows]) for name in sources),
+            tuple(TensorRegions([[held[n] for held in row.held] for row in rows]) for n in range(len(exits))),
+            tuple(
+                TensorRegions([[done.reads.get(name) for done in row.done] for row in rows])
+                for name in sources
+            ),
         )
 
-    def row(self, choice: Choice) -> Row:
+    def row(self, choice: Choice) -> ConfigurationRow:
         """Under one configuration; remembered."""
         found = self._rows.get(choice)
         if found is None:
@@ -148,13 +151,13 @@ class Walker:
         """By device, seconds of everything."""
         return tuple(map(self.whole.seconds, self.devices))
 
-    def _row(self, choice: Choice) -> Row:
+    def _row(self, choice: Choice) -> ConfigurationRow:
         held = self._held(choice.then if isinstance(choice, Reduce) else choice)
         parted = part(self.reach.layer, choice) if isinstance(choice, Reduce) else None
         if parted is not None:
             return self._summed(held, *parted)
         done = [self._portion(one) for one in held]
-        return Row(held, done, self._longest(enumerate(done)), self.nothing)
+        return ConfigurationRow(held, done, self._longest(enumerate(done)), self.nothing)
 
     def _held(self, choice: Choice) -> list[Held]:
         found = self._given.get(choice)
@@ -171,7 +174,7 @@ class Walker:
             raise ValueError(f"{choice} is no configuration: a layer's regions would hang on its readers'")
         return [tuple(regions.get(device.name) for regions in given) for device in self.devices]
 
-    def _portion(self, held: Held, without: str | None = None) -> Portion:
+    def _portion(self, held: Held, without: str | None = None) -> LayerCost:
         key = (held, without)
         found = self._portions.get(key)
         if found is None:
@@ -179,7 +182,7 @@ class Walker:
             found = self._portions[key] = portion(self.ground, self.reach, named, without)
         return found
 
-    def _longest(self, done: Iterator[tuple[int, Portion]]) -> float:
+    def _longest(self, done: Iterator[tuple[int, LayerCost]]) -> float:
         """Seconds, of portions by device; `inf` where one does not fit."""
         if not self.timed:
             return 0.0
@@ -188,7 +191,7 @@ class Walker:
             for n, one in done
         )
 
-    def _summed(self, held: list[Held], name: str, parted: Parted) -> Row:
+    def _summed(self, held: list[Held], name: str, parted: Parted) -> ConfigurationRow:
         """Each device makes the addends of its part; then the rest of the layer is computed where it is held."""
         sums = self._sums(name, parted)
         rest = [self._portion(one, name) for one in held]
@@ -204,7 +207,7 @@ class Walker:
                     mine[k] = mine[k].union_spans(addend) if k in mine else addend
         first = {source: sums.make(source, wanted) for source, wanted in made.items()}
         seconds = self._longest(iter(first.items())) + self._longest(enumerate(rest))
-        return Row(
+        return ConfigurationRow(
             held, [one + first[n] if n in first else one for n, one in enumerate(rest)], seconds, addends
         )
 
@@ -216,7 +219,7 @@ class Walker:
             self._parted[key] = Sums(self.ground, self.reach, op, parted.axis, parts)
         return self._parted[key]
 
-    def _combined(self, sums: Sums, held: list[Held], rest: list[Portion]) -> Iterator[tuple[int, Region]]:
+    def _combined(self, sums: Sums, held: list[Held], rest: list[LayerCost]) -> Iterator[tuple[int, Region]]:
         """By device, what of the parted operator's output it makes out of addends."""
         name, exits = sums.op.outputs[0], self.reach.layer.exits
         for n, one in enumerate(rest):

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.planner.cost.layer_cost import Portion
+from edgepart.planner.cost.layer_cost import LayerCost
 from edgepart.planner.cost.work import CONVOLUTIONS
 from edgepart.planner.devices.cluster import Link
-from edgepart.planner.layers.recompute import Reach
+from edgepart.planner.layers.recompute import SearchNode
 from edgepart.planner.layerwise.configurations import Space, configurations, is_alone, most, worth
 from edgepart.planner.layerwise.elimination import Edge, Table
-from edgepart.planner.layerwise.footprint import Footprint, Spread, Walker
+from edgepart.planner.layerwise.footprint import Footprint, TensorRegions, Walker
 from edgepart.planner.layerwise.overlap import overlaps
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part
 from edgepart.planner.plans.reduced_precision import SHARE
@@ -40,7 +40,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 class Priced:
     """A search problem, as `elimination.minimise` takes it, and what its nodes stand for."""
 
-    reaches: tuple[Reach, ...]
+    reaches: tuple[SearchNode, ...]
     choices: tuple[tuple[Choice, ...], ...]
     """By node, its configurations."""
     unary: tuple[Table, ...]
@@ -95,7 +95,7 @@ class Pricer:
                     unary[n] = unary[n] + self._answered(node, k, name)
         return Priced(nodes, tuple(one.choices for one in prints), tuple(unary), tuple(edges))
 
-    def footprint(self, reach: Reach) -> Footprint:
+    def footprint(self, reach: SearchNode) -> Footprint:
         """Under the configurations that are worth weighing."""
         found = self._footprints.get(reach.kind)
         if found is None:
@@ -108,7 +108,7 @@ class Pricer:
             found = self._footprints[reach.kind] = replace(one, seconds=seconds)
         return found
 
-    def _worth(self, reach: Reach, walker: Walker, choices: Sequence[Choice]) -> Iterator[Choice]:
+    def _worth(self, reach: SearchNode, walker: Walker, choices: Sequence[Choice]) -> Iterator[Choice]:
         """Those that are worth weighing, in order; what is sure not to be among them is not measured."""
         places = max(1, most(len(self.devices)) - sum(map(self._kept, choices)))
         alone_s = min((walker.row(one).seconds for one in choices if is_alone(one)), default=float("inf"))
@@ -138,7 +138,7 @@ class Pricer:
             float(self._summing(row.addends[None])[0]) if isinstance(choice, Reduce) else 0.0
         )
 
-    def _least_summing_s(self, reach: Reach, choice: Choice) -> float:
+    def _least_summing_s(self, reach: SearchNode, choice: Choice) -> float:
         """Until a product's addends are combined, at the very least: each is as large as what the product writes. Where all
         of it is wanted, each device gets one from each other; else all devices together get one from each but one."""
         found = part(reach.layer, choice) if isinstance(choice, Reduce) else None
@@ -152,7 +152,7 @@ class Pricer:
             received /= others + 1
         return received * self.share * self.wires.least_byte_s
 
-    def _may_sum(self, reach: Reach, whole: Portion) -> bool:
+    def _may_sum(self, reach: SearchNode, whole: LayerCost) -> bool:
         """Whether parts of sums are worth weighing: where a layer has more weights than output, as dense layers have,
         and half of the output can travel (at the least that has to) in less time than one device takes for it all."""
         nbytes = max(self.study.graph.tensors[name].nbytes for name in reach.exits)
@@ -172,7 +172,7 @@ class Pricer:
         found: Table = self.wires.seconds(moved * self.share) + border.max(1)
         return found
 
-    def edge(self, writer: Reach, exit: int, reader: Reach, source: int) -> Table:
+    def edge(self, writer: SearchNode, exit: int, reader: SearchNode, source: int) -> Table:
         """Seconds until the reader has what it reads of one of the writer's exits, by their configurations: the messages,
         and what is copied at the segments' ends."""
         key = (writer.kind, exit, reader.kind, source)
@@ -185,19 +185,19 @@ class Pricer:
             self._tables[key] = self.wires.seconds(moved * share) + border.max(2)
         return self._tables[key]
 
-    def moved(self, writer: Reach, exit: int, reader: Reach, source: int) -> Table:
+    def moved(self, writer: SearchNode, exit: int, reader: SearchNode, source: int) -> Table:
         """Bytes by [writer's configuration, reader's, source device, target device]."""
         one, two, name = self.footprint(writer), self.footprint(reader), writer.exits[exit]
         elements = float(self.study.graph.region_of(name).size)
         sends = np.stack([self._senders(choice, elements) for choice in one.choices])
         return self._moved(one.holds[exit], two.reads[source], sends, name)
 
-    def _brought(self, reach: Reach, reads: Spread, source: int, name: str) -> Table:
+    def _brought(self, reach: SearchNode, reads: TensorRegions, source: int, name: str) -> Table:
         """An input of the model, from the gateway to whoever reads it."""
         key = (reach.kind, "input", source)
         if key not in self._tables:
             full = self.study.graph.region_of(name)
-            held = Spread([[full if n == self.gateway else None for n in range(len(self.devices))]])
+            held = TensorRegions([[full if n == self.gateway else None for n in range(len(self.devices))]])
             sends = np.zeros((1, len(self.devices), len(self.devices)), bool)
             sends[:, self.gateway] = True
             moved = self._moved(held, reads, sends, name)
@@ -206,12 +206,12 @@ class Pricer:
             self._tables[key] = (self.wires.seconds(moved) + border.max(2))[0]
         return self._tables[key]
 
-    def _answered(self, reach: Reach, exit: int, name: str) -> Table:
+    def _answered(self, reach: SearchNode, exit: int, name: str) -> Table:
         """An output of the model, from whoever holds it to the gateway."""
         key = (reach.kind, "output", exit)
         if key not in self._tables:
             one, full = self.footprint(reach), self.study.graph.region_of(name)
-            reads = Spread([[full if n == self.gateway else None for n in range(len(self.devices))]])
+            reads = TensorRegions([[full if n == self.gateway else None for n in range(len(self.devices))]])
             sends = np.stack(
                 [self._senders(choice, float(full.size), to_gateway=True) for choice in one.choices]
             )
@@ -248,14 +248,14 @@ class Pricer:
 
         return owners[min(range(len(owners)), key=rank)]
 
-    def _moved(self, holds: Spread, reads: Spread, sends: Mask, name: str) -> Table:
+    def _moved(self, holds: TensorRegions, reads: TensorRegions, sends: Mask, name: str) -> Table:
         common = overlaps(holds.regions, reads.regions) * self.study.cost.item_bytes(name)
         lanes = common[holds.index.T[:, None, :, None], reads.index.T[None, :, None, :]]
         lanes *= sends.transpose(1, 2, 0)[..., None]
         moved: Table = np.moveaxis(lanes, (0, 1), (2, 3))
         return moved
 
-    def _border(self, moved: Table, holds: Spread, reads: Spread, name: str) -> Table:
+    def _border(self, moved: Table, holds: TensorRegions, reads: TensorRegions, name: str) -> Table:
         """Seconds of the segments' ends, by [writer's configuration, reader's, device]: who receives starts a segment and
         puts together what it reads; who sends or receives has written what it holds."""
         item_bytes = self.study.cost.item_bytes(name)

@@ -65,7 +65,7 @@ class _Parts:
     """Of the addends."""
 
 
-class Written:
+class PartialStrategies:
     """Strategies of one problem without any `Strategy.parted`. Operators that two of them part alike become the very
     same operators."""
 

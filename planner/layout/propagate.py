@@ -24,7 +24,7 @@ Spread = Mapping[str, Region]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Read:
+class TensorReads:
     """What is read of one tensor, by whoever reads it."""
 
     regions: Spread
@@ -41,10 +41,10 @@ class Taken:
     choice: Choice
 
 
-NOBODY = Read({}, {})
+NOBODY = TensorReads({}, {})
 LEFT = Taken(Pull())
 
-Reads = tuple[tuple[int, Read], ...]
+Reads = tuple[tuple[int, TensorReads], ...]
 """What one operator reads: the places of tensors among its inputs and what it captures, and of each what."""
 
 
@@ -67,16 +67,16 @@ class Laying:
             )
             for op in reversed(self.graph.operators)
         )
-        self._followed: dict[Hashable, tuple[tuple[tuple[Layout, Read], ...], Reads]] = {}
+        self._followed: dict[Hashable, tuple[tuple[tuple[Layout, TensorReads], ...], Reads]] = {}
         self._laid: dict[frozenset[tuple[int, Taken]], Laid] = {}
         self._taken: dict[Choice, Taken] = {}
         self._parts: dict[tuple[int, Taken], tuple[str, Parted] | None] = {}
-        self._layouts: dict[tuple[str, Taken, Read | None], Layout] = {}
+        self._layouts: dict[tuple[str, Taken, TensorReads | None], Layout] = {}
         self._tiled: dict[Hashable, Layout] = {}
         self._equal: dict[tuple[tuple[str, Region], ...], Layout] = {}
         self._opaque: dict[tuple[str, tuple[int, ...]], tuple[Layout, ...]] = {}
         self._reads: dict[Hashable, Reads] = {}
-        self._unions: dict[tuple[Read, Read], Read] = {}
+        self._unions: dict[tuple[TensorReads, TensorReads], TensorReads] = {}
 
     def lay_out(self, choices: Mapping[int, Choice]) -> Laid:
         """A layout for every tensor that an operator writes, from a choice for every layer that has exits; the same
@@ -120,7 +120,7 @@ class Laying:
 
     def _follow(
         self, chain: Sequence[Operator], made: Layout, whole: frozenset[str] | None
-    ) -> tuple[tuple[tuple[Layout, Read], ...], Reads]:
+    ) -> tuple[tuple[tuple[Layout, TensorReads], ...], Reads]:
         """Of each operator of a chain but the last, the layout of what it writes and what is read of that; and what the
         first one reads. `made` is the last one's, and `whole` the devices that compute it for a layer that is whole."""
         name = chain[-1].name
@@ -130,7 +130,7 @@ class Laying:
         key = (self._chain_kinds[name], id(made), whole)
         found = self._followed.get(key)
         if found is None:
-            inside: list[tuple[Layout, Read]] = []
+            inside: list[tuple[Layout, TensorReads]] = []
             for before, op in reversed(tuple(pairwise(chain))):
                 wanted = next((one for _, one in self._reads_of(op, None, (made,), whole)), NOBODY)
                 made = self._layout(written_by(before), LEFT, wanted)
@@ -152,7 +152,7 @@ class Laying:
             self._parts[number, one] = part(self.coarse.layers[number], one.choice)
         return self._parts[number, one]
 
-    def _layout(self, name: str, one: Taken, read: Read) -> Layout:
+    def _layout(self, name: str, one: Taken, read: TensorReads) -> Layout:
         """What each device computes of one tensor. Few choices look at who reads it."""
         layer = self._layers.get(name)
         choice = one.choice if layer else LEFT.choice
@@ -168,7 +168,7 @@ class Laying:
             found = self._layouts[key] = self._made(name, layer, one, choice, read)
         return found
 
-    def _made(self, name: str, layer: Layer | None, one: Taken, choice: Choice, read: Read) -> Layout:
+    def _made(self, name: str, layer: Layer | None, one: Taken, choice: Choice, read: TensorReads) -> Layout:
         full = self.graph.tensors[name].region
         if isinstance(choice, Whole):
             return self._same(dict.fromkeys(choice.devices, full))
@@ -255,7 +255,7 @@ class Laying:
 
     def _gathered(
         self, names: Sequence[str], reads: Iterable[tuple[int, str, Region]], whole: frozenset[str] | None
-    ) -> Iterator[tuple[int, Read]]:
+    ) -> Iterator[tuple[int, TensorReads]]:
         """By tensor; what is read on the devices `whole` is for layers that are whole (None: on all)."""
         found: dict[int, dict[str, Region]] = {}
         for place, device, region in reads:
@@ -263,14 +263,14 @@ class Laying:
                 _add(found.setdefault(place, {}), device, region)
         for place, regions in found.items():
             if whole is None:
-                yield place, Read(regions, {}, frozenset(regions))
+                yield place, TensorReads(regions, {}, frozenset(regions))
             elif whole.isdisjoint(regions):
-                yield place, Read(regions, regions)
+                yield place, TensorReads(regions, regions)
             else:
                 by_parts = {device: region for device, region in regions.items() if device not in whole}
-                yield place, Read(regions, by_parts, whole.intersection(regions))
+                yield place, TensorReads(regions, by_parts, whole.intersection(regions))
 
-    def _union(self, one: Read, two: Read) -> Read:
+    def _union(self, one: TensorReads, two: TensorReads) -> TensorReads:
         if one is NOBODY:
             return two
         found = self._unions.get((one, two))
@@ -278,11 +278,11 @@ class Laying:
             for_whole = one.for_whole | two.for_whole
             regions = _united(one.regions, two.regions)
             by_parts = _united(one.by_parts, two.by_parts) if for_whole else regions
-            found = self._unions[one, two] = Read(regions, by_parts, for_whole)
+            found = self._unions[one, two] = TensorReads(regions, by_parts, for_whole)
         return found
 
 
-def _for_whole(made: Iterable[Layout], reads: Iterable[Read]) -> frozenset[str]:
+def _for_whole(made: Iterable[Layout], reads: Iterable[TensorReads]) -> frozenset[str]:
     """Devices that compute some of an output which is read there for a layer that is whole."""
     found: frozenset[str] = frozenset()
     for layout, read in zip(made, reads, strict=True):
@@ -291,7 +291,7 @@ def _for_whole(made: Iterable[Layout], reads: Iterable[Read]) -> frozenset[str]:
     return found
 
 
-def _aligned(full: Region, choice: Divide, read: Read) -> Spread | None:
+def _aligned(full: Region, choice: Divide, read: TensorReads) -> Spread | None:
     """What each device needs, where that is a partition of the tensor."""
     needed = read.by_parts
     if not set(needed) <= {device for device, _ in choice.shares} or read.regions != needed:

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property
 
 from edgepart.planner.devices.cluster import Cluster
-from edgepart.planner.devices.routes import Shape
+from edgepart.planner.devices.routes import RouteShape
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.region import Interval, Region
 
@@ -67,7 +67,7 @@ class Strategy:
     early: frozenset[str] = frozenset()
     """Tensors of which what is sent to other devices is computed and sent before the rest
     (planner/lowering/borders_first.py)."""
-    relays: Mapping[str, Shape] = field(default_factory=dict)
+    relays: Mapping[str, RouteShape] = field(default_factory=dict)
     """By tensor, in which way devices pass on what is sent to several of them (planner/lowering/relays.py); tensors
     that are not named go straight."""
     order: Mapping[int, float] = field(default_factory=dict)

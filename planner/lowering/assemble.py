@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from edgepart.planner.lowering.draft import Draft, Share
 from edgepart.planner.lowering.liveness import given
-from edgepart.planner.lowering.schedule import Cost, Message, Schedule, Seconds, Stage, stage_s
+from edgepart.planner.lowering.schedule import CostModel, Schedule, Seconds, Stage, StageMessage, stage_s
 from edgepart.planner.lowering.segment import (
     Digests,
     Refs,
@@ -23,8 +23,8 @@ from edgepart.planner.lowering.segment import (
     weight_refs,
     whole_refs,
 )
-from edgepart.planner.lowering.session_memory import Held, held
-from edgepart.planner.model.graph import Graph, Whole
+from edgepart.planner.lowering.session_memory import SessionMemory, held
+from edgepart.planner.model.graph import Graph, WholeModel
 from edgepart.planner.plans.plan import (
     Piece,
     Plan,
@@ -48,7 +48,7 @@ class Made:
     """A segment, and its session."""
 
     segment: Segment
-    session: Held
+    session: SessionMemory
 
 
 class Sketches:
@@ -73,7 +73,7 @@ class Sketches:
 def assemble(
     schedule: Schedule,
     seconds: Seconds,
-    cost: Cost,
+    cost: CostModel,
     model_digest: str,
     *,
     digests: Digests | None = None,
@@ -107,7 +107,7 @@ def _info(graph: Graph, name: str) -> ValueInfo:
     return ValueInfo(name, known.dtype, known.shape, graph.free.get(name, ()))
 
 
-def _transfer(graph: Graph, message: Message, number: int, asked: str) -> Transfer:
+def _transfer(graph: Graph, message: StageMessage, number: int, asked: str) -> Transfer:
     ends, moves = (message.source, message.target), message.moves
     dtypes = tuple(travels_as(graph.tensors[move.tensor], move.region, ends, asked) for move in moves)
     return Transfer(
@@ -144,7 +144,7 @@ class _Maker:
     schedule: Schedule
     device: str
     seconds: Seconds
-    cost: Cost
+    cost: CostModel
     model_digest: str
     digests: Digests | None
     sketches: Sketches
@@ -210,7 +210,7 @@ class _Maker:
 
 def _whole(
     graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
-) -> Whole | None:
+) -> WholeModel | None:
     """The model itself, where a segment takes and gives all that the model does, and computes all of it."""
     whole = graph.whole
     if whole is None or len(shares) < len(graph.operators):
@@ -244,7 +244,7 @@ def _program(
     steps: tuple[Step, ...],
     segments: tuple[Segment, ...],
     schedule: Schedule,
-    sessions: Sequence[Held],
+    sessions: Sequence[SessionMemory],
 ) -> Program:
     weights = {(r.digest, r.source, r.region): r for segment in segments for r in segment.weights}
     once: dict[object, WeightRef] = {ref.digest or key: ref for key, ref in weights.items()}

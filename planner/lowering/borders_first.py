@@ -15,7 +15,7 @@ from itertools import chain
 
 from edgepart.planner.lowering.draft import Draft, Share, covers, share_of
 from edgepart.planner.lowering.liveness import Asked, asked, is_asked
-from edgepart.planner.lowering.schedule import At, Message, Schedule, Stage
+from edgepart.planner.lowering.schedule import At, Schedule, Stage, StageMessage
 from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
 
@@ -27,7 +27,7 @@ MOST = 0.5
 
 
 @dataclass(frozen=True)
-class Cut:
+class StageCut:
     """A stage in parts."""
 
     stages: tuple[Stage, ...]
@@ -38,7 +38,7 @@ class Cut:
     """By id of a message from the stage, the part that it goes after."""
 
 
-Cuts = Mapping[str, Sequence[Cut | None]]
+Cuts = Mapping[str, Sequence[StageCut | None]]
 """By device, of each of its stages what becomes of it; None where it stays as it is."""
 
 
@@ -49,7 +49,7 @@ def borders_first(schedule: Schedule, tensors: Collection[str]) -> Schedule:
 
 def cuts_of(schedule: Schedule, tensors: Collection[str] | None = None) -> Cuts:
     """Of every stage that can be cut and sends some of `tensors`; None are all."""
-    found: dict[str, list[Cut | None]] = {}
+    found: dict[str, list[StageCut | None]] = {}
     for device, stages in schedule.stages.items():
         found[device] = []
         for stage, wanted in zip(stages, asked(schedule, device), strict=True):
@@ -82,7 +82,7 @@ def sent_to_devices(schedule: Schedule, device: str, stage: Stage) -> frozenset[
     return frozenset(move.tensor for m in messages if m.target != GATEWAY for move in m.moves)
 
 
-def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> Cut | None:
+def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> StageCut | None:
     """The stage in parts; None where what it sends is not computed in it, or is most of it."""
     draft, whole = schedule.draft, dict(one for share in stage.shares for one in share.written)
     borders = _borders(schedule, device, stage, whole)
@@ -102,7 +102,7 @@ def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> Cut 
     stages = [Stage(one, one, shares, is_part=True) for one, (shares, _) in zip(at, made, strict=False)]
     stages.append(Stage(at[-1], at[-1], rest, is_part=True))
     received = dict(_received(schedule, device, stage, stages))
-    return Cut(tuple(stages), received, dict(_sent(schedule, device, stage, stages)))
+    return StageCut(tuple(stages), received, dict(_sent(schedule, device, stage, stages)))
 
 
 def _borders(schedule: Schedule, device: str, stage: Stage, whole: Computed) -> list[Computed]:
@@ -228,7 +228,7 @@ def _has(have: Sequence[Region], region: Region) -> bool:
     return bool(have) and not region.subtract_all(have)
 
 
-def _reads(draft: Draft, device: str, stage: Stage, message: Message) -> bool:
+def _reads(draft: Draft, device: str, stage: Stage, message: StageMessage) -> bool:
     """Whether a part needs some of what the message brings, and the device does not compute itself."""
     for share in stage.shares:
         for name, need in share.needs:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from edgepart.planner.lowering.draft import Draft, Flow, Group, Share, covers
-from edgepart.planner.lowering.schedule import START, At, Message, Schedule, Stage
+from edgepart.planner.lowering.schedule import START, At, Schedule, Stage, StageMessage
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.plans.plan import GATEWAY
 
@@ -183,7 +183,7 @@ class _Staging:
                     before = received[k]
                     received[k] = sent[n] if before is None else min(sent[n], before)
 
-    def _messages(self) -> Iterator[Message]:
+    def _messages(self) -> Iterator[StageMessage]:
         """One for each move."""
         places: dict[int, At] = {}
         for name, flow in self.draft.flows.items():
@@ -191,7 +191,7 @@ class _Staging:
                 after = level + 1
                 arrival = after if read is None or move.target == GATEWAY else max(after, read)
                 sent, received = (places.setdefault(at, At(at)) for at in (level, arrival))
-                yield Message(move.source, move.target, sent, received, (move,))
+                yield StageMessage(move.source, move.target, sent, received, (move,))
 
 
 def _stages(by_level: Mapping[int, Sequence[Share]]) -> tuple[Stage, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
 from edgepart.planner.lowering.draft import Draft, Move, Share, covers
-from edgepart.planner.lowering.schedule import START, At, Message, Schedule, Stage, mixed
+from edgepart.planner.lowering.schedule import START, At, Schedule, Stage, StageMessage, mixed
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import GATEWAY
 
@@ -39,7 +39,7 @@ def sequenced(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> Schedule
                 for move in _needed(draft, share):
                     received.setdefault(move, stage.first)
     messages = tuple(
-        Message(move.source, move.target, at, received.get(move, At(at.level + 1)), (move,))
+        StageMessage(move.source, move.target, at, received.get(move, At(at.level + 1)), (move,))
         for move in draft.moves
         for at in (START if move.source == GATEWAY else sent[move],)
     )

@@ -50,7 +50,7 @@ FEW = 6
 """Devices up to which each is asked for its part of a box."""
 
 
-class Follower:
+class DemandMemo:
     """Follows the strategies of one problem from outputs to inputs; where two of them ask the same of a tensor or of an
     operator, they get the very same flows and groups. One for each problem: of links and gateways it remembers what
     they were."""
@@ -178,7 +178,7 @@ def _running_the_model(
 
 def follow(blueprint: Blueprint, decide: Decide) -> Draft:
     """One strategy on its own."""
-    return Follower().follow(blueprint, decide)
+    return DemandMemo().follow(blueprint, decide)
 
 
 def _group(blueprint: Blueprint, op: Operator, written: Sequence[Owned | None]) -> Group:

@@ -227,7 +227,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class DraftTraffic:
     """What a draft sends between devices, the gateway's part apart."""
 
     moves: int = 0
@@ -236,11 +236,11 @@ class Traffic:
     """By tensor, source and target."""
 
 
-def traffic(draft: Draft) -> Traffic:
+def traffic(draft: Draft) -> DraftTraffic:
     """Between devices only."""
     inner = [move for move in draft.moves if move.source and move.target]
     elements: dict[tuple[str, str, str], int] = {}
     for move in inner:
         key = (move.tensor, move.source, move.target)
         elements[key] = elements.get(key, 0) + move.region.size
-    return Traffic(len(inner), sum(map(draft.nbytes, inner)), elements)
+    return DraftTraffic(len(inner), sum(map(draft.nbytes, inner)), elements)

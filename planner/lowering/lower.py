@@ -13,18 +13,18 @@ from dataclasses import replace
 from edgepart.planner.access import Access
 from edgepart.planner.access import accesses as accesses_of
 from edgepart.planner.errors import InternalError
-from edgepart.planner.layout.partial_sums import Written
+from edgepart.planner.layout.partial_sums import PartialStrategies
 from edgepart.planner.layout.strategy import Layout, Problem, Strategy, Sync
 from edgepart.planner.lowering.assemble import Sketches, assemble
 from edgepart.planner.lowering.borders_first import borders_first
 from edgepart.planner.lowering.by_level import Levels
 from edgepart.planner.lowering.by_order import sequenced
-from edgepart.planner.lowering.demand import Decide, Follower, Holders, Needs, crosses, fetch
+from edgepart.planner.lowering.demand import Decide, DemandMemo, Holders, Needs, crosses, fetch
 from edgepart.planner.lowering.draft import Blueprint, Draft, Move, Owned, missing
 from edgepart.planner.lowering.optimize import optimise, streamline
 from edgepart.planner.lowering.outline import Outliner
 from edgepart.planner.lowering.relays import relayed
-from edgepart.planner.lowering.schedule import Cost, NoCost, Schedule, Seconds, Timing
+from edgepart.planner.lowering.schedule import CostModel, NoCost, Schedule, Seconds, ShareTimes
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans import timeline
 from edgepart.planner.plans.join import join_plans
@@ -37,16 +37,16 @@ class Lowering:
     computes and sends what of a tensor, sketches of segments."""
 
     def __init__(
-        self, problem: Problem, cost: Cost | None = None, accesses: Mapping[str, Access] | None = None
+        self, problem: Problem, cost: CostModel | None = None, accesses: Mapping[str, Access] | None = None
     ) -> None:
         """`accesses` are the graph's, where the caller has them at hand."""
         self.problem = problem
         self.cost = cost or NoCost()
         self.accesses = accesses or accesses_of(problem.graph)
-        self._written = Written()
-        self._follower = Follower()
+        self._written = PartialStrategies()
+        self._follower = DemandMemo()
         self._levels = Levels()
-        self._timing = Timing(self.cost)
+        self._timing = ShareTimes(self.cost)
         self._sketches = Sketches()
         self.outliner = Outliner(self.cost, self._levels)
         self._equal: dict[tuple[tuple[str, Region], ...], Owned] = {}
@@ -83,7 +83,7 @@ class Lowering:
         known = {} if digests is None else digests
         return assemble(schedule, seconds, self.cost, model_digest, digests=known)
 
-    def outline(self, strategy: Strategy) -> tuple[timeline.Schedule, dict[str, int]]:
+    def outline(self, strategy: Strategy) -> tuple[timeline.TimedSchedule, dict[str, int]]:
         """What a sketch of a plan comes to, without the plan: what is to be simulated, and by device memory that is
         enough. Not for replicas."""
         schedule, seconds = self.scheduled(strategy, optimised=True, sketch=True)
@@ -144,7 +144,7 @@ def make_plan(
     strategy: Strategy,
     *,
     model_digest: str,
-    cost: Cost | None = None,
+    cost: CostModel | None = None,
     optimised: bool = True,
     sketch: bool = False,
     digests: MutableMapping[tuple[str, str, Region], str] | None = None,

@@ -25,7 +25,7 @@ from edgepart.planner.lowering.draft import (
     covers,
     missing,
 )
-from edgepart.planner.lowering.schedule import At, Cost, Message, Schedule, Seconds, Stage, mixed
+from edgepart.planner.lowering.schedule import At, CostModel, Schedule, Seconds, Stage, StageMessage, mixed
 from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
 
@@ -40,7 +40,7 @@ def optimise(draft: Draft) -> Draft:
     return _run(draft, drop, shrink)
 
 
-def streamline(schedule: Schedule, seconds: Seconds, cost: Cost) -> Schedule:
+def streamline(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
     """Fewer messages, sent sooner, fewer segments, and no quantise/dequantise group parted by them."""
 
     def hoist_costly(one: Schedule) -> Schedule:
@@ -106,7 +106,7 @@ def _senders(draft: Draft, name: str, place: str, owned: Owned) -> Owned:
 
 def merge(schedule: Schedule) -> Schedule:
     """One message for moves with the same source, target and moments; one for all inputs of a device."""
-    groups: dict[tuple[At, str, str, At | None], list[Message]] = {}
+    groups: dict[tuple[At, str, str, At | None], list[StageMessage]] = {}
     for message in schedule.messages:
         received = None if message.source == GATEWAY else message.received
         groups.setdefault((message.sent, message.source, message.target, received), []).append(message)
@@ -118,7 +118,7 @@ def merge(schedule: Schedule) -> Schedule:
     return replace(schedule, messages=tuple(messages))
 
 
-def _merged(group: Sequence[Message]) -> Iterator[Move]:
+def _merged(group: Sequence[StageMessage]) -> Iterator[Move]:
     moves: dict[str, list[Move]] = {}
     for message in group:
         for move in message.moves:
@@ -128,7 +128,7 @@ def _merged(group: Sequence[Message]) -> Iterator[Move]:
             yield replace(same[0], region=region)
 
 
-def hoist(schedule: Schedule, seconds: Seconds, cost: Cost) -> Schedule:
+def hoist(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
     """What is sent is sent as soon as it is computed: a stage ends there, and what it computes besides
     becomes a late stage, which runs while the messages travel. Only where that is longer than starting one
     more segment."""
@@ -163,7 +163,9 @@ def _sent_early(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
     return early[::-1]
 
 
-def _only_late(schedule: Schedule, device: str, stage: Stage, early: Sequence[Share]) -> Iterator[Message]:
+def _only_late(
+    schedule: Schedule, device: str, stage: Stage, early: Sequence[Share]
+) -> Iterator[StageMessage]:
     """Messages to a stage that nothing in its early part reads or passes on."""
     read = {name for share in early for name, _ in share.needs}
     read |= {move.tensor for message in schedule.sent(device, stage) for move in message.moves}

@@ -14,15 +14,15 @@ from edgepart.planner.cost.memory import OPERATOR_BYTES, kept_bytes
 from edgepart.planner.lowering.by_level import Levels
 from edgepart.planner.lowering.draft import Draft, Flow, Share, covers
 from edgepart.planner.lowering.liveness import given
-from edgepart.planner.lowering.schedule import At, Cost, Seconds, Stage, stage_s
-from edgepart.planner.lowering.schedule import Message as Sent
+from edgepart.planner.lowering.schedule import At, CostModel, Seconds, Stage, stage_s
 from edgepart.planner.lowering.schedule import Schedule as Planned
+from edgepart.planner.lowering.schedule import StageMessage as Sent
 from edgepart.planner.lowering.segment import Value, input_values
 from edgepart.planner.lowering.session_memory import REORDERING, SESSION_BYTES, THREAD_BYTES
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans.plan import Receive, Send
 from edgepart.planner.plans.reduced_precision import EXACT, converted_bytes, travelling_bytes, travels_as
-from edgepart.planner.plans.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.region import Region
 
 _Own = Mapping[int, Sequence[tuple[str, int]]]
@@ -34,7 +34,7 @@ Steps = tuple[Receive | Compute | Send, ...]
 class Outliner:
     """Outlines of many candidates of one problem: what they have in common, once."""
 
-    def __init__(self, cost: Cost, levels: Levels) -> None:
+    def __init__(self, cost: CostModel, levels: Levels) -> None:
         self.cost = cost
         self._levels = levels
         self._runs: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Compute, tuple[Share, ...]]] = {}
@@ -42,18 +42,18 @@ class Outliner:
         self._senders: dict[Flow, frozenset[str]] = {}
         self._bytes: dict[int, tuple[int, Operator]] = {}
 
-    def outline(self, planned: Planned, seconds: Seconds) -> Schedule:
+    def outline(self, planned: Planned, seconds: Seconds) -> TimedSchedule:
         """What is to be simulated."""
         steps = {
             device: [step for stage in stages for step in stage]
             for device, stages in self.by_stage(planned, seconds).items()
         }
-        return Schedule(steps, self.messages(planned))
+        return TimedSchedule(steps, self.messages(planned))
 
-    def messages(self, planned: Planned) -> list[Message]:
+    def messages(self, planned: Planned) -> list[MessageTimes]:
         """What travels."""
         graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
-        return [Message(m.source, m.target, _travelling(graph, m, asked)) for m in planned.messages]
+        return [MessageTimes(m.source, m.target, _travelling(graph, m, asked)) for m in planned.messages]
 
     def by_stage(self, planned: Planned, seconds: Seconds) -> dict[str, list[Steps]]:
         """By device, the steps of each of its stages."""

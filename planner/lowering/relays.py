@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from edgepart.planner.devices.routes import Ground, Hop, Route, Shape, route
+from edgepart.planner.devices.routes import Hop, LinkTable, Route, RouteShape, route
 from edgepart.planner.lowering.draft import Move, coalesce
-from edgepart.planner.lowering.schedule import At, Message, Schedule, Stage
+from edgepart.planner.lowering.schedule import At, Schedule, Stage, StageMessage
 from edgepart.planner.region import Region, Span, span
 
-Shapes = Mapping[str, Shape]
+Shapes = Mapping[str, RouteShape]
 """By tensor, how it is sent; tensors that are not named go straight."""
 
 Box = tuple[str, Region]
@@ -34,10 +34,10 @@ WHOLE_BLOCKS = 16
 
 
 @dataclass(frozen=True)
-class Spread:
+class Multicast:
     """What one place sends at one time to the same targets."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[StageMessage, ...]
     """One to each target; they bring it, and perhaps more."""
     boxes: tuple[Box, ...]
 
@@ -64,7 +64,7 @@ class _Turn(NamedTuple):
     chunk: int
 
 
-def relayed(schedule: Schedule, shapes: Shapes, ground: Ground | None = None) -> Schedule:
+def relayed(schedule: Schedule, shapes: Shapes, ground: LinkTable | None = None) -> Schedule:
     """The schedule in which these tensors go by relays; unchanged where that is nothing for them. `ground` is the
     schedule's, where the caller has it at hand."""
     ground = ground or ground_of(schedule)
@@ -79,28 +79,28 @@ def relayed(schedule: Schedule, shapes: Shapes, ground: Ground | None = None) ->
     return _Rewriting(schedule).along(routed) if routed else schedule
 
 
-def ground_of(schedule: Schedule) -> Ground:
+def ground_of(schedule: Schedule) -> LinkTable:
     problem = schedule.draft.blueprint.problem
-    return Ground(problem.cluster, problem.gateway)
+    return LinkTable(problem.cluster, problem.gateway)
 
 
-def route_of(schedule: Schedule, spread: Spread, shape: Shape, ground: Ground) -> Route | None:
+def route_of(schedule: Schedule, spread: Multicast, shape: RouteShape, ground: LinkTable) -> Route | None:
     """By devices of the schedule; others would have to be given a program."""
     return route(
         shape, spread.source, spread.targets, spread.nbytes(schedule), ground, tuple(schedule.stages)
     )
 
 
-def spreads(schedule: Schedule) -> Iterator[Spread]:
+def spreads(schedule: Schedule) -> Iterator[Multicast]:
     """All that is sent, by who sends it when and to whom; also what goes to one target only."""
-    together: dict[tuple[str, At], list[Message]] = {}
+    together: dict[tuple[str, At], list[StageMessage]] = {}
     for message in schedule.messages:
         together.setdefault((message.source, message.sent), []).append(message)
     for messages in together.values():
         yield from _spreads(messages)
 
 
-def _spreads(messages: Sequence[Message]) -> Iterator[Spread]:
+def _spreads(messages: Sequence[StageMessage]) -> Iterator[Multicast]:
     """Of what is sent at one time: boxes that go to the same targets."""
     found: dict[tuple[int, ...], list[Box]] = {}
     for name in dict.fromkeys(move.tensor for message in messages for move in message.moves):
@@ -112,7 +112,7 @@ def _spreads(messages: Sequence[Message]) -> Iterator[Spread]:
     for places, boxes in found.items():
         there = tuple(messages[n] for n in places)
         if len({message.target for message in there}) == len(there) and len(boxes) <= MOST_BOXES:
-            yield Spread(there, tuple(boxes))
+            yield Multicast(there, tuple(boxes))
 
 
 def _apart(wanted: Sequence[tuple[int, Region]]) -> list[tuple[Region, tuple[int, ...]]]:
@@ -143,12 +143,12 @@ class _Rewriting:
         self.schedule = schedule
         self.taken: dict[int, list[Box]] = {}
         """By id of a message, what it does not bring any more."""
-        self.hops: list[tuple[Hop, Spread, tuple[Move, ...], int]] = []
+        self.hops: list[tuple[Hop, Multicast, tuple[Move, ...], int]] = []
         """With what they bring, and the number of their spread."""
         self.passes: dict[str, list[_Turn]] = {}
         """By device."""
 
-    def along(self, routed: Sequence[tuple[Spread, Route]]) -> Schedule:
+    def along(self, routed: Sequence[tuple[Multicast, Route]]) -> Schedule:
         for number, (spread, way) in enumerate(routed):
             for message in spread.messages:
                 self.taken.setdefault(id(message), []).extend(spread.boxes)
@@ -160,7 +160,7 @@ class _Rewriting:
         hops = [self._message(at, *one) for one in self.hops]
         return replace(self.schedule, stages=stages, messages=(*self._straight(), *hops))
 
-    def _take(self, spread: Spread, way: Route, number: int) -> None:
+    def _take(self, spread: Multicast, way: Route, number: int) -> None:
         chunks = chunks_of(self.schedule, spread.boxes, way.chunks)
         passing = {(hop.source, hop.chunk) for hop in way.hops}
         level = spread.messages[0].sent.level
@@ -178,18 +178,18 @@ class _Rewriting:
         self,
         at: Mapping[tuple[str, int, int], At],
         hop: Hop,
-        spread: Spread,
+        spread: Multicast,
         moves: tuple[Move, ...],
         number: int,
-    ) -> Message:
+    ) -> StageMessage:
         """What is passed on comes to the stage that does so; else where it came before."""
         sent = at.get((hop.source, number, hop.chunk), spread.messages[0].sent)
         received = at.get((hop.target, number, hop.chunk))
         if received is None:
             received = next(one.received for one in spread.messages if one.target == hop.target)
-        return Message(hop.source, hop.target, sent, received, moves)
+        return StageMessage(hop.source, hop.target, sent, received, moves)
 
-    def _straight(self) -> Iterator[Message]:
+    def _straight(self) -> Iterator[StageMessage]:
         """What is left of the messages."""
         for message in self.schedule.messages:
             taken = self.taken.get(id(message))

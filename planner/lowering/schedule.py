@@ -19,7 +19,7 @@ from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region
 
 
-class Cost(Protocol):
+class CostModel(Protocol):
     """What planning asks of planner/cost/cost.py."""
 
     def know(self, graph: Graph) -> None: ...
@@ -61,10 +61,10 @@ Seconds = Mapping[tuple[str, str], float]
 """By operator name and device."""
 
 
-class Timing:
+class ShareTimes:
     """Predicted seconds of shares; of a group, once."""
 
-    def __init__(self, cost: Cost) -> None:
+    def __init__(self, cost: CostModel) -> None:
         self.cost = cost
         self._found: dict[Group, Seconds] = {}
 
@@ -86,12 +86,12 @@ class Timing:
         }
 
 
-def seconds_of(draft: Draft, cost: Cost) -> Seconds:
+def seconds_of(draft: Draft, cost: CostModel) -> Seconds:
     """Of one draft on its own."""
-    return Timing(cost).seconds_of(draft)
+    return ShareTimes(cost).seconds_of(draft)
 
 
-def stage_s(draft: Draft, stage: Stage, seconds: Seconds, cost: Cost) -> float:
+def stage_s(draft: Draft, stage: Stage, seconds: Seconds, cost: CostModel) -> float:
     """What the operators of a stage take."""
     if not stage.is_part:
         return sum(seconds[share.operator.name, share.device] for share in stage.shares)
@@ -116,7 +116,7 @@ START = At(-1)
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StageMessage:
     """Moves that travel together."""
 
     source: str
@@ -146,27 +146,29 @@ class Schedule:
 
     draft: Draft
     stages: Mapping[str, tuple[Stage, ...]]
-    messages: tuple[Message, ...]
+    messages: tuple[StageMessage, ...]
 
     @cached_property
-    def receives(self) -> Mapping[tuple[str, At], tuple[Message, ...]]:
+    def receives(self) -> Mapping[tuple[str, At], tuple[StageMessage, ...]]:
         """By target device and `received`."""
         return _grouped((message.target, message.received, message) for message in self.messages)
 
     @cached_property
-    def sends(self) -> Mapping[tuple[str, At], tuple[Message, ...]]:
+    def sends(self) -> Mapping[tuple[str, At], tuple[StageMessage, ...]]:
         """By source device and `sent`."""
         return _grouped((message.source, message.sent, message) for message in self.messages)
 
-    def received(self, device: str, stage: Stage) -> tuple[Message, ...]:
+    def received(self, device: str, stage: Stage) -> tuple[StageMessage, ...]:
         return self.receives.get((device, stage.first), ())
 
-    def sent(self, device: str, stage: Stage) -> tuple[Message, ...]:
+    def sent(self, device: str, stage: Stage) -> tuple[StageMessage, ...]:
         return self.sends.get((device, stage.last), ())
 
 
-def _grouped(entries: Iterator[tuple[str, At, Message]]) -> dict[tuple[str, At], tuple[Message, ...]]:
-    found: dict[tuple[str, At], list[Message]] = {}
+def _grouped(
+    entries: Iterator[tuple[str, At, StageMessage]],
+) -> dict[tuple[str, At], tuple[StageMessage, ...]]:
+    found: dict[tuple[str, At], list[StageMessage]] = {}
     for device, at, message in entries:
         found.setdefault((device, at), []).append(message)
     return {key: tuple(messages) for key, messages in found.items()}

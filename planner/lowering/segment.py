@@ -28,7 +28,7 @@ from edgepart.planner.access import LocalNode
 from edgepart.planner.errors import InternalError
 from edgepart.planner.lowering.draft import Draft, Share
 from edgepart.planner.model.blobs import cut, digest_of, is_inline, nbytes_of
-from edgepart.planner.model.graph import Constant, Graph, Whole
+from edgepart.planner.model.graph import Constant, Graph, WholeModel
 from edgepart.planner.model.protos import element_type, external_proto, tensor_proto
 from edgepart.planner.model.subgraphs import nested_graphs
 from edgepart.planner.plans.plan import Piece, Port, WeightRef
@@ -127,7 +127,7 @@ def whole_ref(constant: Constant) -> WeightRef:
     return WeightRef(constant.name, "", constant.name, region, constant.dtype, shape, constant.nbytes)
 
 
-def whole_refs(whole: Whole, model: str, digests: Digests) -> tuple[WeightRef, ...]:
+def whole_refs(whole: WholeModel, model: str, digests: Digests) -> tuple[WeightRef, ...]:
     """The weights of a model that is one segment."""
     refs = []
     for constant in whole.weights:
@@ -141,7 +141,7 @@ def build(
     draft: Draft, shares: Sequence[Share], outputs: Sequence[Value], refs: Sequence[WeightRef]
 ) -> bytes:
     """The serialised model that takes `input_values` and `refs` and gives `outputs`."""
-    builder = _Builder(draft, {(ref.source, ref.region): ref for ref in refs})
+    builder = _SegmentBuilder(draft, {(ref.source, ref.region): ref for ref in refs})
     for name, region in input_values(draft, shares):
         builder.take(name, region)
     for share in shares:
@@ -165,7 +165,7 @@ def ports(graph: Graph, values: Iterable[Value]) -> tuple[Port, ...]:
 
 
 @dataclass
-class _Builder:
+class _SegmentBuilder:
     """One segment's model while it grows."""
 
     draft: Draft

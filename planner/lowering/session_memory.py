@@ -32,7 +32,7 @@ REORDERING = 1.7
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SessionMemory:
     """Of one segment's session."""
 
     kept_bytes: int
@@ -41,7 +41,7 @@ class Held:
     """Besides, while it is made."""
 
 
-def held(shares: Sequence[Share], refs: Iterable[WeightRef], threads: int) -> Held:
+def held(shares: Sequence[Share], refs: Iterable[WeightRef], threads: int) -> SessionMemory:
     """Of a session that computes `shares` with the weights `refs`."""
     readers = _readers(shares)
     kept = SESSION_BYTES + THREAD_BYTES * (threads - 1) + OPERATOR_BYTES * len(shares)
@@ -53,7 +53,7 @@ def held(shares: Sequence[Share], refs: Iterable[WeightRef], threads: int) -> He
         most = max(most, size)
         if any(share.operator.op_type in REORDERED for share, _ in uses):
             reordered += REORDERING * ref.nbytes
-    return Held(kept, max(most, round(reordered)))
+    return SessionMemory(kept, max(most, round(reordered)))
 
 
 def _readers(shares: Sequence[Share]) -> dict[tuple[str, Region], list[tuple[Share, int]]]:

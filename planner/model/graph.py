@@ -74,7 +74,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeModel:
     """The model as its file has it, as one segment (whole.py)."""
 
     model: bytes = field(repr=False)
@@ -104,7 +104,7 @@ class Graph:
     free: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
     """Inputs and outputs with dimensions that the model leaves free: for each axis the dimension's name, "" where it
     has none, and None where the model fixes it. Equal names stand for equal extents."""
-    whole: Whole | None = field(default=None, repr=False)
+    whole: WholeModel | None = field(default=None, repr=False)
     """None where the model cannot be one segment as it is."""
 
     @cached_property

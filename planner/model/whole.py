@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from edgepart.planner.model.blobs import INLINE_BYTES, is_inline
-from edgepart.planner.model.graph import Constant, Graph, Whole
+from edgepart.planner.model.graph import Constant, Graph, WholeModel
 from edgepart.planner.model.protos import external_proto, tensor_proto
 from edgepart.planner.model.subgraphs import captured_names, nested_graphs
 from edgepart.planner.model.weights import Origin, constant_of, embed_external, tensors_of
@@ -21,7 +21,7 @@ LARGEST_BYTES = 32 << 20
 """Without its big weights. A model that is bigger travels in segments made of what is read of it."""
 
 
-def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> Whole | None:
+def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> WholeModel | None:
     """`model`, which is changed, as one segment; `graph` is what was made of it. None where it has sparse weights, or is
     too big to travel without the others."""
     own, read = model.graph, set(_names_read(model.graph))
@@ -65,7 +65,7 @@ def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> Whole | None:
     data = model.SerializeToString(deterministic=True)
     has_value = {tensor.name for tensor in kept}
     inputs = tuple(value.name for value in own.input if value.name not in has_value)
-    return Whole(data, inputs, tuple(weights)) if len(data) <= LARGEST_BYTES else None
+    return WholeModel(data, inputs, tuple(weights)) if len(data) <= LARGEST_BYTES else None
 
 
 def file_constants(model: ModelProto, origin: Origin) -> dict[str, Constant]:

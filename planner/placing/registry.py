@@ -7,10 +7,10 @@ from importlib import import_module
 from types import MappingProxyType
 
 from edgepart.planner.errors import UsageError
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 
-Placer = Callable[[Workload, Asked], Found]
+Placer = Callable[[Workload, Asked], PlacementFound]
 """Infeasible where no placement is found that the machines have memory for, with the bytes that are short."""
 
 MODULES: Mapping[str, str] = MappingProxyType(

@@ -111,7 +111,7 @@ def _ports(plan: Plan) -> Iterator[str]:
 
 
 @dataclass
-class _Place:
+class _ProgramPlace:
     """Where one device is in its program, and what it has."""
 
     program: Program
@@ -131,7 +131,7 @@ class _Place:
 
 def _runs_through(plan: Plan) -> Iterator[str]:
     """Every program comes to its end, with what each step needs at hand: no deadlock, nothing missing."""
-    places = {name: _Place(program) for name, program in plan.programs.items()}
+    places = {name: _ProgramPlace(program) for name, program in plan.programs.items()}
     sent = {transfer.number for transfer in plan.transfers if transfer.source == GATEWAY}
     moving = True
     while moving:
@@ -151,7 +151,7 @@ def _runs_through(plan: Plan) -> Iterator[str]:
             yield f"{name} waits at {place.program.steps[place.at]} for ever"
 
 
-def _step(plan: Plan, place: _Place, step: Step) -> list[str]:
+def _step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
     """Does one step; what it lacks."""
     if isinstance(step, Receive):
         place.take(plan.transfers[step.transfer].pieces)

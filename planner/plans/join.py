@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Receive, Replica, Run, Send, Step, Transfer
-from edgepart.planner.plans.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 
 
 def join_plans(plans: Sequence[Plan], strategy: str, why: str) -> Plan:
@@ -35,10 +35,10 @@ def _moved(step: Step, first: int) -> Step:
     return step if isinstance(step, Run) else type(step)(step.transfer + first)
 
 
-def join_schedules(schedules: Iterable[Schedule]) -> Schedule:
+def join_schedules(schedules: Iterable[TimedSchedule]) -> TimedSchedule:
     """One schedule of which these, on different devices, are the replicas."""
     steps: dict[str, Sequence[Receive | Compute | Send]] = {}
-    messages: list[Message] = []
+    messages: list[MessageTimes] = []
     replicas: list[tuple[str, ...]] = []
     for schedule in schedules:
         first = len(messages)
@@ -46,10 +46,10 @@ def join_schedules(schedules: Iterable[Schedule]) -> Schedule:
             steps[name] = [s if isinstance(s, Compute) else type(s)(s.transfer + first) for s in mine]
         messages += schedule.messages
         replicas.append(tuple(schedule.steps))
-    return Schedule(steps, messages, tuple(replicas))
+    return TimedSchedule(steps, messages, tuple(replicas))
 
 
-def split(schedule: Schedule) -> list[tuple[Schedule, list[int]]]:
+def split(schedule: TimedSchedule) -> list[tuple[TimedSchedule, list[int]]]:
     """By replica, its own schedule and the numbers that its messages have in the whole one."""
     place = {name: n for n, names in enumerate(schedule.replicas) for name in names}
     numbers: list[list[int]] = [[] for _ in schedule.replicas]
@@ -64,7 +64,7 @@ def split(schedule: Schedule) -> list[tuple[Schedule, list[int]]]:
 
     return [
         (
-            Schedule(
+            TimedSchedule(
                 {name: [own(step) for step in schedule.steps[name]] for name in names},
                 [schedule.messages[number] for number in mine],
             ),

@@ -12,7 +12,7 @@ from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageTimes:
     """A transfer, as far as time is concerned."""
 
     source: str
@@ -30,12 +30,12 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TimedSchedule:
     """What is simulated: a plan, or anything that is not one yet."""
 
     steps: Mapping[str, Sequence[Receive | Compute | Send]]
     """By device, in order."""
-    messages: Sequence[Message]
+    messages: Sequence[MessageTimes]
     """By transfer number."""
     replicas: tuple[tuple[str, ...], ...] = ()
     """Groups of devices, each of which answers whole requests by itself; () where all answer together."""
@@ -53,7 +53,7 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class CriticalLeg:
     """A part of the critical path: what a request's time went to."""
 
     kind: str
@@ -67,7 +67,10 @@ class Leg:
 
 
 def timelines(
-    schedule: Schedule, departures_s: Sequence[float], sent_s: Sequence[float], arrivals_s: Sequence[float]
+    schedule: TimedSchedule,
+    departures_s: Sequence[float],
+    sent_s: Sequence[float],
+    arrivals_s: Sequence[float],
 ) -> dict[str, tuple[Busy, ...]]:
     """By device, its bars by start; the gateway's sending is not its device's."""
     return {
@@ -82,7 +85,7 @@ def timelines(
 
 
 def _bars(
-    schedule: Schedule,
+    schedule: TimedSchedule,
     device: str,
     departures_s: Sequence[float],
     sent_s: Sequence[float],
@@ -116,14 +119,14 @@ def step_times(
         yield step, start, now
 
 
-def critical_path(schedule: Schedule, arrivals_s: Sequence[float]) -> tuple[Leg, ...]:
+def critical_path(schedule: TimedSchedule, arrivals_s: Sequence[float]) -> tuple[CriticalLeg, ...]:
     """What came one after another from the request's arrival to its last output; the seconds add up to the
     latency."""
     ends = [n for n, message in enumerate(schedule.messages) if message.target == GATEWAY]
     if not ends:
         return ()
     number = max(ends, key=lambda n: (arrivals_s[n], -n))
-    legs: list[Leg] = []
+    legs: list[CriticalLeg] = []
     times = {device: list(step_times(steps, arrivals_s)) for device, steps in schedule.steps.items()}
     sends = {
         step.transfer: n
@@ -134,16 +137,16 @@ def critical_path(schedule: Schedule, arrivals_s: Sequence[float]) -> tuple[Leg,
     while True:
         message = schedule.messages[number]
         if message.source == GATEWAY:
-            legs.append(Leg("transfer", GATEWAY, message.target, arrivals_s[number]))
+            legs.append(CriticalLeg("transfer", GATEWAY, message.target, arrivals_s[number]))
             break
         device, at = message.source, sends[number]
         steps = times[device]
-        legs.append(Leg("transfer", device, message.target, arrivals_s[number] - steps[at][1]))
+        legs.append(CriticalLeg("transfer", device, message.target, arrivals_s[number] - steps[at][1]))
         while at > 0:
             at -= 1
             step, start, stop = steps[at]
             if isinstance(step, Compute):
-                legs.append(Leg("compute", device, device, stop - start))
+                legs.append(CriticalLeg("compute", device, device, stop - start))
             elif isinstance(step, Receive) and stop > start:
                 number = step.transfer
                 break

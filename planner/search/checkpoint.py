@@ -10,7 +10,7 @@ from typing import Any
 
 import msgpack
 
-from edgepart.planner.devices.routes import Shape
+from edgepart.planner.devices.routes import RouteShape
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.search.moves import Choices, devices_of
@@ -33,7 +33,7 @@ class Chosen:
     why: str
     early: frozenset[str] = frozenset()
     """As in the strategy."""
-    relays: Mapping[str, Shape] = field(default_factory=dict)
+    relays: Mapping[str, RouteShape] = field(default_factory=dict)
     """As in the strategy."""
     order: Mapping[int, float] = field(default_factory=dict)
     """As in the strategy."""
@@ -80,7 +80,7 @@ def read(data: bytes) -> Chosen:
     different = [_unpack(packed) for packed in document["different"]]
     choices = {number: different[n] for number, n in document["layers"]}
     early = frozenset(document.get("early", ()))
-    relays = {name: Shape(shape) for name, shape in document.get("relays", {}).items()}
+    relays = {name: RouteShape(shape) for name, shape in document.get("relays", {}).items()}
     sync = Sync(document["sync"])
     order = dict(map(tuple, document.get("order", ())))
     return Chosen(document["name"], choices, sync, document["hub"], document["why"], early, relays, order)

@@ -13,10 +13,10 @@ from dataclasses import replace
 from math import ceil
 
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.lowering.borders_first import Cut, Cuts, apply, cuts_of, sent_to_devices
+from edgepart.planner.lowering.borders_first import Cuts, StageCut, apply, cuts_of, sent_to_devices
 from edgepart.planner.lowering.outline import Steps
 from edgepart.planner.lowering.schedule import Schedule
-from edgepart.planner.plans.timeline import Schedule as Timed
+from edgepart.planner.plans.timeline import TimedSchedule as Timed
 from edgepart.planner.search.study import Study
 from edgepart.planner.search.worth import bettered
 from edgepart.planner.simulation.latency import run_schedule
@@ -31,13 +31,13 @@ def hastened(study: Study, strategy: Strategy) -> Strategy | None:
     """The strategy with those borders first that make a request faster; None where that is no gain, or does not fit."""
     if strategy.replicas or study.problem.objective != "latency":
         return None
-    early = _Exchanges(study, strategy).chosen()
+    early = _EarlyExchanges(study, strategy).chosen()
     if not early:
         return None
     return bettered(study, strategy, replace(strategy, early=early), WHY)
 
 
-class _Exchanges:
+class _EarlyExchanges:
     """What can be cut of one strategy's schedule, and how long a request takes with it."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
@@ -96,7 +96,7 @@ class _Exchanges:
         return run_schedule(timed, self.study.cluster, self.study.problem.gateway).latency_s
 
 
-def _together(cuts: Sequence[Cut | None], steps: Sequence[Steps]) -> Iterator[Steps]:
+def _together(cuts: Sequence[StageCut | None], steps: Sequence[Steps]) -> Iterator[Steps]:
     """The steps of each stage's parts, one after another."""
     rest = iter(steps)
     for cut in cuts:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 from edgepart.planner.devices.cluster import Cluster, Link
-from edgepart.planner.devices.routes import SLOWER, Ground, widest
+from edgepart.planner.devices.routes import SLOWER, LinkTable, widest
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.choose_relays import MOST_DEVICES, passed_on
@@ -41,7 +41,7 @@ def as_wide_as_around(cluster: Cluster) -> Cluster | None:
     """Slow links a little narrower than the widest way around them, as they use links of others; None where there are
     none, or too many devices to look."""
     names = [device.name for device in cluster.devices]
-    ground = Ground(cluster, names[0])
+    ground = LinkTable(cluster, names[0])
     if len(names) > MOST_DEVICES or ground.is_even:
         return None
     links = dict(cluster.links)

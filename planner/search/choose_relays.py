@@ -12,14 +12,14 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from edgepart.planner.devices.routes import Shape
+from edgepart.planner.devices.routes import RouteShape
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.lowering.draft import Move
-from edgepart.planner.lowering.relays import Spread, ground_of, relayed, route_of, spreads
-from edgepart.planner.lowering.schedule import At, Message, Schedule, Stage
+from edgepart.planner.lowering.relays import Multicast, ground_of, relayed, route_of, spreads
+from edgepart.planner.lowering.schedule import At, Schedule, Stage, StageMessage
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute
-from edgepart.planner.plans.timeline import Schedule as Timed
+from edgepart.planner.plans.timeline import TimedSchedule as Timed
 from edgepart.planner.search.study import Study
 from edgepart.planner.search.worth import bettered
 from edgepart.planner.simulation.latency import run_schedule
@@ -44,7 +44,7 @@ def passed_on(study: Study, strategy: Strategy) -> Strategy | None:
     order of its own."""
     if strategy.replicas or strategy.order:
         return None
-    relays = _Exchanges(study, strategy).chosen()
+    relays = _RelayedExchanges(study, strategy).chosen()
     if not relays:
         return None
     return bettered(study, strategy, replace(strategy, relays=relays), WHY)
@@ -54,14 +54,14 @@ def passed_on(study: Study, strategy: Strategy) -> Strategy | None:
 class _Exchange:
     """What is sent at one level."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[StageMessage, ...]
 
     @property
     def tensors(self) -> frozenset[str]:
         return frozenset(move.tensor for message in self.messages for move in message.moves)
 
 
-class _Exchanges:
+class _RelayedExchanges:
     """What one strategy's schedule sends, and how long a request takes with some of it passed on."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
@@ -70,9 +70,9 @@ class _Exchanges:
         plain = replace(strategy, relays={})
         self.schedule, self.seconds = self.lowering.scheduled(plain, optimised=True, sketch=True)
         self.ground = ground_of(self.schedule)
-        self._alone: dict[Hashable, Shape | None] = {}
+        self._alone: dict[Hashable, RouteShape | None] = {}
 
-    def chosen(self) -> Mapping[str, Shape]:
+    def chosen(self) -> Mapping[str, RouteShape]:
         """Shapes by tensor: of all that gain by themselves, without those that the request is quicker without."""
         found = list(self._gaining()) if len(self.schedule.stages) <= MOST_DEVICES else []
         if not found:
@@ -90,12 +90,12 @@ class _Exchanges:
                 best, least, left = shapes, latency_s, fewer
         return best
 
-    def _latency_s(self, shapes: Mapping[str, Shape]) -> float:
+    def _latency_s(self, shapes: Mapping[str, RouteShape]) -> float:
         schedule = relayed(self.schedule, shapes, self.ground)
         outline = self.lowering.outliner.outline(schedule, self.seconds)
         return run_schedule(outline, self.study.cluster, self.study.problem.gateway).latency_s
 
-    def _gaining(self) -> Iterator[tuple[frozenset[str], Shape]]:
+    def _gaining(self) -> Iterator[tuple[frozenset[str], RouteShape]]:
         """Exchanges that are quicker by themselves, in the order of their levels, and their best shapes."""
         for one in exchanges(self.schedule):
             key = _pattern(self.schedule, one)
@@ -105,11 +105,11 @@ class _Exchanges:
             if shape is not None:
                 yield one.tensors, shape
 
-    def _best(self, exchange: _Exchange) -> Shape | None:
+    def _best(self, exchange: _Exchange) -> RouteShape | None:
         """The quickest shape; None where straight is about as quick."""
         schedule = alone(self.schedule, exchange)
         every = list(spreads(schedule))
-        shapes = [*Shape] if self._repeats(every) else [] if self.ground.is_even else [Shape.AROUND]
+        shapes = [*RouteShape] if self._repeats(every) else [] if self.ground.is_even else [RouteShape.AROUND]
         if not shapes:
             return None
         straight_s = self._all_there_s(schedule)
@@ -136,7 +136,7 @@ class _Exchanges:
         made = run_schedule(timed, self.study.cluster, self.study.problem.gateway)
         return max(made.arrivals_s, default=0.0)
 
-    def _repeats(self, every: Sequence[Spread]) -> bool:
+    def _repeats(self, every: Sequence[Multicast]) -> bool:
         """Whether somebody sends much more than once."""
         once, again = dict[str, int](), dict[str, int]()
         for one in every:
@@ -145,7 +145,7 @@ class _Exchanges:
             again[one.source] = again.get(one.source, 0) + size * (len(one.targets) - 1)
         return any(again[source] > REPEATED * size for source, size in once.items())
 
-    def _least_s(self, every: Sequence[Spread]) -> float:
+    def _least_s(self, every: Sequence[Multicast]) -> float:
         """Seconds, about, that passing on takes at least: of a card, what it sends once or receives, a message from each of
         whom it hears; and one message more."""
         problem = self.study.problem
@@ -170,7 +170,7 @@ class _Exchanges:
 
 def exchanges(schedule: Schedule) -> Iterator[_Exchange]:
     """By level: what is sent there."""
-    found: dict[int, list[Message]] = {}
+    found: dict[int, list[StageMessage]] = {}
     for message in schedule.messages:
         found.setdefault(message.sent.level, []).append(message)
     for level in sorted(found):
@@ -188,7 +188,7 @@ def alone(schedule: Schedule, exchange: _Exchange) -> Schedule:
     return replace(schedule, stages=stages, messages=messages)
 
 
-def _joined(some: Collection[tuple[frozenset[str], Shape]]) -> dict[str, Shape]:
+def _joined(some: Collection[tuple[frozenset[str], RouteShape]]) -> dict[str, RouteShape]:
     return {name: shape for names, shape in some for name in names}
 
 

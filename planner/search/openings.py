@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from edgepart.planner.search.recipe import SPATIAL, WHOLE, Mode, Recipe, Stretch
+from edgepart.planner.search.recipe import SPATIAL, WHOLE, LayerStretch, Mode, Recipe
 from edgepart.planner.search.study import Shares, Study
 
 ENDS_TRIED = 3
@@ -20,7 +20,7 @@ def axes_of(study: Study) -> tuple[str, ...]:
     return (forced,) if forced is not None else study.axis_names[:AXES]
 
 
-def openings(study: Study, parts: Sequence[Stretch]) -> Iterator[Recipe]:
+def openings(study: Study, parts: Sequence[LayerStretch]) -> Iterator[Recipe]:
     """For each team: every direction throughout, mixtures, and stretches on one device after another."""
     for devices in teams(study):
         shares = study.shares(devices)
@@ -45,7 +45,7 @@ def teams(study: Study) -> Iterator[tuple[str, ...]]:
     yield from found
 
 
-def _modes(study: Study, parts: Sequence[Stretch], shares: Shares) -> Iterator[tuple[Mode, ...]]:
+def _modes(study: Study, parts: Sequence[LayerStretch], shares: Shares) -> Iterator[tuple[Mode, ...]]:
     count, axes = len(parts), axes_of(study)
     rows = [axis for axis in axes if axis in SPATIAL]
     dense = Mode("channel") if "channel" in axes else WHOLE
@@ -62,14 +62,14 @@ def _modes(study: Study, parts: Sequence[Stretch], shares: Shares) -> Iterator[t
             yield (*(Mode(axis),) * end, *(WHOLE,) * (count - end))
 
 
-def _is_tall(study: Study, stretch: Stretch, axis: str, count: int) -> bool:
+def _is_tall(study: Study, stretch: LayerStretch, axis: str, count: int) -> bool:
     """Whether most of its work has rows enough for every device."""
     tall = [la for la in stretch.layers if (a := la.axis(axis)) is not None and a.extent >= 2 * count]
     seconds = sum(study.full_s[op.name] for layer in tall for op in layer.operators)
     return seconds * 2 > stretch.seconds
 
 
-def _in_turn(parts: Sequence[Stretch], shares: Shares) -> Recipe:
+def _in_turn(parts: Sequence[LayerStretch], shares: Shares) -> Recipe:
     """Stretches on one device after another, in proportion: for memory, and for throughput."""
     total, done, at = sum(p.seconds for p in parts), 0.0, 0
     ends = [sum(s for _, s in shares[: n + 1]) / sum(s for _, s in shares) for n in range(len(shares))]

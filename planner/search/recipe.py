@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.choices import Choice, Divide, Whole
 from edgepart.planner.search.force_axis import reduce
-from edgepart.planner.search.study import Cut, Shares, Study
+from edgepart.planner.search.study import CutPoint, Shares, Study
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class LayerStretch:
     """Layers between two cut points."""
 
     layers: tuple[Layer, ...]
@@ -68,9 +68,9 @@ class Stretch:
     """On the fastest device."""
 
 
-def stretches(study: Study, cuts: Sequence[Cut]) -> tuple[Stretch, ...]:
+def stretches(study: Study, cuts: Sequence[CutPoint]) -> tuple[LayerStretch, ...]:
     """The layers parted at `cuts`, in order; one more stretch than there are cuts."""
-    found: list[Stretch] = []
+    found: list[LayerStretch] = []
     layers = sorted(study.layers, key=lambda layer: study.ends[layer.number])
     at = 0
     for cut in (*cuts, None):
@@ -81,11 +81,11 @@ def stretches(study: Study, cuts: Sequence[Cut]) -> tuple[Stretch, ...]:
         seconds = sum(study.full_s[op.name] for layer in inside for op in layer.operators)
         crossing = cut.crossing if cut else frozenset(study.graph.outputs)
         if inside:
-            found.append(Stretch(inside, crossing, seconds))
+            found.append(LayerStretch(inside, crossing, seconds))
     return tuple(found)
 
 
-def cook(study: Study, recipe: Recipe, parts: Sequence[Stretch]) -> dict[int, Choice]:
+def cook(study: Study, recipe: Recipe, parts: Sequence[LayerStretch]) -> dict[int, Choice]:
     """The choices by layer that `recipe` stands for."""
     choices: dict[int, Choice] = {}
     for mode, stretch in zip(recipe.modes, parts, strict=True):
@@ -93,12 +93,12 @@ def cook(study: Study, recipe: Recipe, parts: Sequence[Stretch]) -> dict[int, Ch
     return choices
 
 
-def cook_stretch(study: Study, recipe: Recipe, mode: Mode, stretch: Stretch) -> dict[int, Choice]:
+def cook_stretch(study: Study, recipe: Recipe, mode: Mode, stretch: LayerStretch) -> dict[int, Choice]:
     """The same for one stretch in `mode`; of the recipe, who takes part."""
     return {layer.number: _choice(study, recipe, mode, stretch, layer) for layer in stretch.layers}
 
 
-def _choice(study: Study, recipe: Recipe, mode: Mode, stretch: Stretch, layer: Layer) -> Choice:
+def _choice(study: Study, recipe: Recipe, mode: Mode, stretch: LayerStretch, layer: Layer) -> Choice:
     whole = Whole((mode.home or recipe.home,))
     if mode.axis is None or len(recipe.shares) == 1:
         return whole

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
-from edgepart.planner.cost.chain_cost import Bundled, BundledCost
+from edgepart.planner.cost.chain_cost import ChainCostModel, ChainCosts
 from edgepart.planner.cost.cost import Cost, Profiles
-from edgepart.planner.cost.layer_cost import Held, Portion
-from edgepart.planner.cost.operator_cost import Ground
+from edgepart.planner.cost.layer_cost import Held, LayerCost
+from edgepart.planner.cost.operator_cost import OperatorCosts
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.layers.coarsen import Coarse, Layer, coarsen
@@ -25,7 +25,7 @@ from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.plans.reduced_precision import least_share
 from edgepart.planner.region import Region
 from edgepart.planner.simulation.latency import Simulation, run_schedule, simulate, together
-from edgepart.planner.simulation.throughput import Stream, fitting, stream
+from edgepart.planner.simulation.throughput import StreamResult, fitting, stream
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ Shares = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutPoint:
     """A place between layers that no layer straddles."""
 
     position: int
@@ -76,12 +76,12 @@ class Study:
         self._forecasts: dict[Hashable, tuple[Strategy, Simulation]] = {}
         self._outlines: dict[Hashable, tuple[Strategy, Simulation]] = {}
         self._bundling: dict[int, Lowering] = {}
-        self._streams: dict[Hashable, Stream] = {}
+        self._streams: dict[Hashable, StreamResult] = {}
         self._seconds: dict[str, Mapping[str, float]] = {}
         self._choices: dict[int, tuple[Mapping[str, Layout], Mapping[int, Choice]]] = {}
         self._made: dict[Callable[[Study], Any], Any] = {}
         self._needed: dict[int, Mapping[str, Mapping[str, Region]]] = {}
-        self.portions: dict[int, dict[tuple[Held, str | None], Portion]] = {}
+        self.portions: dict[int, dict[tuple[Held, str | None], LayerCost]] = {}
         """By node of a layer-wise search, what was measured of it, by what is held and what is left out; for all such
         searches."""
         self.too_big: tuple[Strategy, Mapping[str, int]] | None = None
@@ -106,14 +106,14 @@ class Study:
         return Laying(self.coarse)
 
     @cached_property
-    def ground(self) -> Ground:
+    def ground(self) -> OperatorCosts:
         """Measures what operators do for regions, each once."""
-        return Ground(self.coarse, self.cost)
+        return OperatorCosts(self.coarse, self.cost)
 
     @cached_property
-    def bundled(self) -> Bundled:
+    def bundled(self) -> ChainCosts:
         """Operators that always run together, as one."""
-        return Bundled(self.coarse, self.ground)
+        return ChainCosts(self.coarse, self.ground)
 
     def once(self, make: Callable[[Study], T]) -> T:
         """What `make` gives for this study, which it is asked once."""
@@ -187,7 +187,7 @@ class Study:
         return min(own, self.problem.memory_limit_bytes.get(device, own))
 
     @cached_property
-    def cuts(self) -> tuple[Cut, ...]:
+    def cuts(self) -> tuple[CutPoint, ...]:
         """Every place where no layer straddles, in the model's order."""
         return tuple(_cuts(self))
 
@@ -310,13 +310,13 @@ class Study:
         if found is None:
             first = next(iter(self._bundling.values()), None)
             if first is None:
-                found = Lowering(replace(self.problem, graph=graph), BundledCost(self.cost), accesses)
+                found = Lowering(replace(self.problem, graph=graph), ChainCostModel(self.cost), accesses)
             else:
                 found = first.among(graph, accesses)
             self._bundling[id(graph)] = found
         return found
 
-    def stream(self, strategy: Strategy) -> Stream:
+    def stream(self, strategy: Strategy) -> StreamResult:
         """What `strategy` would do with many requests at a time; remembered."""
         key = _written(strategy)
         found = self._streams.get(key)
@@ -324,7 +324,7 @@ class Study:
             found = self._streams[key] = self.many(self.forecast(strategy))
         return found
 
-    def many(self, simulation: Simulation) -> Stream:
+    def many(self, simulation: Simulation) -> StreamResult:
         """The same plan with many requests at a time, as far as the devices have memory for them."""
         limits = {name: self.limit_bytes(name) for name in simulation.peak_memory_bytes}
         in_flight = fitting(simulation, self.cluster, limits)
@@ -402,7 +402,7 @@ def _written(strategy: Strategy) -> Hashable:
     return id(strategy.layouts), id(strategy.parted), id(strategy.layers), hub, strategy.early, relays, order
 
 
-def _cuts(study: Study) -> Iterator[Cut]:
+def _cuts(study: Study) -> Iterator[CutPoint]:
     """One sweep along the model: what is open at an index is a layer begun and not ended."""
     coarse, operators = study.coarse, study.graph.operators
     last = _last_reads(study)
@@ -420,7 +420,7 @@ def _cuts(study: Study) -> Iterator[Cut]:
         begun.discard(number)
         alive = {n for n in (*alive, *coarse.layers[number].exits) if last[n] > index}
         if not begun and alive:
-            yield Cut(index, op.name, frozenset(alive), seconds)
+            yield CutPoint(index, op.name, frozenset(alive), seconds)
 
 
 def _last_reads(study: Study) -> dict[str, int]:

@@ -44,7 +44,7 @@ class Shared:
         self.kind, self.name, self.bytes_per_s = kind, name, bytes_per_s
         self.slowest = NEVER
         """The least that any way that goes through it has alone."""
-        self.carrying: dict[Way, int] = {}
+        self.carrying: dict[LinkDirection, int] = {}
         """Those that carry something now, and how often each crosses it."""
         self.offered = NEVER
         self.reach, self.most = 0.0, NEVER
@@ -58,7 +58,7 @@ class Shared:
         """Of a crowd, the sum of these."""
         self.served = self.since = 0.0
         """Bytes of each way in line, until then."""
-        self.first: Way | None = None
+        self.first: LinkDirection | None = None
         """The one in line that has an event."""
 
     def offer(self) -> float:
@@ -82,7 +82,7 @@ class Shared:
         return self.served if now == self.since else self.served + (now - self.since) * self.offered
 
 
-class Way:
+class LinkDirection:
     """One direction between two devices, and the message on it."""
 
     __slots__ = ("after_s", "alone", "announced", "code", "event", "finish", "fixed", "key", "left", "line", "queue",

@@ -26,9 +26,9 @@ from edgepart.planner.plans.balance_requests import deal
 from edgepart.planner.plans.join import join_schedules, split
 from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Replica, Run, Send, Transfer
 from edgepart.planner.plans.reduced_precision import converted_bytes
-from edgepart.planner.plans.timeline import Busy, Compute, Message, Schedule, timelines
-from edgepart.planner.simulation.fair_share import Way
-from edgepart.planner.simulation.network import Events, Network, Ways, local_s
+from edgepart.planner.plans.timeline import Busy, Compute, MessageTimes, TimedSchedule, timelines
+from edgepart.planner.simulation.fair_share import LinkDirection
+from edgepart.planner.simulation.network import Events, LinkDirections, Network, local_s
 
 V = TypeVar("V")
 
@@ -37,7 +37,7 @@ V = TypeVar("V")
 class Simulation:
     """What would happen."""
 
-    schedule: Schedule
+    schedule: TimedSchedule
     latency_s: float
     """From the request's arrival at the gateway to the last output there."""
     compute_s: Mapping[str, float]
@@ -104,7 +104,7 @@ class Simulation:
         return timelines(self.schedule, self.departures_s, self.sent_s, self.arrivals_s)
 
 
-def schedule_of(plan: Plan, cost: Cost | None = None) -> Schedule:
+def schedule_of(plan: Plan, cost: Cost | None = None) -> TimedSchedule:
     """The plan's steps with their seconds; measured ones, where `cost` has a profile of the segment, and with what is
     known of the devices now."""
     steps: dict[str, list[Receive | Compute | Send]] = {}
@@ -119,8 +119,8 @@ def schedule_of(plan: Plan, cost: Cost | None = None) -> Schedule:
                 steps[device] += [step, *_rounding(plan.transfers[step.transfer], device, cost)]
             else:
                 steps[device] += [*_rounding(plan.transfers[step.transfer], device, cost), step]
-    messages = [Message(t.source, t.target, t.nbytes) for t in plan.transfers]
-    return Schedule(steps, messages, tuple(replica.devices for replica in plan.replicas))
+    messages = [MessageTimes(t.source, t.target, t.nbytes) for t in plan.transfers]
+    return TimedSchedule(steps, messages, tuple(replica.devices for replica in plan.replicas))
 
 
 def _rounding(transfer: Transfer, device: str, cost: Cost | None) -> Iterator[Compute]:
@@ -146,12 +146,12 @@ def _with_memory(found: Simulation, plan: Plan) -> Simulation:
     return replace(found, peak_memory_bytes=peaks, kept_bytes=kept, request_bytes=each)
 
 
-def run_schedule(schedule: Schedule, cluster: Cluster, gateway: str) -> Simulation:
+def run_schedule(schedule: TimedSchedule, cluster: Cluster, gateway: str) -> Simulation:
     """InternalError where the schedule cannot come to an end: a device waits for what is never sent."""
     if not schedule.replicas:
-        return _World(schedule, cluster, gateway).run()
+        return _LatencyState(schedule, cluster, gateway).run()
     alone = split(schedule)
-    joined = together([_World(one, cluster, gateway).run() for one, _ in alone])
+    joined = together([_LatencyState(one, cluster, gateway).run() for one, _ in alone])
     order = [number for _, numbers in alone for number in numbers]
     places = sorted(range(len(order)), key=order.__getitem__)
     return replace(
@@ -195,10 +195,10 @@ def together(replicas: Sequence[Simulation]) -> Simulation:
     return replace(found, latency_s=replicas[first].latency_s)
 
 
-class _World:
+class _LatencyState:
     """The state of one simulation. An event's code is a way's, or a device's number."""
 
-    def __init__(self, schedule: Schedule, cluster: Cluster, gateway: str) -> None:
+    def __init__(self, schedule: TimedSchedule, cluster: Cluster, gateway: str) -> None:
         self.schedule, self.cluster, self.gateway = schedule, cluster, gateway
         self.events: Events = []
         self.network = Network(cluster, self.events)
@@ -332,7 +332,7 @@ class Between:
 
     __slots__ = ("nbytes", "way")
 
-    def __init__(self, way: Way | None) -> None:
+    def __init__(self, way: LinkDirection | None) -> None:
         self.way = way
         """None between the gateway and its own device."""
         self.nbytes = 0
@@ -342,7 +342,7 @@ class Between:
 class Announced:
     """The messages of a schedule, as they will go; their ways know what they will carry."""
 
-    ways: Sequence[Way | None]
+    ways: Sequence[LinkDirection | None]
     """By message."""
     volumes: Sequence[float]
     """By message, its bytes; on a way with its fixed cost."""
@@ -354,10 +354,10 @@ class Announced:
     """By source and target as the messages name them."""
 
 
-def announced(schedule: Schedule, known: Ways, gateway: str) -> Announced:
+def announced(schedule: TimedSchedule, known: LinkDirections, gateway: str) -> Announced:
     """Looks at every message once."""
     between: dict[tuple[str, str], Between] = {}
-    ways: list[Way | None] = []
+    ways: list[LinkDirection | None] = []
     volumes: list[float] = []
     inputs: list[int] = []
     outputs: list[int] = []

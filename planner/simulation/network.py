@@ -25,7 +25,7 @@ from heapq import heappop, heappush, heapreplace
 from math import sqrt
 
 from edgepart.planner.devices.cluster import LOCAL, Cluster
-from edgepart.planner.simulation.fair_share import NEVER, Shared, Way
+from edgepart.planner.simulation.fair_share import NEVER, LinkDirection, Shared
 
 Events = list[tuple[float, int]]
 """A heap of (seconds, code); codes below 0 are ways', the others the simulation's."""
@@ -40,18 +40,18 @@ class Network:
 
     def __init__(self, cluster: Cluster, events: Events) -> None:
         self.events = events
-        self.known = Ways(cluster)
+        self.known = LinkDirections(cluster)
         self.ways, self.shared = self.known.ways, self.known.shared
         self.changed: dict[Shared, None] = {}
         """Where the number of ways that carry something changed: `settle` before time goes on."""
-        self.fresh: list[Way] = []
+        self.fresh: list[LinkDirection] = []
         """Those that began on something `changed`: they have no rate yet."""
         self.crowds = 0
         """How many of `shared` have one."""
         self._moved: dict[Shared, None] = {}
         """Crowds whose line or rate changed."""
 
-    def start(self, way: Way, key: int, nbytes: float, now: float) -> bool:
+    def start(self, way: LinkDirection, key: int, nbytes: float, now: float) -> bool:
         """A message, fixed cost included in its bytes; False where it waits for those before it."""
         if way.key >= 0:
             if way.queue is None:
@@ -79,7 +79,7 @@ class Network:
             self.fresh.append(way)
         return True
 
-    def end(self, way: Way, now: float) -> int:
+    def end(self, way: LinkDirection, now: float) -> int:
         """At an event of the way: the key of the message that is all sent; -1 where there is none. Then the next one
         of the way is on it already."""
         if now != way.event:
@@ -102,7 +102,7 @@ class Network:
 
     def settle(self, now: float) -> None:
         """New rates, where `changed`: of those that began, and of all that may feel what is offered now."""
-        felt: list[Iterable[Way]] = [self.fresh]
+        felt: list[Iterable[LinkDirection]] = [self.fresh]
         for one in self.changed:
             quiet = one.line is None and len(one.carrying) < CROWD
             offered = one.offer() if quiet else self._crowd(one, now)
@@ -124,7 +124,7 @@ class Network:
         self.changed.clear()
         self.fresh.clear()
 
-    def _pace(self, ways: Iterable[Way], now: float) -> None:
+    def _pace(self, ways: Iterable[LinkDirection], now: float) -> None:
         """Gives each way its rate, where there is no crowd. Most of a simulation's time goes by here: `_carry` is
         written out."""
         for way in ways:
@@ -142,7 +142,7 @@ class Network:
                     way.event = finish
                     heappush(self.events, (finish, way.code))
 
-    def _carry(self, way: Way, rate: float, now: float) -> None:
+    def _carry(self, way: LinkDirection, rate: float, now: float) -> None:
         """From now on at that rate, on books of its own."""
         if way.rate:
             left = way.left - (now - way.since) * way.rate
@@ -153,7 +153,7 @@ class Network:
             way.event = finish
             heappush(self.events, (finish, way.code))
 
-    def _leave(self, way: Way) -> None:
+    def _leave(self, way: LinkDirection) -> None:
         """It carries nothing any more."""
         way.key, way.finish, way.event = -1, NEVER, NEVER
         for one, count in way.shared:
@@ -193,7 +193,7 @@ class Network:
         one.line, one.first, one.reach = None, None, 0.0
         self._moved.pop(one, None)
 
-    def _place(self, way: Way, now: float) -> None:
+    def _place(self, way: LinkDirection, now: float) -> None:
         """Gives the way its rate, or its place in the line of what holds it up, and says how far that holds."""
         rate = second = way.alone
         held: Shared | None = None
@@ -220,7 +220,7 @@ class Network:
             elif one.most < bound:
                 one.most = bound
 
-    def _join(self, way: Way, one: Shared, now: float) -> None:
+    def _join(self, way: LinkDirection, one: Shared, now: float) -> None:
         if way.rate:
             way.left = max(0.0, way.left - (now - way.since) * way.rate)
         way.until, way.line = one.served_at(now) + way.left, one
@@ -229,12 +229,12 @@ class Network:
         heappush(one.line, (way.until, way.code))
         self._moved[one] = None
 
-    def _step_out(self, way: Way, one: Shared, now: float) -> None:
+    def _step_out(self, way: LinkDirection, one: Shared, now: float) -> None:
         way.left, way.since = max(0.0, way.until - one.served_at(now)), now
         way.line, way.finish, way.event = None, NEVER, NEVER
         self._moved[one] = None
 
-    def _next_in_line(self, way: Way, one: Shared, now: float) -> None:
+    def _next_in_line(self, way: LinkDirection, one: Shared, now: float) -> None:
         """The first in line is done: it goes to the end with its next message, or leaves."""
         assert one.line is not None
         one.served, one.since = way.until, now
@@ -275,18 +275,18 @@ def local_s(nbytes: float) -> float:
     return 2 * LOCAL.message_s + LOCAL.latency_s + nbytes / LOCAL.bytes_per_s
 
 
-class Ways:
+class LinkDirections:
     """Of one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.ways: list[Way] = []
+        self.ways: list[LinkDirection] = []
         """The way of code -1 is the first, and so on."""
         self.shared: dict[tuple[str, str], Shared] = {}
         """By kind and name."""
-        self._by_ends: dict[tuple[str, str], Way] = {}
+        self._by_ends: dict[tuple[str, str], LinkDirection] = {}
 
-    def way(self, source: str, target: str) -> Way:
+    def way(self, source: str, target: str) -> LinkDirection:
         """The one way between two different devices."""
         found = self._by_ends.get((source, target))
         if found is None:
@@ -305,7 +305,7 @@ class Ways:
         found.update({("link", way.source, way.target): way.announced / way.alone for way in self.ways})
         return found
 
-    def _open(self, source: str, target: str) -> Way:
+    def _open(self, source: str, target: str) -> LinkDirection:
         link = self.cluster.link(source, target)
         cards = self.cluster.card_bytes_per_s
         send = self._shared("send", source, cards[source])
@@ -316,7 +316,7 @@ class Ways:
             if count := medium.crossings(source, target):
                 crossed.append((self._shared("medium", medium.name, medium.bytes_per_s), count))
                 alone = min(alone, medium.bytes_per_s / count)
-        way = Way(source, target, -1 - len(self.ways), alone, tuple(crossed))
+        way = LinkDirection(source, target, -1 - len(self.ways), alone, tuple(crossed))
         way.fixed, way.after_s = link.message_s * alone, link.latency_s + link.message_s
         for one, _ in crossed:
             if alone < one.slowest:

@@ -19,7 +19,7 @@ from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.errors import InternalError
 from edgepart.planner.plans.balance_requests import deal, dealt
 from edgepart.planner.plans.plan import Receive, Replica, Send
-from edgepart.planner.plans.timeline import Compute, Schedule
+from edgepart.planner.plans.timeline import Compute, TimedSchedule
 from edgepart.planner.simulation.latency import Simulation, announced
 from edgepart.planner.simulation.network import Events, Network, local_s
 
@@ -37,7 +37,7 @@ STEPS = 40_000
 
 
 @dataclass(frozen=True)
-class Stream:
+class StreamResult:
     """What a schedule does with many requests."""
 
     in_flight: int
@@ -56,7 +56,7 @@ class Stream:
     """By device, with all these requests there, as if each reached its own peak at the same time."""
 
 
-def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: int) -> Stream:
+def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: int) -> StreamResult:
     """The schedule of `simulation` with `in_flight` requests at a time, or fewer where that takes long to simulate."""
     schedule = simulation.schedule
     if simulation.replicas:
@@ -79,7 +79,7 @@ def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: in
     return replace(found, throughput_per_s=rate, peak_memory_bytes=peaks)
 
 
-def _steps_of(schedule: Schedule) -> int:
+def _steps_of(schedule: TimedSchedule) -> int:
     return sum(map(len, schedule.steps.values())) + len(schedule.messages)
 
 
@@ -109,28 +109,28 @@ def default_in_flight(cluster: Cluster) -> int:
 
 
 def run_requests(
-    schedule: Schedule,
+    schedule: TimedSchedule,
     cluster: Cluster,
     gateway: str,
     count: int,
     in_flight: int,
     paces: Sequence[Replica] = (),
-) -> Stream:
+) -> StreamResult:
     """`count` requests, `in_flight` at a time, dealt out by `paces` where the schedule has replicas. InternalError where
     the schedule cannot come to an end."""
-    return _World(schedule, cluster, gateway, count, paces).run(in_flight)
+    return _ThroughputState(schedule, cluster, gateway, count, paces).run(in_flight)
 
 
 MISSING, HERE, AWAITED = 0, 1, 2
 """Of a message: not arrived, arrived, and not arrived while its device can only go on with it."""
 
 
-class _Request:
+class _StreamedRequest:
     """One request on all devices."""
 
     __slots__ = ("at", "began_s", "came", "outputs", "replica", "started")
 
-    def __init__(self, world: _World, replica: int, now: float) -> None:
+    def __init__(self, world: _ThroughputState, replica: int, now: float) -> None:
         self.replica = replica
         self.at = [0] * len(world.steps)
         """By device, its next step."""
@@ -142,12 +142,12 @@ class _Request:
         self.began_s = now
 
 
-class _World:
+class _ThroughputState:
     """The state of one simulation. An event's code is a way's, or request * span + what: a message that arrives, or
     behind those a device that has computed."""
 
     def __init__(
-        self, schedule: Schedule, cluster: Cluster, gateway: str, count: int, paces: Sequence[Replica]
+        self, schedule: TimedSchedule, cluster: Cluster, gateway: str, count: int, paces: Sequence[Replica]
     ) -> None:
         self.schedule, self.count = schedule, count
         self.events: Events = []
@@ -174,7 +174,7 @@ class _World:
         self.flying = [0] * len(groups)
         """and requests in flight."""
         self.span = len(self.ways) + len(self.steps)
-        self.requests: dict[int, _Request] = {}
+        self.requests: dict[int, _StreamedRequest] = {}
         self.entered = 0
         self.ready: list[list[int]] = [[] for _ in self.steps]
         """By device, the requests that can go on there: a heap, as the oldest goes first."""
@@ -184,7 +184,7 @@ class _World:
         self.answers: list[tuple[float, float, int]] = []
         """When each was answered, after how long, and by which replica."""
 
-    def run(self, in_flight: int) -> Stream:
+    def run(self, in_flight: int) -> StreamResult:
         while self.entered < min(in_flight, self.count):
             self._enter(0.0)
         events, network, changed, now = self.events, self.network, self.network.changed, 0.0
@@ -210,7 +210,7 @@ class _World:
         number, self.entered = self.entered, self.entered + 1
         replica = deal(self.replicas, self.flying) if len(self.flying) > 1 else 0
         self.flying[replica] += 1
-        request = self.requests[number] = _Request(self, replica, now)
+        request = self.requests[number] = _StreamedRequest(self, replica, now)
         for message in self.inputs[replica]:
             self._send(number, message, now)
         devices = self.devices[replica]
@@ -231,7 +231,7 @@ class _World:
         else:
             self.network.start(way, key, self.volumes[message], now)
 
-    def _start(self, request: _Request, device: int) -> None:
+    def _start(self, request: _StreamedRequest, device: int) -> None:
         request.started[device] = True
         self.present[device] += 1
         self.most_present[device] = max(self.most_present[device], self.present[device])
@@ -299,7 +299,7 @@ class _World:
         if self.entered < self.count:
             self._enter(now)
 
-    def _result(self, in_flight: int) -> Stream:
+    def _result(self, in_flight: int) -> StreamResult:
         if len(self.answers) < self.count:
             raise InternalError(f"the plan comes to no end: {len(self.answers)} of {self.count} are answered")
         # Replicas end one after another: once nothing comes in any more, not all of them work.
@@ -310,7 +310,7 @@ class _World:
         measured = self.answers[half:count]
         latencies = sorted(latency for _, latency, _ in measured)
         by = [sum(one == n for _, _, one in measured) / len(measured) for n in range(len(self.flying))]
-        return Stream(
+        return StreamResult(
             in_flight,
             len(measured) / spent if spent > 0 else float("inf"),
             tuple(times),

@@ -36,9 +36,9 @@ from edgepart.planner.search.openings import teams as teams
 from edgepart.planner.search.recipe import (
     SPATIAL,
     WHOLE,
+    LayerStretch,
     Mode,
     Recipe,
-    Stretch,
     cook,
     cook_stretch,
     stretches,
@@ -124,7 +124,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
         return
     if not all(holds(study, device) for device in study.by_speed):
         yield from out_of_memory.candidates(study)
-    yield from _Search(study, tried).run()
+    yield from _AutoSearch(study, tried).run()
     yield from detoured(study, candidates)
 
 
@@ -148,7 +148,7 @@ class _Tried:
     score: float
 
 
-class _Search:
+class _AutoSearch:
     """One search; its state is what was tried."""
 
     def __init__(self, study: Study, single: list[Strategy]) -> None:
@@ -362,7 +362,7 @@ class _Search:
                     yield from self._cook(choices, why)
                 yield from self._cook(choices, why, order=best.strategy.order or order)
 
-    def _ways(self, part: Stretch) -> Iterator[tuple[str, Mapping[int, Choice], Order]]:
+    def _ways(self, part: LayerStretch) -> Iterator[tuple[str, Mapping[int, Choice], Order]]:
         """What may be done with a stretch, and in which order, where that is not by levels."""
         study = self.study
         numbers = [layer.number for layer in part.layers]

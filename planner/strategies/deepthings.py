@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from edgepart.planner.layout.choices import Choice, Divide, Whole
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.study import Cut, Study
+from edgepart.planner.search.study import CutPoint, Study
 from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import alone
 
@@ -45,7 +45,7 @@ def shapes_of(study: Study) -> tuple[tuple[str, ...], ...]:
     return (("height",) if longer >= 0 else ("width",), ("height", "width"))
 
 
-def spread(study: Study, count: int) -> tuple[Cut, ...]:
+def spread(study: Study, count: int) -> tuple[CutPoint, ...]:
     """At most `count` cut points, at even distances by the seconds before them; the last one is always
     in."""
     cuts = [cut for cut in study.cuts if cut.seconds > 0]
@@ -55,11 +55,11 @@ def spread(study: Study, count: int) -> tuple[Cut, ...]:
     return tuple(dict.fromkeys(_nearest(cuts, seconds) for seconds in wanted))
 
 
-def _nearest(cuts: list[Cut], seconds: float) -> Cut:
+def _nearest(cuts: list[CutPoint], seconds: float) -> CutPoint:
     return min(cuts, key=lambda cut: (abs(cut.seconds - seconds), len(cut.crossing)))
 
 
-def fused(study: Study, cut: Cut, axes: tuple[str, ...]) -> Strategy | None:
+def fused(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None:
     """The block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
     devices = study.by_speed
     grid = square(len(devices)) if len(axes) == 2 else ()

@@ -22,7 +22,7 @@ from edgepart.planner.cost.memory import OPERATOR_BYTES, whole_bytes
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layers.runtime_fusion import fused
 from edgepart.planner.layout.choices import Choice, Whole
-from edgepart.planner.placing.problem.workload import Machine, Placement, Task, Tensor, Workload
+from edgepart.planner.placing.problem.workload import Machine, Placement, Task, TaskTensor, Workload
 from edgepart.planner.search.study import Study
 
 ENTRY, END = "inputs", "outputs"
@@ -194,7 +194,7 @@ class _Making:
             anchor = layers[0].anchor
             yield Task(f"{number}: {anchor.name}", anchor.op_type, compute_s, float(kept))
 
-    def _tensors(self) -> Iterator[Tensor]:
+    def _tensors(self) -> Iterator[TaskTensor]:
         graph, end = self.study.graph, len(self.parts) + 1
         for name in graph.inputs:
             yield from self._tensor(name, 0, graph.tensors[name].nbytes)
@@ -205,7 +205,9 @@ class _Making:
                 nbytes = graph.tensors[name].region.size * item_bytes
                 yield from self._tensor(name, number, nbytes, (end,) if is_output else ())
 
-    def _tensor(self, name: str, source: int, nbytes: float, also: tuple[int, ...] = ()) -> Iterator[Tensor]:
+    def _tensor(
+        self, name: str, source: int, nbytes: float, also: tuple[int, ...] = ()
+    ) -> Iterator[TaskTensor]:
         inside = {self.task_of[number] for number in self.reading[name] if number in self.task_of}
         if readers := tuple(sorted({*inside, *also} - {source})):
-            yield Tensor(source, readers, float(nbytes))
+            yield TaskTensor(source, readers, float(nbytes))

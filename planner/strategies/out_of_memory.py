@@ -58,7 +58,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Way:
+class LayerDivision:
     """One division of the layers."""
 
     choices: Mapping[int, Choice]
@@ -67,7 +67,7 @@ class Way:
     why: str
 
 
-Make = Callable[[Study, Weights, Rooms], Way | None]
+Make = Callable[[Study, Weights, Rooms], LayerDivision | None]
 """None where it cannot be done."""
 
 Tried = list[tuple[Mapping[int, Choice], Mapping[str, int]]]
@@ -119,12 +119,12 @@ def weights_of(study: Study) -> Weights:
 
 
 def _refined(
-    study: Study, make: Callable[[Rooms], Way | None], tried: Tried, name: str
+    study: Study, make: Callable[[Rooms], LayerDivision | None], tried: Tried, name: str
 ) -> Iterator[Strategy]:
     """The same way again with what the last forecast has shown, as long as it does not fit and changes."""
     limits = {device: study.limit_bytes(device) for device in study.by_speed}
     rooms: Rooms = limits
-    before: Way | None = None
+    before: LayerDivision | None = None
     for _ in range(ROUNDS):
         way = make(rooms)
         if way is None or way == before:
@@ -141,12 +141,12 @@ def _refined(
         rooms = {d: limit - peaks.get(d, 0) + way.held.get(d, 0.0) for d, limit in limits.items()}
 
 
-def placed(study: Study, weights: Weights, rooms: Rooms) -> Way | None:
+def placed(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Layers on one device after another: on as few as have room, else on all, as full as each other."""
     return _chained(study, weights, weights.nbytes, rooms, {})
 
 
-def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> Way | None:
+def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDivision | None:
     """Large layers divided along what they write, the others placed in the room that is left."""
     least, shares = part * min(rooms.values()), _by_room(rooms)
     chosen = [_divided(layer, shares) if size > least else None for layer, size in _each(weights)]
@@ -167,7 +167,7 @@ def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> Way | No
 
 def _chained(
     study: Study, weights: Weights, nbytes: Sequence[int], rooms: Rooms, divided: Mapping[int, Choice]
-) -> Way | None:
+) -> LayerDivision | None:
     devices = [device for device in study.by_speed if rooms[device] > 0]
     if not devices:
         return None
@@ -187,7 +187,7 @@ def _in_stages(
     devices: Sequence[str],
     places: Sequence[int],
     divided: Mapping[int, Choice],
-) -> Way:
+) -> LayerDivision:
     choices: dict[int, Choice] = {}
     held: dict[str, float] = {}
     for number, begin, end in found.stages:
@@ -195,10 +195,12 @@ def _in_stages(
         choices.update((layer.number, Whole((device,))) for layer in weights.layers[inside])
         held[device] = float(sum(nbytes[inside]))
     said = ", then ".join(f"{figures.nbytes(held[devices[n]])} on {devices[n]}" for n, _, _ in found.stages)
-    return Way({**choices, **divided}, held, f"layers are placed where their weights have room: {said}")
+    return LayerDivision(
+        {**choices, **divided}, held, f"layers are placed where their weights have room: {said}"
+    )
 
 
-def filled(study: Study, weights: Weights, rooms: Rooms) -> Way | None:
+def filled(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """The fastest device takes as many layers as it has room for, then the next."""
     devices = [device for device in study.by_speed if rooms[device] > 0]
     choices: dict[int, Choice] = {}
@@ -211,20 +213,20 @@ def filled(study: Study, weights: Weights, rooms: Rooms) -> Way | None:
             return None
         held[waiting[0]] += size
         choices[layer.number] = Whole((waiting[0],))
-    return Way(choices, held, f"the fastest devices are filled first: {_said(held)}")
+    return LayerDivision(choices, held, f"the fastest devices are filled first: {_said(held)}")
 
 
-def in_pairs(study: Study, weights: Weights, rooms: Rooms) -> Way | None:
+def in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Columns of one dense layer and rows of the next, by speed as far as there is room."""
     shares = _by_speed(study, weights, rooms)
     choices = paired(study, shares) if len(shares) > 1 else None
     if choices is None:
         return None
     held = _parts(weights, shares)
-    return Way(choices, held, f"weights of dense layers are divided in pairs: {_said(held)}")
+    return LayerDivision(choices, held, f"weights of dense layers are divided in pairs: {_said(held)}")
 
 
-def along_columns(study: Study, weights: Weights, rooms: Rooms) -> Way | None:
+def along_columns(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Every layer that has weights divided along what it writes, by speed as far as there is room."""
     shares = _by_speed(study, weights, rooms)
     if len(shares) < 2:
@@ -234,7 +236,7 @@ def along_columns(study: Study, weights: Weights, rooms: Rooms) -> Way | None:
         divided = _divided(layer, shares) if size else None
         choices[layer.number] = divided or Whole((shares[0][0],))
     held = _parts(weights, shares)
-    return Way(choices, held, f"every layer's weights are divided: {_said(held)}")
+    return LayerDivision(choices, held, f"every layer's weights are divided: {_said(held)}")
 
 
 def _each(weights: Weights) -> Iterator[tuple[Layer, int]]:

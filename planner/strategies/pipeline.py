@@ -16,7 +16,7 @@ import numpy as np
 from edgepart.planner.layout.choices import Choice, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.placing.chain_partition import Loads, Stages, balance
-from edgepart.planner.search.recipe import Stretch, stretches
+from edgepart.planner.search.recipe import LayerStretch, stretches
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.deepthings import spread
 from edgepart.planner.strategies.registry import register
@@ -53,7 +53,7 @@ def staged(study: Study, name: str = "pipeline", devices: Sequence[str] = ()) ->
 
 
 def _strategy(
-    study: Study, parts: Sequence[Stretch], devices: Sequence[str], found: Stages, name: str
+    study: Study, parts: Sequence[LayerStretch], devices: Sequence[str], found: Stages, name: str
 ) -> Strategy:
     choices: dict[int, Choice] = {}
     total = sum(part.seconds for part in parts) or 1.0
@@ -68,7 +68,7 @@ def _strategy(
     )
 
 
-def _loads(study: Study, device: str, parts: Sequence[Stretch]) -> Loads:
+def _loads(study: Study, device: str, parts: Sequence[LayerStretch]) -> Loads:
     """[from, to]: seconds that the device is busy with those stretches; inf where their weights have no room."""
     seconds = np.cumsum([0.0, *(_seconds(study, device, part) for part in parts)])
     weights = np.cumsum([0.0, *(_weights(study, part) for part in parts)])
@@ -93,12 +93,12 @@ def _nbytes(study: Study, names: Sequence[str]) -> float:
     )
 
 
-def _seconds(study: Study, device: str, part: Stretch) -> float:
+def _seconds(study: Study, device: str, part: LayerStretch) -> float:
     """Of computing the stretch there."""
     return sum(study.seconds_on(device)[op.name] for layer in part.layers for op in layer.operators)
 
 
-def _weights(study: Study, part: Stretch) -> float:
+def _weights(study: Study, part: LayerStretch) -> float:
     """Bytes of the constants that it reads."""
     constants = study.graph.constants
     names = {n for layer in part.layers for op in layer.operators for n in op.inputs if n in constants}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from edgepart.planner.errors import UsageError
 from edgepart.planner.figures import nbytes
-from edgepart.planner.layerwise.byte_costs import Traffic, Weighed
+from edgepart.planner.layerwise.byte_costs import ByteCosts, Weighed
 from edgepart.planner.layerwise.configurations import space
 from edgepart.planner.layerwise.elimination import Solution, minimise
 from edgepart.planner.layerwise.footprint import LEAST_S
@@ -35,7 +35,7 @@ MUCH = 1.4
 
 
 @dataclass(frozen=True)
-class Found:
+class RecursiveCuts:
     """What the recursion came to."""
 
     choices: dict[int, Choice]
@@ -61,12 +61,12 @@ def likely(study: Study, part: float) -> Iterator[Strategy]:
     could not share all work in less."""
     if len(study.by_speed) > 1 and study.layers:
         for weights in (False, True) if is_tight(study) else (False,):
-            yield from _halved(study, Traffic(study, weights), part)
+            yield from _halved(study, ByteCosts(study, weights), part)
     for name in dict.fromkeys((study.by_speed[0], study.problem.gateway)):
         yield alone(study, name, "tofu")
 
 
-def _halved(study: Study, traffic: Traffic, part: float) -> Iterator[Strategy]:
+def _halved(study: Study, traffic: ByteCosts, part: float) -> Iterator[Strategy]:
     """For each team, those beyond the paper first, and of these none behind one that is slower than the larger one before
     it."""
     tight, best = is_tight(study), float("inf")
@@ -139,7 +139,7 @@ def _team(shares: Shares) -> Team:
     return Team(tuple((name, round(share / total, 4)) for name, share in shares))
 
 
-def strategy(study: Study, found: Found, words: str) -> Strategy:
+def strategy(study: Study, found: RecursiveCuts, words: str) -> Strategy:
     """With a sentence for people."""
     loose = next((one.why for one in found.solutions if not one.exact), None)
     proof = (
@@ -152,7 +152,7 @@ def strategy(study: Study, found: Found, words: str) -> Strategy:
 class Recursion:
     """Level after level; every group takes the same cuts."""
 
-    def __init__(self, traffic: Traffic, team: Team) -> None:
+    def __init__(self, traffic: ByteCosts, team: Team) -> None:
         """UsageError for a forced axis that the model does not have."""
         self.traffic = traffic
         self.team = team
@@ -164,7 +164,7 @@ class Recursion:
             raise UsageError(f"axis {wanted!r}: this model has {names}")
         self._takes = space(self.study).takes
 
-    def run(self) -> Found:
+    def run(self) -> RecursiveCuts:
         """The cuts of all levels."""
         before: list[tuple[Weighed, int] | None] = [None] * len(self.traffic.nodes)
         solutions: list[Solution] = []
@@ -177,7 +177,7 @@ class Recursion:
         choices = {
             node.layer.number: one[0].choices[one[1]] for node, one in named if one and not node.is_junction
         }
-        return Found(choices, tuple(solutions))
+        return RecursiveCuts(choices, tuple(solutions))
 
     def _weighed(self, level: int, before: list[tuple[Weighed, int] | None]) -> list[Weighed]:
         """The next cuts; equal layers that were cut alike have the same."""

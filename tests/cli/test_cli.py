@@ -22,7 +22,7 @@ from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli import clustering, deploying, output, tensors, verifying
 from edgepart.cli.client import Client, error_from
 from edgepart.cli.main import main
-from edgepart.cli.options import Target, target_of
+from edgepart.cli.options import AgentTarget, target_of
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, to_json
 from edgepart.planner.errors import Infeasible, ModelError, RequestError, Unavailable, UsageError
 from tests.agent.http.conftest import CREDENTIAL, LIMITS, Served, served
@@ -530,7 +530,7 @@ def test_a_request_moves_on_when_its_agent_dies(served: Served, tmp_path: Path) 
         status = node.status()
         status["members"].append({"name": "pi-b", "state": "alive", "http": await second.start()})
         node.status = lambda: status  # type: ignore[method-assign]
-        async with Client(Target(await first.start(), tmp_path)) as client:
+        async with Client(AgentTarget(await first.start(), tmp_path)) as client:
             await client.learn()
             assert (await client.infer("add", {"a": A, "b": A})).retries == 0
             await first.stop()
@@ -556,7 +556,7 @@ def test_a_request_waits_for_a_plan(tmp_path: Path) -> None:
 
     async def story() -> None:
         server = HttpServer(Late(), CREDENTIAL, "127.0.0.1", 0, limits=LIMITS, spool=tmp_path)
-        async with Client(Target(await server.start(), tmp_path)) as client:
+        async with Client(AgentTarget(await server.start(), tmp_path)) as client:
             assert (await client.infer("add", {"a": A, "b": A})).retries == 2
         await server.stop()
 

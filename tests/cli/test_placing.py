@@ -12,7 +12,7 @@ from edgepart.cli.main import main
 from edgepart.planner.placing.placers.best import names
 from edgepart.planner.placing.problem.checker import check
 from edgepart.planner.placing.problem.read import workload_of
-from edgepart.planner.placing.problem.schedule import Found, Schedule, Transfer
+from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementFound, PlacementSchedule
 from tests.planner.placing.problem.test_read import BRANCHES
 
 
@@ -34,23 +34,23 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
     return status, out, err
 
 
-def replayed(document: dict[str, Any]) -> Found:
+def replayed(document: dict[str, Any]) -> PlacementFound:
     """The answer, from what it says and the file."""
     workload = workload_of(BRANCHES)
     machines = {machine.name: number for number, machine in enumerate(workload.machines)}
     tasks = {task.name: number for number, task in enumerate(workload.tasks)}
     placement = tuple(machines[document["placement"][task.name]] for task in workload.tasks)
     if document["objective"] == "throughput":
-        return Found(placement, document["value_s"], bound_s=document["bound_s"])
+        return PlacementFound(placement, document["value_s"], bound_s=document["bound_s"])
     transfers = tuple(
-        Transfer(number, machines[t["from"]], machines[t["to"]], t["start_s"], t["end_s"])
+        PlacedTransfer(number, machines[t["from"]], machines[t["to"]], t["start_s"], t["end_s"])
         for t in document["transfers"]
         for number, tensor in enumerate(workload.tensors)
         if tensor.source == tasks[t["source"]] and {tasks[name] for name in t["targets"]} <= {*tensor.readers}
     )
     starts = tuple(document["start_s"][task.name] for task in workload.tasks)
-    schedule = Schedule(placement, starts, transfers, document["value_s"])
-    return Found(placement, document["value_s"], schedule, document["bound_s"])
+    schedule = PlacementSchedule(placement, starts, transfers, document["value_s"])
+    return PlacementFound(placement, document["value_s"], schedule, document["bound_s"])
 
 
 @pytest.mark.parametrize("objective", ["latency", "throughput"])

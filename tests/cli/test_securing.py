@@ -32,7 +32,7 @@ def document(result: tuple[int, str, str]) -> Any:
 
 def test_a_box_that_is_gone_is_revoked_by_name(edgepart: Edgepart, state: Path) -> None:
     folder, old = state / "identity", identity.load(state).admin
-    issued.add(folder, issued.Entry("1" * 16, "pi-b", "t", NOW))
+    issued.add(folder, issued.IssuedEntry("1" * 16, "pi-b", "t", NOW))
     told = document(edgepart("revoke", "pi-b", "--state", str(state), "--json"))
     assert told == {"revoked": ["1" * 16], "all_revoked": ["1" * 16], "told": False}
     assert identity.load(state).admin != old

@@ -29,11 +29,11 @@ from edgepart.cli import summary as summarising
 from edgepart.cli.attribution import IDLE, ORDER, OTHERS, REST, rows, shares
 from edgepart.cli.critical import critical_path, totals
 from edgepart.cli.perfetto import lanes, trace_events
-from edgepart.cli.traced import Bar, Trace, joined, read, typical
+from edgepart.cli.traced import SpanBar, Trace, joined, read, typical
 from edgepart.planner.devices.cluster import Cluster, to_json
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
-from edgepart.planner.plans.timeline import Compute, Message, Schedule, step_times
+from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule, step_times
 from edgepart.planner.plans.timeline import critical_path as simulated_path
 from edgepart.planner.simulation.latency import Simulation, run_schedule
 from tests.planner.simulation.random_schedules import a_cluster, a_schedule
@@ -54,7 +54,7 @@ def node(device: str) -> str:
     return f"n-{device}" if device != GATEWAY else ""
 
 
-def steps_of(schedule: Schedule, device: str) -> list[list[Any]]:
+def steps_of(schedule: TimedSchedule, device: str) -> list[list[Any]]:
     found: list[list[Any]] = []
     for step in schedule.steps[device]:
         if isinstance(step, Compute):
@@ -94,7 +94,7 @@ def as_traced(found: Simulation) -> dict[str, Any]:
     return document(schedule, spans, found.latency_s)
 
 
-def document(schedule: Schedule, spans: dict[str, list[list[Any]]], seconds: float) -> dict[str, Any]:
+def document(schedule: TimedSchedule, spans: dict[str, list[list[Any]]], seconds: float) -> dict[str, Any]:
     return {
         "model": "photos",
         "gateway": "d0",
@@ -125,7 +125,7 @@ def simulated(seed: int, count: int) -> tuple[Simulation, Cluster]:
     return run_schedule(schedule, cluster, "d0"), cluster
 
 
-def the_request(trace: Trace) -> Bar:
+def the_request(trace: Trace) -> SpanBar:
     found = typical(trace.requests())
     assert found is not None
     return found
@@ -197,7 +197,7 @@ def test_of_a_trace_with_holes_whatever_is_there_is_told(seed: int, count: int, 
 
 # Shares
 
-MESSAGES = [Message(GATEWAY, "d0", 10), Message("d0", GATEWAY, 10)]
+MESSAGES = [MessageTimes(GATEWAY, "d0", 10), MessageTimes("d0", GATEWAY, 10)]
 
 GRID = st.integers(0, 12)
 STRETCHES = st.lists(st.tuples(st.sampled_from(ORDER[:-1]), GRID, GRID), max_size=12)
@@ -219,7 +219,7 @@ def test_each_instant_counts_once_for_the_first_in_order(
 def test_what_comes_while_others_are_computed_waits_for_them() -> None:
     other = row(COMPUTING, COMPUTE, 0.5, 3.0)
     other[7] = "g/boot/2"
-    schedule = Schedule({"d0": [Receive(0), Compute(1.0, ""), Send(1)]}, MESSAGES)
+    schedule = TimedSchedule({"d0": [Receive(0), Compute(1.0, ""), Send(1)]}, MESSAGES)
     spans = [
         row(REQUESTS, REQUEST, 0.0, 4.0),
         row("gateway", SEND, 0.0, 0.25, peer="n-d0", transfer=0),
@@ -245,7 +245,7 @@ def test_other_requests_that_are_computed_meanwhile_are_told_apart() -> None:
             row(REQUESTS, REQUEST, 0.0, 4.0),
         ]
     }
-    trace = read(document(Schedule({"d0": [Send(0)]}, []), spans, 4.0))
+    trace = read(document(TimedSchedule({"d0": [Send(0)]}, []), spans, 4.0))
     mine, gateway = rows(trace, the_request(trace), None)
     assert mine.predicted is None and gateway.device == GATEWAY
     assert {k: v for k, v in mine.seconds.items() if v} == {COMPUTE: 1.5, OTHERS: 1.0, REST: 0.5, IDLE: 1.0}
@@ -270,7 +270,7 @@ def test_the_typical_request_is_the_median_of_those_that_are_whole() -> None:
         ],
         "d1": [row(COMPUTING, COMPUTE, 9.5, 9.6)],
     }
-    full = document(Schedule({}, []), spans, 90.0)
+    full = document(TimedSchedule({}, []), spans, 90.0)
     trace = read(full)
     assert len(trace.requests()) == 4 and the_request(trace).took_s == 2.0  # of 9, 3, 1 and 2
     full["devices"][1]["forgotten"] = 1  # what d1 did for the first request may be gone
@@ -286,7 +286,7 @@ def test_waits_that_follow_each_other_are_one() -> None:
         row(COMPUTING, WAIT, 2.00002, 3.0, transfer=4),
         row(COMPUTING, WAIT, 4.0, 5.0, transfer=4),
     ]
-    trace = read(document(Schedule({}, []), {"d0": rows_}, 5.0))
+    trace = read(document(TimedSchedule({}, []), {"d0": rows_}, 5.0))
     assert [(bar.start_s, bar.stop_s) for bar in trace.bars] == [
         pytest.approx((0.0, 2.0)),
         pytest.approx((2.00002, 3.0)),
@@ -346,7 +346,7 @@ BARS = st.lists(st.tuples(st.sampled_from("ab"), GRID, GRID), max_size=15)
 
 @given(BARS)
 def test_lanes_take_what_would_overlap(drawn: list[tuple[str, int, int]]) -> None:
-    trace = read(document(Schedule({}, []), {"d0": [row("x", COMPUTE, 0.0, 1.0)]}, 1.0))
+    trace = read(document(TimedSchedule({}, []), {"d0": [row("x", COMPUTE, 0.0, 1.0)]}, 1.0))
     bars = [
         replace(trace.bars[0], lane=lane, start_s=float(start), stop_s=float(start + length))
         for lane, start, length in drawn

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from edgepart.cli import reading
-from edgepart.cli.client import Answer
+from edgepart.cli.client import Reply
 from edgepart.cli.reading import PAGE, Reader, relative_difference
-from edgepart.cli.traffic import Tally, Traffic
+from edgepart.cli.traffic import RequestTraffic, Tally
 from edgepart.planner.errors import Unavailable, UsageError
 
 EXPECTED = {"y": np.array([1.0, -10.0])}
@@ -24,19 +24,19 @@ class Cluster:
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
 
-    async def infer(self, model: str, inputs: Mapping[str, Any]) -> Answer:
+    async def infer(self, model: str, inputs: Mapping[str, Any]) -> Reply:
         await asyncio.sleep(0)
         found = self.answers.pop(0) if self.answers else EXPECTED["y"]
         if isinstance(found, Exception):
             raise found
-        return Answer({"y": found}, "1.1", 0.0, replays=1, retries=0)
+        return Reply({"y": found}, "1.1", 0.0, replays=1, retries=0)
 
 
 def tally_of(*answers: Any, count: int) -> Tally:
     async def run() -> Tally:
         tally = Tally()
         cluster: Any = Cluster(*answers)
-        async with Traffic(cluster, "net", {}, EXPECTED, tally, concurrency=2) as running:
+        async with RequestTraffic(cluster, "net", {}, EXPECTED, tally, concurrency=2) as running:
             await running.answers(count)
         return tally
 
@@ -78,7 +78,7 @@ def test_a_page_is_read_the_same_through_any_session() -> None:
     assert (reader.text, blank[1].seen) == ([], [])
 
 
-def _by_bytes(recorded: reading.Recorded) -> list[tuple[bytes, Any]]:
+def _by_bytes(recorded: reading.RecordingSession) -> list[tuple[bytes, Any]]:
     return [(batch.tobytes(), output) for batch, output in recorded.seen]
 
 

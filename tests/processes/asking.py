@@ -11,8 +11,8 @@ from benchmarks.comparing import Values, alone, differences
 
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalAgent, LocalCluster, edgepart
-from edgepart.cli.options import Target
-from edgepart.cli.traffic import Tally, Traffic
+from edgepart.cli.options import AgentTarget
+from edgepart.cli.traffic import RequestTraffic, Tally
 
 __all__ = ["alone", "deploy", "differences", "infer", "requests_during", "target", "undeploy"]
 
@@ -26,8 +26,8 @@ def undeploy(cluster: LocalCluster, name: str) -> None:
     edgepart("undeploy", name, "--state", str(cluster.living[0].state))
 
 
-def target(agent: LocalAgent) -> Target:
-    return Target(agent.url, agent.state)
+def target(agent: LocalAgent) -> AgentTarget:
+    return AgentTarget(agent.url, agent.state)
 
 
 def infer(agent: LocalAgent, name: str, inputs: Values) -> Values:
@@ -54,7 +54,7 @@ def requests_during(
         tally = Tally(spans=[[0.0]])
         async with Client(target(agent)) as client:
             await client.learn()
-            traffic = Traffic(client, model, inputs, expected, tally)
+            traffic = RequestTraffic(client, model, inputs, expected, tally)
             left = iter(range(count))
 
             async def worker() -> None:

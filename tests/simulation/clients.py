@@ -141,7 +141,7 @@ class Device:
                 job = Job(self.box.node, self.life, attempt, name, epoch, routes(order)[side])
                 self._jobs[attempt] = job
                 self._pass_on(job, 0)
-            case rules.Answer(number, attempt, _, _, replays):
+            case rules.Answered(number, attempt, _, _, replays):
                 self._close(number)
                 self._jobs.pop(attempt)
                 self.net.ledger.answered.add(number)
@@ -260,7 +260,7 @@ class Device:
 
     def undeployed(self, name: str) -> None:
         for known in {name, *(n for n in self.box.latest if parent_of(n) == name)}:
-            self.handle(rules.Removed(known))
+            self.handle(rules.DeploymentGone(known))
 
 
 def routes(order: LoadPlan) -> list[tuple[str, ...]]:

@@ -18,6 +18,7 @@ from edgepart.agent.cluster.state.events import (
     ComputePlan,
     ConnectFailed,
     DeployRequested,
+    DeviceSeen,
     DrainRequested,
     Effect,
     Event,
@@ -26,7 +27,6 @@ from edgepart.agent.cluster.state.events import (
     LinkDown,
     LinkUp,
     ModelsStored,
-    Seen,
     TryPlan,
 )
 from edgepart.agent.shutdown import MOST_S
@@ -166,7 +166,7 @@ class SimNet:
         for other in self.boxes:
             if other != box.node:
                 found_s = self.random.uniform(0.05, 0.8)
-                seen = Seen(other, (other,))
+                seen = DeviceSeen(other, (other,))
                 shell.later(self, box, found_s, lambda seen=seen: self.give(box, seen))  # type: ignore[misc]
 
     def crash(self, node: str, *, power: bool = False, wipe: bool = False, flushed: bool = False) -> None:

@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from edgepart.agent.cluster.core.draining import Draining, Served
+from edgepart.agent.cluster.core.draining import Draining, ServedPlans
 from edgepart.agent.cluster.core.follower import Follower
 from edgepart.agent.cluster.leader.controller import Controller
-from edgepart.agent.cluster.leader.replan_policy import Cluster, PlanningTiming
-from edgepart.agent.cluster.leader.rollout_state import World
+from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
+from edgepart.agent.cluster.leader.rollout_state import LeaderView
 from edgepart.agent.cluster.membership.election import Election, ElectionTiming
-from edgepart.agent.cluster.membership.membership import Facts, Membership, Timing
+from edgepart.agent.cluster.membership.membership import DetectorTiming, Facts, Membership
 from edgepart.agent.cluster.state.bindings import is_variant
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.drift import DriftBook
@@ -93,7 +93,7 @@ TOLD_TIMINGS = 512
 class CoreTiming:
     """All the cluster logic's times."""
 
-    membership: Timing = field(default_factory=Timing)
+    membership: DetectorTiming = field(default_factory=DetectorTiming)
     election: ElectionTiming = field(default_factory=ElectionTiming)
     planning: PlanningTiming = field(default_factory=PlanningTiming)
     report_s: float = 1.0
@@ -599,11 +599,11 @@ class Core:
         inside = (ALIVE, LEAVING, FLAPPING)
         here = {member.node for member in present if member.status in inside} | {self.node}
         cards = {node: card for node, card in self.cards.items() if node in here}
-        cluster = Cluster(members, cards, self._digests, self.membership.broken_links())
+        cluster = ClusterView(members, cards, self._digests, self.membership.broken_links())
         reports = {node: self._reports[node] for node in sorted(here & self._reports.keys())}
-        world = World(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)
+        world = LeaderView(self.node, self.election.term, cluster, reports, self.profiles, drifts=self.drifts)
         effects = self.controller.step(self.deployments, world, now)
-        served = Served(self.deployments.living(), self.controller.orders, self.controller.why_not)
+        served = ServedPlans(self.deployments.living(), self.controller.orders, self.controller.why_not)
         effects += self._drained_by_me(self.draining.look(world, served, present), now)
         self._lead_at = self.controller.wake_at(now)
         return effects

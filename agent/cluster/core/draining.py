@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from edgepart.agent.cluster.leader import status
-from edgepart.agent.cluster.leader.rollout_state import World
+from edgepart.agent.cluster.leader.rollout_state import LeaderView
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.cluster.state.drains import DrainMap
 from edgepart.agent.cluster.state.events import (
@@ -43,7 +43,7 @@ Members = Sequence[Member]
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedPlans:
     """What the leader looks at besides what members report."""
 
     deployments: Sequence[Deployment]
@@ -157,7 +157,7 @@ class Draining:
 
     # What the leader does
 
-    def look(self, world: World, served: Served, members: Members) -> list[Effect]:
+    def look(self, world: LeaderView, served: ServedPlans, members: Members) -> list[Effect]:
         """Tell how far each drain is; remove whoever nothing needs any more."""
         effects: list[Effect] = []
         self._looked = {
@@ -195,7 +195,7 @@ def _to_all(message: Drains | DrainStanding, members: Members, me: str) -> list[
     return [Send(node, message) for node in told]
 
 
-def _left(node: str, world: World, served: Served) -> Iterator[str]:
+def _left(node: str, world: LeaderView, served: ServedPlans) -> Iterator[str]:
     """What is still to be done before nothing needs the device."""
     using = sorted({parent_of(order.deployment) for order in served.orders if node in _nodes(order)})
     for name in using:
@@ -211,7 +211,7 @@ def _left(node: str, world: World, served: Served) -> Iterator[str]:
             yield f"{entry.name} is not on enough disks yet"
 
 
-def _behind(world: World, served: Served) -> Iterator[str]:
+def _behind(world: LeaderView, served: ServedPlans) -> Iterator[str]:
     """Gateways that start requests on a plan before the one that serves."""
     current = {(order.deployment, order.epoch) for order in served.orders}
     names = {name for name, _ in current}

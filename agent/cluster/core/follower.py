@@ -40,7 +40,7 @@ Order = Prepare | Activate | Retire | FetchModel
 
 
 @dataclass(slots=True)
-class Held:
+class KeptPlan:
     order: Prepare
     state: str
     error: str = ""
@@ -56,7 +56,7 @@ class Follower:
         """Whether something was not reported yet; whoever sends the report resets it."""
         self._boot = boot
         self._linger_s = linger_s
-        self._held: dict[tuple[str, Epoch], Held] = {}
+        self._held: dict[tuple[str, Epoch], KeptPlan] = {}
         self._active: dict[str, Epoch] = {}
         self._latest: dict[str, Epoch] = {}
         """The last that served, also where none does now, for as long as plans of that name are held."""
@@ -133,7 +133,7 @@ class Follower:
         old = order.epoch < self._active.get(order.deployment, NO_EPOCH)
         if key in self._held or old or deployments.usable(parent_of(order.deployment)) is None:
             return
-        self._held[key] = Held(order, LOADING)
+        self._held[key] = KeptPlan(order, LOADING)
         yield LoadPlan(
             order.deployment,
             order.version,

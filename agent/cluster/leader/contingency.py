@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 
-from edgepart.agent.cluster.leader.rollout_state import Placement, World
+from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.events import RIGHT
 from edgepart.agent.wire.control import Prepare
 
@@ -23,7 +23,7 @@ class Spares:
 
     def __init__(self, serving: Prepare | None = None, held: Iterable[Prepare] = ()) -> None:
         """`held`: plans that this device keeps beside the one that serves; a new leader goes on with those."""
-        self._kept: dict[str, Placement] = {}
+        self._kept: dict[str, PlanRollout] = {}
         self._vain: set[str] = set()
         """Devices for which there is none, as it could not be loaded or there was no room."""
         self._borrowed: set[str] = set()
@@ -32,20 +32,20 @@ class Spares:
         for order in held:
             without = nodes - {node for _, node in order.names}
             if serving is not None and order.version == serving.version and without:
-                self._kept.setdefault(min(without), Placement(order, verdict=RIGHT))
+                self._kept.setdefault(min(without), PlanRollout(order, verdict=RIGHT))
 
     def __contains__(self, lost: str) -> bool:
         """Whether the loss of that device is seen to, as far as it can be."""
         return lost in self._vain or any(lost not in placement.nodes for placement in self._kept.values())
 
-    def __iter__(self) -> Iterator[Placement]:
+    def __iter__(self) -> Iterator[PlanRollout]:
         return iter(self._kept.values())
 
-    def add(self, lost: str, placement: Placement) -> None:
+    def add(self, lost: str, placement: PlanRollout) -> None:
         self._kept[lost] = placement
         self._borrowed.discard(lost)
 
-    def borrowed(self, lost: str) -> Placement | None:
+    def borrowed(self, lost: str) -> PlanRollout | None:
         """What was not made for the loss of that device, but would do."""
         return self._kept.get(lost) if lost in self._borrowed else None
 
@@ -53,7 +53,7 @@ class Spares:
         """What is borrowed for it is about as good as what would be made."""
         self._borrowed.discard(lost)
 
-    def serves(self, serving: Placement, others: Iterable[Placement]) -> None:
+    def serves(self, serving: PlanRollout, others: Iterable[PlanRollout]) -> None:
         """Another plan serves from now on. `others`, which the members have loaded, are kept where they would do for a
         loss: those that a device was missing in, until one is made for just that."""
         self.clear()
@@ -65,11 +65,11 @@ class Spares:
                 self._kept[lost[0]] = placement
                 self._borrowed.add(lost[0])
 
-    def pending(self, world: World) -> bool:
+    def pending(self, world: LeaderView) -> bool:
         """Whether any is still on its way: they are prepared one after the other, as requests are served meanwhile."""
         return any(not placement.is_ready(world) for placement in self)
 
-    def give_up(self, world: World) -> None:
+    def give_up(self, world: LeaderView) -> None:
         """Those that cannot run, or that another leader's plan has left behind."""
         for lost, placement in list(self._kept.items()):
             if not placement.can_run(world) or placement.is_overtaken(world):
@@ -82,7 +82,7 @@ class Spares:
         self._borrowed.discard(lost)
         self._vain.add(lost)
 
-    def refuse(self, placement: Placement) -> None:
+    def refuse(self, placement: PlanRollout) -> None:
         """It was tried in vain; another one may be made."""
         for lost in [lost for lost, kept in self._kept.items() if kept is placement]:
             del self._kept[lost]
@@ -92,7 +92,7 @@ class Spares:
         """There are none."""
         self._kept, self._vain, self._borrowed = {}, set(), set()
 
-    def best(self, world: World) -> Placement | None:
+    def best(self, world: LeaderView) -> PlanRollout | None:
         """What could serve now, or soon."""
         fine = [p for p in self if p.can_run(world) and not p.loses(world)]
         return min(fine, key=lambda p: (not p.is_ready(world), p.order.latency_s, p.epoch), default=None)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from edgepart.agent.cluster.leader.contingency import Apart
 from edgepart.agent.cluster.leader.replan_policy import PlanningTiming
 from edgepart.agent.cluster.leader.rollout import Cutover
-from edgepart.agent.cluster.leader.rollout_state import RESEND_S, World, epochs
+from edgepart.agent.cluster.leader.rollout_state import RESEND_S, LeaderView, epochs
 from edgepart.agent.cluster.leader.variants import Variants
 from edgepart.agent.cluster.state.bindings import is_variant, parent_of
 from edgepart.agent.cluster.state.deployments import DeploymentMap
@@ -52,7 +52,7 @@ class Controller:
         self._swept: dict[tuple[str, str, Epoch], float] = {}
         self._apart = Apart()
 
-    def step(self, deployments: DeploymentMap, world: World, now: float) -> list[Effect]:
+    def step(self, deployments: DeploymentMap, world: LeaderView, now: float) -> list[Effect]:
         """Look at everything and give the orders that are missing."""
         world = replace(world, apart=self._apart.look(world.cluster.broken_links, now))
         living = {entry.name: entry for entry in deployments.in_use()}
@@ -98,7 +98,7 @@ class Controller:
         for cutover in self._cutovers.values():
             yield from (placement.order for placement in cutover.spares)
 
-    def _sweep(self, world: World, now: float) -> Iterator[Effect]:
+    def _sweep(self, world: LeaderView, now: float) -> Iterator[Effect]:
         """Variants that members hold and nobody keeps: given up here, or made by a leader that is gone."""
         sent, self._swept = self._swept, {}
         for node, report in world.reports.items():

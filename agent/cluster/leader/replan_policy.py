@@ -47,7 +47,7 @@ class PlanningTiming:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterView:
     """What planning has to know of the members."""
 
     members: tuple[Member, ...]
@@ -57,14 +57,16 @@ class Cluster:
     broken_links: frozenset[tuple[str, str]]
 
 
-def usable(cluster: Cluster, deployment: Deployment, avoided: Collection[str]) -> list[Member]:
+def usable(cluster: ClusterView, deployment: Deployment, avoided: Collection[str]) -> list[Member]:
     """The members that may get a program: alive, measured, chosen by the user, and all linked with each
     other. Those that come and go only where there are no others."""
     steady = _usable(cluster, deployment, avoided, ALIVE)
     return steady or _usable(cluster, deployment, avoided, FLAPPING)
 
 
-def _usable(cluster: Cluster, deployment: Deployment, avoided: Collection[str], status: str) -> list[Member]:
+def _usable(
+    cluster: ClusterView, deployment: Deployment, avoided: Collection[str], status: str
+) -> list[Member]:
     chosen = deployment.options.devices
     rows = [
         member
@@ -123,7 +125,7 @@ class Planning:
 
     def key(
         self,
-        cluster: Cluster,
+        cluster: ClusterView,
         deployment: Deployment,
         now: float,
         without: str = "",
@@ -283,7 +285,7 @@ def nothing_new(before: PlanKey | None, now: PlanKey) -> bool:
 def compute(
     key: PlanKey,
     deployment: Deployment,
-    cluster: Cluster,
+    cluster: ClusterView,
     current: bytes,
     *,
     urgent: bool,

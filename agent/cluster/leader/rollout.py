@@ -15,7 +15,7 @@ from edgepart.agent.cluster.leader import memory_budget, status
 from edgepart.agent.cluster.leader.contingency import Spares
 from edgepart.agent.cluster.leader.drift_policy import Refining
 from edgepart.agent.cluster.leader.replan_policy import Planning, PlanningTiming, compute, nothing_new, usable
-from edgepart.agent.cluster.leader.rollout_state import RESEND_S, Placement, World
+from edgepart.agent.cluster.leader.rollout_state import RESEND_S, LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import is_variant
 from edgepart.agent.cluster.state.cards import read
 from edgepart.agent.cluster.state.events import (
@@ -34,7 +34,7 @@ from edgepart.agent.cluster.state.events import (
     TryPlan,
 )
 from edgepart.agent.cluster.state.judging import (
-    Judge,
+    PlanJudge,
     busiest_s,
     measured_over_predicted,
     seconds_as_measured,
@@ -74,14 +74,14 @@ class Cutover:
         """`awaited`: requests wait for its first plan, which is made in haste then. `held`: what this device has ready
         beside `adopted`."""
         self.deployment = deployment
-        self.active = Placement(adopted, verdict=RIGHT) if adopted else None
-        self.next: Placement | None = None
+        self.active = PlanRollout(adopted, verdict=RIGHT) if adopted else None
+        self.next: PlanRollout | None = None
         self.spares = Spares(adopted, held)
         self.planning = Planning(timing)
         self._most_spares = math.inf if timing.spares is None else timing.spares
         self.refining = Refining(timing.refining)
         self.standing: Standing | None = None
-        self.judge = Judge()
+        self.judge = PlanJudge()
         self.note = ""
         """Why the plan that serves is not the one that was predicted to be the best at first."""
         self.refused: list[tuple[str, str]] = []
@@ -113,7 +113,7 @@ class Cutover:
             return self._trouble, ""
         return None
 
-    def step(self, world: World, new_epoch: Iterator[Epoch], now: float) -> list[Effect]:
+    def step(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> list[Effect]:
         """Give the orders that are missing."""
         if self.refused and self._refused_for != self.deployment.version:
             self.refused = []  # the same name, with another model or other options
@@ -156,7 +156,7 @@ class Cutover:
             self._refuse(placement, found.text, term, nodes) if placement.verdict in (WRONG, SUSPECT) else []
         )
 
-    def _refuse(self, placement: Placement, why: str, term: int, nodes: Iterable[str]) -> list[Effect]:
+    def _refuse(self, placement: PlanRollout, why: str, term: int, nodes: Iterable[str]) -> list[Effect]:
         devices = ", ".join(name for name, _ in placement.order.names)
         self.refused.append((placement.structure, f"a plan on {devices} is not served: {why}"))
         self._refused_for = self.deployment.version
@@ -180,18 +180,18 @@ class Cutover:
         later = min((at for at in resend + fetch if at > now), default=math.inf)
         return min(later, self.planning.wake_at(now), self.refining.wake_at(now))
 
-    def _placements(self) -> list[Placement]:
+    def _placements(self) -> list[PlanRollout]:
         """The one that serves first."""
         return [p for p in (self.active, self.next, *self.spares) if p is not None]
 
     # What can no longer run
 
-    def _key(self, world: World, now: float, without: str = "") -> PlanKey:
+    def _key(self, world: LeaderView, now: float, without: str = "") -> PlanKey:
         """What a plan is wanted for."""
         key = self.planning.key(world.cluster, self.deployment, now, without=without)
         return replace(key, refused=tuple(self.refused))
 
-    def _abandon(self, world: World, now: float) -> Iterator[Effect]:
+    def _abandon(self, world: LeaderView, now: float) -> Iterator[Effect]:
         for placement in filter(None, (self.active, self.next)):
             for node in placement.nodes:
                 holding = world.holding(node, self.deployment.name, placement.epoch)
@@ -209,7 +209,7 @@ class Cutover:
             self.next = None
             yield from (Send(node, order) for node in world.nodes)
 
-    def _step_in(self, world: World, new_epoch: Iterator[Epoch]) -> None:
+    def _step_in(self, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
         """A spare plan takes over from one that lost a device, or has one that leaves."""
         if world.is_outranked(self.deployment.name):
             return
@@ -224,7 +224,7 @@ class Cutover:
         elif self.next is None:
             self.next = spare  # what is missing of it is less than all of another one
 
-    def _serve(self, placement: Placement, world: World, new_epoch: Iterator[Epoch]) -> None:
+    def _serve(self, placement: PlanRollout, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
         """New requests are to start on it. What is loaded beside it may do for the next loss: under a later epoch, as
         members leave earlier ones behind."""
         before = [one for one in (self.active, *self.spares) if one is not None and one is not placement]
@@ -248,7 +248,7 @@ class Cutover:
             ],
         )
 
-    def _promote(self, world: World, new_epoch: Iterator[Epoch]) -> Iterator[Effect]:
+    def _promote(self, world: LeaderView, new_epoch: Iterator[Epoch]) -> Iterator[Effect]:
         if self.next is None or not self.next.is_ready(world):
             return
         waiting = self._lost or (self.active is not None and self.active.loses(world))
@@ -267,7 +267,7 @@ class Cutover:
             return
         self._serve(self.next, world, new_epoch)
 
-    def _falls_short(self, placement: Placement, world: World) -> bool:
+    def _falls_short(self, placement: PlanRollout, world: LeaderView) -> bool:
         """Whether what its segments took says that the move is not worth it."""
         if placement.instead_of_s == math.inf or not world.profiles.profiles(1):
             return False
@@ -285,7 +285,7 @@ class Cutover:
 
     # The model and the plan
 
-    def _store(self, world: World, now: float) -> Iterator[Effect]:
+    def _store(self, world: LeaderView, now: float) -> Iterator[Effect]:
         """The leader needs the model to plan, and it must survive the loss of any one device."""
         model, size = self.deployment.model, self.deployment.model_bytes
         holders = world.holders(model)
@@ -303,7 +303,7 @@ class Cutover:
                 self._fetch_at[node] = now
                 yield Send(node, FetchModel(world.term, model, size, tuple(holders)))
 
-    def _plan(self, world: World, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
+    def _plan(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
         planning, cluster = self.planning, world.cluster
         key = self._key(world, now)
         self._refine(key, world, now)
@@ -349,11 +349,13 @@ class Cutover:
         elif variant:
             yield from self._contingency(current, world, new_epoch, now)
 
-    def _is_safer(self, asked: Sequence[ComputePlan], world: World) -> bool:
+    def _is_safer(self, asked: Sequence[ComputePlan], world: LeaderView) -> bool:
         """Whether a plan for a loss is on its way."""
         return bool(asked) or self.spares.pending(world)
 
-    def _compare(self, current: Placement, key: PlanKey, world: World, now: float) -> Iterator[ComputePlan]:
+    def _compare(
+        self, current: PlanRollout, key: PlanKey, world: LeaderView, now: float
+    ) -> Iterator[ComputePlan]:
         """The plan that serves with what could."""
         plan = current.order.plan
         if self.planning.ask(key, now, plan, urgent=False):
@@ -370,7 +372,7 @@ class Cutover:
                 refines=nothing_new(current.made_for, key),
             )
 
-    def _refine(self, key: PlanKey, world: World, now: float) -> None:
+    def _refine(self, key: PlanKey, world: LeaderView, now: float) -> None:
         """What was measured counts from the next plan on."""
         settled = self.serving and self.next is None
         serving = self.active.nodes if settled and self.active is not None else None
@@ -394,15 +396,15 @@ class Cutover:
             self._disappointed = key, sha256(active.order.plan).hexdigest()[:16]
         return self._disappointed[1] if self._disappointed else ""
 
-    def _begin(self, found: PlanComputed, world: World, new_epoch: Iterator[Epoch]) -> None:
+    def _begin(self, found: PlanComputed, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
         weighed = self.serving and found.current_latency_s < math.inf
         self.next = self._placement(found, world, new_epoch, weighed=weighed)
         if not found.quick and self.planning.is_wanted(found.key):
             self.planning.settle(found.plan)
 
     def _placement(
-        self, found: PlanComputed, world: World, new_epoch: Iterator[Epoch], *, weighed: bool = False
-    ) -> Placement:
+        self, found: PlanComputed, world: LeaderView, new_epoch: Iterator[Epoch], *, weighed: bool = False
+    ) -> PlanRollout:
         nodes = {name: node for node, name, _ in found.key.devices}
         order = Prepare(
             term=world.term,
@@ -418,7 +420,7 @@ class Cutover:
             weighed=weighed,
             memory_bytes=found.memory_bytes,
         )
-        return Placement(
+        return PlanRollout(
             order,
             instead_of_s=found.current_latency_s,
             made_for=found.key,
@@ -430,7 +432,7 @@ class Cutover:
         )
 
     def _contingency(
-        self, current: Placement, world: World, new_epoch: Iterator[Epoch], now: float
+        self, current: PlanRollout, world: LeaderView, new_epoch: Iterator[Epoch], now: float
     ) -> Iterator[ComputePlan]:
         """Plan for the loss of one device, and have that plan ready."""
         variant = is_variant(self.deployment.name)
@@ -455,7 +457,7 @@ class Cutover:
                 yield compute(key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken)
                 return
 
-    def _make_room(self, world: World) -> None:
+    def _make_room(self, world: LeaderView) -> None:
         """Spare plans give way."""
         others = [*self._others(world), *(o for o in world.spares if o.deployment != self.deployment.name)]
         while [*self.spares] and not memory_budget.all_fit(
@@ -463,15 +465,15 @@ class Cutover:
         ):
             self.spares.drop()
 
-    def _others(self, world: World) -> list[Prepare]:
+    def _others(self, world: LeaderView) -> list[Prepare]:
         return [order for order in world.orders if order.deployment != self.deployment.name]
 
-    def _taken(self, world: World) -> dict[str, int]:
+    def _taken(self, world: LeaderView) -> dict[str, int]:
         """Memory that is not to be had for a new plan, by node: this deployment's plan serves until that is ready."""
         own = [] if self.active is None else [self.active.order]
         return memory_budget.taken([*self._others(world), *own])
 
-    def _has_room(self, found: PlanComputed, world: World) -> bool:
+    def _has_room(self, found: PlanComputed, world: LeaderView) -> bool:
         """Whether what was left when it was computed is still left; if not, it is forgotten."""
         if fine := memory_budget.fits(found, self._taken(world), world.cluster.cards):
             return fine
@@ -480,7 +482,7 @@ class Cutover:
 
     # Trying
 
-    def _try(self, world: World) -> Iterator[TryPlan]:
+    def _try(self, world: LeaderView) -> Iterator[TryPlan]:
         """One plan at a time, as soon as all that it needs is ready: first what serves already, as it had to."""
         if not self._tries or self._trying is not None:
             return
@@ -502,7 +504,7 @@ class Cutover:
 
     # Orders
 
-    def _order(self, placement: Placement, world: World, now: float) -> Iterator[Effect]:
+    def _order(self, placement: PlanRollout, world: LeaderView, now: float) -> Iterator[Effect]:
         """Whoever lacks the plan prepares it; once it is active, whoever is ready switches."""
         name, epoch = self.deployment.name, placement.epoch
         holders: tuple[str, ...] | None = None
@@ -527,7 +529,7 @@ class Cutover:
         nodes = set(world.nodes)
         placement.sent_at = {what: at for what, at in placement.sent_at.items() if what[0] in nodes}
 
-    def _retire(self, world: World) -> Iterator[Effect]:
+    def _retire(self, world: LeaderView) -> Iterator[Effect]:
         """What nobody will use: prepared by a leader that is gone, or abandoned while its device was away."""
         kept = {placement.epoch: placement for placement in self._placements()}
         for node, report in world.reports.items():
@@ -546,13 +548,13 @@ class Cutover:
 
     # How it stands
 
-    def _stand(self, world: World) -> Iterator[Effect]:
+    def _stand(self, world: LeaderView) -> Iterator[Effect]:
         now = self._standing(world)
         if now != self.standing:
             self.standing = now
             yield from (Send(node, now) for node in world.nodes)
 
-    def _standing(self, world: World) -> Standing:
+    def _standing(self, world: LeaderView) -> Standing:
         state, text = self._state(world)
         failed = self.planning.error if state == "failed" else None
         return Standing(
@@ -574,7 +576,7 @@ class Cutover:
         known = self.rounding
         return known.text if known and self.active and known.epoch == self.active.epoch else ""
 
-    def _state(self, world: World) -> tuple[str, str]:
+    def _state(self, world: LeaderView) -> tuple[str, str]:
         holders = world.holders(self.deployment.model)
         if self.next is not None:
             return "preparing", status.preparing(self.next, world)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from edgepart.agent.cluster.leader.replan_policy import Cluster
+from edgepart.agent.cluster.leader.replan_policy import ClusterView
 from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.events import PlanKey
 from edgepart.agent.cluster.state.profiles import ProfileBook
@@ -21,12 +21,12 @@ RESEND_S = 3.0
 
 
 @dataclass(frozen=True)
-class World:
+class LeaderView:
     """What the leader sees."""
 
     node: str
     term: int
-    cluster: Cluster
+    cluster: ClusterView
     reports: Mapping[str, Report]
     """Of the members' present processes only."""
     profiles: ProfileBook = field(default_factory=ProfileBook)
@@ -70,7 +70,7 @@ class World:
         """Those that what must not get lost is kept on."""
         return [member.node for member in self.cluster.members if member.status != DRAINED]
 
-    def doing_without(self, used: Collection[str]) -> World:
+    def doing_without(self, used: Collection[str]) -> LeaderView:
         """The same, for a deployment that can do with these devices: those that come and go are to be left."""
         flapping = {m.node for m in self.cluster.members if m.status == FLAPPING}
         return replace(self, unsteady=frozenset(flapping.difference(used))) if flapping else self
@@ -91,7 +91,7 @@ class World:
 
 
 @dataclass(slots=True)
-class Placement:
+class PlanRollout:
     """A plan on its way or in use."""
 
     order: Prepare
@@ -125,15 +125,15 @@ class Placement:
         """What people call a device of it."""
         return next((name for name, known in self.order.names if known == node), node)
 
-    def ready(self, world: World) -> int:
+    def ready(self, world: LeaderView) -> int:
         """How many of its devices are."""
         holdings = [world.holding(node, self.order.deployment, self.epoch) for node in self.nodes]
         return sum(holding is not None and holding.state == READY for holding in holdings)
 
-    def is_ready(self, world: World) -> bool:
+    def is_ready(self, world: LeaderView) -> bool:
         return self.ready(world) == len(self.nodes)
 
-    def can_run(self, world: World) -> bool:
+    def can_run(self, world: LeaderView) -> bool:
         """Whether all of its devices are in, and none has failed to load it."""
 
         here = world.nodes
@@ -144,11 +144,11 @@ class Placement:
 
         return all(map(fine, self.nodes))
 
-    def is_overtaken(self, world: World) -> bool:
+    def is_overtaken(self, world: LeaderView) -> bool:
         """Whether a member serves a later epoch, and so will never take this one."""
         return world.served.get(self.order.deployment, NO_EPOCH) > self.epoch
 
-    def loses(self, world: World) -> bool:
+    def loses(self, world: LeaderView) -> bool:
         """Whether one of its devices leaves, or two of them do not reach each other any more."""
         nodes = set(self.nodes)
         return not world.leaving.isdisjoint(nodes) or any(nodes.issuperset(pair) for pair in world.apart)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgepart.agent.cluster.leader.rollout_state import Placement, World
+from edgepart.agent.cluster.leader.rollout_state import LeaderView, PlanRollout
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.wire.control import Deployment, Report, Version
 
@@ -11,17 +11,17 @@ COPIES = 2
 fewer)."""
 
 
-def is_safe(deployment: Deployment, world: World) -> bool:
+def is_safe(deployment: Deployment, world: LeaderView) -> bool:
     """Whether model and entry survive the loss of any one device, and of those that are drained."""
     enough = enough_copies(world)
     return len(world.safe_holders(deployment.model)) >= enough and knowing(deployment, world) >= enough
 
 
-def enough_copies(world: World) -> int:
+def enough_copies(world: LeaderView) -> int:
     return min(COPIES, len(world.staying))
 
 
-def knowing(deployment: Deployment, world: World) -> int:
+def knowing(deployment: Deployment, world: LeaderView) -> int:
     """How many of the devices that stay have the entry on disk."""
     reports = [world.reports[node] for node in world.staying if node in world.reports]
     return sum(_knows(report, parent_of(deployment.name), deployment.version) for report in reports)
@@ -36,13 +36,13 @@ def said_aside(deployment: str, fault: str) -> str:
     return f"{deployment!r} is set aside on all devices: its model {fault}. Deploy it again to have it tried once more"
 
 
-def preparing(placement: Placement, world: World) -> str:
+def preparing(placement: PlanRollout, world: LeaderView) -> str:
     if placement.is_ready(world):
         return "trying the plan on made-up inputs, which are answered by the model alone, too"
     return f"preparing a plan: {placement.ready(world)} of {len(placement.nodes)} devices are ready"
 
 
-def serving(placement: Placement) -> str:
+def serving(placement: PlanRollout) -> str:
     devices = ", ".join(name for name, _ in placement.order.names) or "the gateways alone"
     return f"serving on {devices}"
 
@@ -51,7 +51,7 @@ def storing(deployment: Deployment) -> str:
     return f"copying the model ({deployment.model_bytes / 1e6:.1f} MB) to the leader"
 
 
-def why_no_devices(deployment: Deployment, world: World) -> str:
+def why_no_devices(deployment: Deployment, world: LeaderView) -> str:
     here = ", ".join(member.name for member in world.cluster.members)
     wanted = deployment.options.devices
     if not wanted:

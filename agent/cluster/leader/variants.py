@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from edgepart.agent.cluster.leader.replan_policy import PlanningTiming
 from edgepart.agent.cluster.leader.rollout import Cutover
-from edgepart.agent.cluster.leader.rollout_state import World
+from edgepart.agent.cluster.leader.rollout_state import LeaderView
 from edgepart.agent.cluster.state.bindings import Shapes, as_text, variant_name
 from edgepart.agent.cluster.state.events import Effect, Send
 from edgepart.agent.wire import control
@@ -50,7 +50,7 @@ class VariantTiming:
 
 
 @dataclass(slots=True)
-class Variant:
+class VariantState:
     """One binding that has a plan, or gets one."""
 
     cutover: Cutover
@@ -92,13 +92,13 @@ class Variants:
         self._refused: OrderedDict[str, _Refusal] = OrderedDict()
         self._rested_at = -math.inf
         """When the next one may be begun."""
-        self.kept: dict[str, Variant] = {}
+        self.kept: dict[str, VariantState] = {}
         for order in held:
             if order.version == parent.version and len(self.kept) < parent.options.bindings:
                 # Its shapes are the user's, too.
                 entry = replace(self._entry(order.shapes), name=order.deployment)
                 cutover = Cutover(entry, order, self._planning)
-                self.kept[order.deployment] = Variant(cutover, now, now, now)
+                self.kept[order.deployment] = VariantState(cutover, now, now, now)
 
     def _entry(self, shapes: Shapes) -> Deployment:
         name = variant_name(self._parent.name, self._parent.version, shapes)
@@ -122,7 +122,7 @@ class Variants:
         self._wishes.setdefault(entry.name, _Wish(want.shapes, now)).at = now
         return None
 
-    def step(self, parent: Cutover, world: World, epochs: Iterator[Epoch], now: float) -> list[Effect]:
+    def step(self, parent: Cutover, world: LeaderView, epochs: Iterator[Epoch], now: float) -> list[Effect]:
         """Give the orders that are missing."""
         self._follow(parent)
         effects: list[Effect] = []
@@ -145,7 +145,7 @@ class Variants:
             ):
                 del self.kept[name]
 
-    def _step(self, name: str, world: World, epochs: Iterator[Epoch], now: float) -> list[Effect]:
+    def _step(self, name: str, world: LeaderView, epochs: Iterator[Epoch], now: float) -> list[Effect]:
         variant = self.kept[name]
         effects = variant.cutover.step(world, epochs, now)
         if variant.cutover.serving:
@@ -166,10 +166,10 @@ class Variants:
             self._refused.popitem(last=False)
         return effects + [Send(node, standing) for node in world.nodes]
 
-    def _rest_s(self, variant: Variant, now: float) -> float:
+    def _rest_s(self, variant: VariantState, now: float) -> float:
         return min(now - variant.made_at, self._timing.most_rest_s)
 
-    def _hopeless(self, variant: Variant, now: float) -> tuple[str, str] | None:
+    def _hopeless(self, variant: VariantState, now: float) -> tuple[str, str] | None:
         """Why the others should not wait for this one any longer: error and kind."""
         if refusal := variant.cutover.refusal:
             return refusal[0], refusal[1] or "Unavailable"
@@ -192,7 +192,7 @@ class Variants:
             del self.kept[min(old, key=lambda n: (self.kept[n].used_at, self.kept[n].served_at))]
         name = next(iter(self._wishes))
         entry = self._entry(self._wishes.pop(name).shapes)
-        self.kept[name] = Variant(Cutover(entry, None, self._planning, awaited=True), now, now)
+        self.kept[name] = VariantState(Cutover(entry, None, self._planning, awaited=True), now, now)
         return name
 
     def wake_at(self, now: float) -> float:

@@ -33,7 +33,7 @@ class SilenceTiming:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class DetectorTiming:
     """Seconds of failure detection: shorter notices earlier and errs more often."""
 
     heartbeat_s: float = 0.5

@@ -26,7 +26,7 @@ class FlapTiming:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class LossRecord:
     losses: int
     until: float
     """End of its quarantine, as far as it is known; the time of its last loss where it has none."""
@@ -40,7 +40,7 @@ class Flapping:
 
     def __init__(self, timing: FlapTiming | None = None) -> None:
         self._timing = timing or FlapTiming()
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, LossRecord] = {}
         self._ends: list[float] = []
         """Of quarantines, sorted."""
 
@@ -55,7 +55,7 @@ class Flapping:
         losses = 1 if known is None or calm else known.losses + 1
         doublings = losses - timing.free - 1
         span_s = min(timing.first_s * 2 ** min(doublings, 30), timing.most_s) if doublings >= 0 else 0.0
-        self._records[node] = Record(losses, now + span_s, span_s)
+        self._records[node] = LossRecord(losses, now + span_s, span_s)
         if len(self._records) > timing.keep:
             del self._records[next(iter(self._records))]
         self._sort()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from edgepart.agent.cluster.membership.admit import AGAIN_S, Refusals
-from edgepart.agent.cluster.membership.failure_detector import Gaps, Timing
+from edgepart.agent.cluster.membership.failure_detector import DetectorTiming, Gaps
 from edgepart.agent.cluster.membership.flapping import Flapping
 from edgepart.agent.cluster.membership.peer import Facts, Peer, to_ask, verdict
 from edgepart.agent.cluster.membership.redial import Dialing
@@ -23,6 +23,7 @@ from edgepart.agent.cluster.membership.views import Views, shown
 from edgepart.agent.cluster.state.events import (
     AddressesChanged,
     ConnectFailed,
+    DeviceSeen,
     Disconnect,
     Distrusted,
     Effect,
@@ -34,7 +35,6 @@ from edgepart.agent.cluster.state.events import (
     MembersChanged,
     PersistIncarnation,
     Received,
-    Seen,
     Send,
     StarvationSeen,
 )
@@ -59,7 +59,7 @@ from edgepart.agent.wire.control import (
 )
 from edgepart.agent.wire.versions import understands
 
-__all__ = ["Facts", "Membership", "Peer", "Timing", "unique_names", "verdict"]
+__all__ = ["DetectorTiming", "Facts", "Membership", "Peer", "unique_names", "verdict"]
 
 LEAP = 1 << 20
 """Starts and refutations that this device may have forgotten: its state was restored from an old copy. Who tells of more is
@@ -69,8 +69,8 @@ not believed."""
 class Membership:
     """One device's view of who is in."""
 
-    def __init__(self, facts: Facts, now: float, timing: Timing | None = None) -> None:
-        self.timing = timing or Timing()
+    def __init__(self, facts: Facts, now: float, timing: DetectorTiming | None = None) -> None:
+        self.timing = timing or DetectorTiming()
         self.facts = facts
         self.peers: dict[str, Peer] = {}
         self.refusals = Refusals(facts.version)
@@ -225,7 +225,7 @@ class Membership:
                 effects += self._link_down(node, now)
             case ConnectFailed(node, addresses):
                 self._dialing.failed(node, addresses, now)
-            case Seen(node, addresses, lasting):
+            case DeviceSeen(node, addresses, lasting):
                 self._dialing.hint(node, addresses, now, lasting=lasting)
             case AddressesChanged(listen, http):
                 self.facts = replace(self.facts, listen=listen, http=http)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from zlib import crc32
 
-from edgepart.agent.cluster.membership.failure_detector import Gaps, Timing
+from edgepart.agent.cluster.membership.failure_detector import DetectorTiming, Gaps
 from edgepart.agent.cluster.state.events import Member
 from edgepart.agent.wire.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello, Sighting, Starved
 
@@ -67,7 +67,7 @@ class Peer:
         """As a member."""
         return LEAVING if self.leaving and self.status == ALIVE else self.status
 
-    def starves(self, starved: Starved, now: float, timing: Timing) -> None:
+    def starves(self, starved: Starved, now: float, timing: DetectorTiming) -> None:
         """It has said so."""
         if now >= self.starved_until:
             self.starved_since = now

@@ -32,7 +32,7 @@ class DialTiming:
 
 
 @dataclass(slots=True)
-class Target:
+class RedialTarget:
     node: str
     addresses: tuple[str, ...]
     lasting: bool
@@ -50,8 +50,8 @@ class Dialing:
     def __init__(self, node: str, timing: DialTiming) -> None:
         self._node = node
         self._timing = timing
-        self._targets: dict[str, Target] = {}
-        self._unnamed: dict[str, Target] = {}
+        self._targets: dict[str, RedialTarget] = {}
+        self._unnamed: dict[str, RedialTarget] = {}
         """Those of them that are known by an address alone."""
         self._not_before: dict[str, float] = {}
         """By node that was refused."""
@@ -74,7 +74,7 @@ class Dialing:
                 if not known or (len(self._targets) >= MAX_TARGETS and not lasting):
                     continue
                 due_at = now if node > self._node or not node else now + self._timing.turn_s
-                self._targets[key] = Target(node, known[:MAX_ADDRESSES], lasting, now, due_at)
+                self._targets[key] = RedialTarget(node, known[:MAX_ADDRESSES], lasting, now, due_at)
                 self._soonest = min(self._soonest, due_at)
                 if not node:
                     self._unnamed[key] = self._targets[key]
@@ -92,7 +92,7 @@ class Dialing:
         if addresses and (target := self._targets.get(node)) is not None:
             target.addresses = addresses[:MAX_ADDRESSES]
 
-    def _due(self, target: Target, at: float) -> None:
+    def _due(self, target: RedialTarget, at: float) -> None:
         target.due_at = at
         self._soonest = min(self._soonest, at)
 

@@ -25,7 +25,7 @@ SHARED = 0.8
 
 
 @dataclass(frozen=True)
-class Together:
+class SharedMedia:
     """What devices can send when all of them do."""
 
     nodes: frozenset[str]
@@ -37,17 +37,17 @@ class Together:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredDevice:
     """One device's card, read."""
 
     device: Device
     links: Mapping[str, Link] = field(default_factory=dict)
     """By the other side's node id: as this device measured them."""
-    together: Together | None = None
+    together: SharedMedia | None = None
     """As this device measured it, if it did."""
 
 
-def write(measured: Measured) -> bytes:
+def write(measured: MeasuredDevice) -> bytes:
     """The document of a Card: cluster.json's words, links by node id."""
     document = to_json(Cluster((measured.device,)))["devices"][0]
     links = {node: asdict(link) for node, link in sorted(measured.links.items())}
@@ -57,7 +57,7 @@ def write(measured: Measured) -> bytes:
     return json.dumps(card, sort_keys=True).encode()
 
 
-def read(document: bytes) -> Measured:
+def read(document: bytes) -> MeasuredDevice:
     """FrameError where the document is no card."""
     try:
         parsed = parse_json(document)
@@ -66,7 +66,7 @@ def read(document: bytes) -> Measured:
         together = _together(parsed["together"]) if "together" in parsed else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
-    return Measured(cluster.devices[0], links, together)
+    return MeasuredDevice(cluster.devices[0], links, together)
 
 
 def fault(document: bytes) -> str:
@@ -78,11 +78,11 @@ def fault(document: bytes) -> str:
     return ""
 
 
-def _together(entry: Mapping[str, Any]) -> Together:
+def _together(entry: Mapping[str, Any]) -> SharedMedia:
     nodes, rates = entry["nodes"], [float(entry[key]) for key in ("bytes_per_s", "message_s")]
     if not all(LEAST <= rate <= MOST for rate in rates) or not all(isinstance(n, str) for n in nodes):
         raise ValueError(f"together {entry}")
-    return Together(frozenset(nodes), *rates)
+    return SharedMedia(frozenset(nodes), *rates)
 
 
 def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
@@ -115,7 +115,7 @@ def cluster_of(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
 SHARE = "what all share"
 
 
-def _sharing(cluster: Cluster, crowds: Iterable[Together], names: Mapping[str, str]) -> Cluster:
+def _sharing(cluster: Cluster, crowds: Iterable[SharedMedia], names: Mapping[str, str]) -> Cluster:
     """With what devices share, where those measured together sent less than their cards can. Of several measurements the
     one with most of the devices counts, and of these the fastest: what disturbs one only makes it slower."""
     cards = cluster.card_bytes_per_s
@@ -135,7 +135,7 @@ def _sharing(cluster: Cluster, crowds: Iterable[Together], names: Mapping[str, s
     return replace(cluster, links=links, media=(medium,))
 
 
-def _crowded(link: Link, crowd: Together) -> Link:
+def _crowded(link: Link, crowd: SharedMedia) -> Link:
     """As it is when others send too, which in a division they do at the same time."""
     return replace(link, latency_s=max(link.latency_s, crowd.message_s - 2 * link.message_s))
 
@@ -148,7 +148,7 @@ def _worse(one: Link, two: Link) -> Link:
     )
 
 
-def differs(old: Measured, new: Measured) -> bool:
+def differs(old: MeasuredDevice, new: MeasuredDevice) -> bool:
     """Whether a planner may care: another set of links, or a number that moved by more than NOISE."""
     if old.links.keys() != new.links.keys():
         return True

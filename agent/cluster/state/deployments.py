@@ -29,7 +29,7 @@ _CLASS = re.compile(r"^[A-Z][A-Za-z]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Read(Generic[T]):
+class ReadResult(Generic[T]):
     """What could be read of a state file."""
 
     entries: tuple[T, ...]
@@ -154,19 +154,19 @@ def from_json(document: Any) -> tuple[Deployment, ...]:
     return whole(readable_from_json(document))
 
 
-def readable_from_json(document: Any) -> Read[Deployment]:
+def readable_from_json(document: Any) -> ReadResult[Deployment]:
     """The entries that can be read, and what is wrong with each of the others. UsageError where it is no such document."""
     return entries_of(document, "deployments", FORMAT, _entry)
 
 
-def whole(found: Read[T]) -> tuple[T, ...]:
+def whole(found: ReadResult[T]) -> tuple[T, ...]:
     """All entries. UsageError where one of them could not be read."""
     if found.faults:
         raise UsageError(f"{found.faults[0]}; restore the file")
     return found.entries
 
 
-def entries_of(document: Any, name: str, known: int, read: Callable[[Any], T]) -> Read[T]:
+def entries_of(document: Any, name: str, known: int, read: Callable[[Any], T]) -> ReadResult[T]:
     """Of a state file `name`.json that has a format and a list `name` of entries, as `read` reads one: those that it can
     read, and what is wrong with each of the others. UsageError where it is no such document."""
     where = f"{name}.json"
@@ -179,7 +179,7 @@ def entries_of(document: Any, name: str, known: int, read: Callable[[Any], T]) -
     return readable(listed, f"{where}: {name}", read)
 
 
-def readable(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> Read[T]:
+def readable(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> ReadResult[T]:
     """What `read` takes, and what is wrong with each of the others: one of them costs no other."""
     found: list[T] = []
     faults: list[str] = []
@@ -191,7 +191,7 @@ def readable(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> Rea
         except FrameError as error:
             # Deployment.name: ... is deployments[3].name: ... here
             faults.append(f"{where}[{number}]{_CLASS.sub('', str(error), count=1)}")
-    return Read(tuple(found), tuple(faults))
+    return ReadResult(tuple(found), tuple(faults))
 
 
 def checked_format(root: Mapping[str, Any], known: int, where: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from cryptography import x509
 
-from edgepart.agent.cluster.state.deployments import MAX_COUNTER, MAX_ENTRIES, Read, entries_of, whole
+from edgepart.agent.cluster.state.deployments import MAX_COUNTER, MAX_ENTRIES, ReadResult, entries_of, whole
 from edgepart.agent.security import charter
 from edgepart.agent.security.certificates import Key, fingerprint
 from edgepart.agent.wire.codec import json_record, read_json_record
@@ -117,7 +117,7 @@ def from_json(document: Any) -> tuple[Drain, ...]:
     return whole(readable_from_json(document))
 
 
-def readable_from_json(document: Any) -> Read[Drain]:
+def readable_from_json(document: Any) -> ReadResult[Drain]:
     """The entries that can be read, and what is wrong with each of the others. UsageError where it is no such document."""
     return entries_of(document, "drains", FORMAT, _entry)
 

@@ -49,7 +49,7 @@ class ConnectFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DeviceSeen:
     """A hint where a device may be: mDNS, --peer, the saved list. Untrusted; leads to a Connect at most."""
 
     node: str
@@ -296,7 +296,7 @@ Event = (
     LinkUp
     | LinkDown
     | ConnectFailed
-    | Seen
+    | DeviceSeen
     | AddressesChanged
     | Received
     | CardReady

@@ -87,7 +87,7 @@ class Alone:
 
 
 @dataclass
-class Judge:
+class PlanJudge:
     """Of one deployment's plan that serves."""
 
     single_s: float = float("inf")

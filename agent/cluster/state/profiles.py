@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median_low
 from typing import TYPE_CHECKING, Any
 
-from edgepart.agent.cluster.state.deployments import Read, readable, whole
+from edgepart.agent.cluster.state.deployments import ReadResult, readable, whole
 from edgepart.agent.wire.codec import json_record, read_json_record
 from edgepart.agent.wire.control import Profile
 from edgepart.planner.errors import UsageError
@@ -85,7 +85,7 @@ def from_json(document: Any) -> tuple[Profile, ...]:
     return whole(readable_from_json(document))
 
 
-def readable_from_json(document: Any) -> Read[Profile]:
+def readable_from_json(document: Any) -> ReadResult[Profile]:
     """Those that can be read, and what is wrong with each of the others. UsageError where it is no list."""
     if not isinstance(document, list):
         raise UsageError(f"no profiles of segments: expected list, found {type(document).__name__}")

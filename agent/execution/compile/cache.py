@@ -33,7 +33,7 @@ MAKING = ".making-"
 
 
 @dataclass(frozen=True)
-class Entry:
+class CompiledEntry:
     """A segment, optimised with some of its ports wrapped (nchwc.py)."""
 
     environment: str
@@ -63,7 +63,7 @@ class Compiled:
     def weight_path(self, digest: str) -> Path:
         return self.root / "weights" / digest
 
-    def get(self, key: str, environment: str) -> Entry | None:
+    def get(self, key: str, environment: str) -> CompiledEntry | None:
         """None where there is none that can be trusted; what cannot be is deleted."""
         path = self.root / "entries" / key
         try:
@@ -93,7 +93,7 @@ class Compiled:
         path.unlink()
         raise ValueError(f"weight {digest[:8]} is damaged")
 
-    def put(self, key: str, entry: Entry) -> None:
+    def put(self, key: str, entry: CompiledEntry) -> None:
         """Its weights are there already."""
         write_atomic(self.root / "entries" / key, _written(entry), synced=False)
 
@@ -166,13 +166,13 @@ def _link(source: Path, path: Path, digest: str) -> bool:
     return True
 
 
-def _written(entry: Entry) -> bytes:
+def _written(entry: CompiledEntry) -> bytes:
     fields = [entry.environment, sorted(entry.native), entry.model, dict(entry.weights)]
     packed: bytes = msgpack.packb(fields, use_bin_type=True)
     return hashlib.sha256(packed).digest() + packed
 
 
-def _read(data: bytes) -> Entry:
+def _read(data: bytes) -> CompiledEntry:
     """ValueError where these are not the bytes of an entry."""
     digest, packed = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if hashlib.sha256(packed).digest() != digest:
@@ -181,7 +181,7 @@ def _read(data: bytes) -> Entry:
         case [str() as environment, [*native], bytes() as model, dict() as weights] if all(
             isinstance(port, str) for port in native
         ) and all(_is_weight(digest, nbytes) for digest, nbytes in weights.items()):
-            return Entry(environment, frozenset(native), model, weights)
+            return CompiledEntry(environment, frozenset(native), model, weights)
     raise ValueError("it is none")
 
 

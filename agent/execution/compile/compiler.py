@@ -23,9 +23,9 @@ import onnxruntime as ort
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from edgepart.agent.execution.compile import nchwc
-from edgepart.agent.execution.compile.cache import MAKING, Compiled, Entry, entry_key
+from edgepart.agent.execution.compile.cache import MAKING, Compiled, CompiledEntry, entry_key
 from edgepart.agent.execution.compile.nchwc_crops import crop_in_blocks, shapes_of
-from edgepart.agent.execution.nchwc_array import PLAIN, Kept, to_blocked, to_plain
+from edgepart.agent.execution.nchwc_array import PLAIN, KeptBlocked, to_blocked, to_plain
 from edgepart.agent.execution.nchwc_choice import has_pictures, in_blocks, keep
 from edgepart.agent.execution.prepared import describe
 from edgepart.agent.execution.sessions import (
@@ -63,7 +63,7 @@ class Compiler:
         self._compiled = compiled
         self._threads = threads
 
-    def keep(self, program: Program, transfers: Sequence[Transfer], weights: Weights) -> Kept:
+    def keep(self, program: Program, transfers: Sequence[Transfer], weights: Weights) -> KeptBlocked:
         """What the program keeps blocked. Its segments are compiled so where that was not done before; `weights` gives what
         a segment computes with, and is only asked then."""
         if not has_pictures(program):
@@ -121,7 +121,7 @@ class Compiler:
         found = nchwc.can_wrap(model)
         return found & in_blocks(segment, block()) if found else found
 
-    def _entry(self, segment: Segment, ports: frozenset[str], weights: Weights) -> Entry:
+    def _entry(self, segment: Segment, ports: frozenset[str], weights: Weights) -> CompiledEntry:
         """As it is on disk, or made now."""
         where = environment()
         key = entry_key(segment.digest, ports, where)
@@ -134,7 +134,7 @@ class Compiler:
         except FAULTS as error:
             raise Uncompiled(f"{describe(segment)} cannot be compiled: {error}") from error
 
-    def _made(self, segment: Segment, ports: frozenset[str], weights: Mapping[str, Weight]) -> Entry:
+    def _made(self, segment: Segment, ports: frozenset[str], weights: Mapping[str, Weight]) -> CompiledEntry:
         self._compiled.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=self._compiled.root, prefix=MAKING) as making:
             model = nchwc.wrapped(onnx.load_model_from_string(segment.model), ports)
@@ -146,7 +146,7 @@ class Compiler:
                 crop_in_blocks(optimised, block(), shapes)
             held = self._take_weights(optimised, Path(making), weights)
         native = nchwc.native(optimised, ports)
-        return Entry(environment(), native, optimised.SerializeToString(), held)
+        return CompiledEntry(environment(), native, optimised.SerializeToString(), held)
 
     def _take_weights(
         self, model: ModelProto, making: Path, weights: Mapping[str, Weight]

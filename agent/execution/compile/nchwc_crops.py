@@ -136,7 +136,7 @@ def _is(node: NodeProto, domain: str, op_type: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Bounds:
+class _CropBounds:
     """Of a crop of rows and columns."""
 
     starts: Sequence[int]
@@ -147,7 +147,7 @@ class _Bounds:
     """As operator sets from 10 have them; attributes before."""
 
 
-def _bounds(node: NodeProto, constants: Mapping[str, TensorProto]) -> _Bounds | None:
+def _bounds(node: NodeProto, constants: Mapping[str, TensorProto]) -> _CropBounds | None:
     """None where it crops something else, or what is not known."""
     are_inputs = len(node.input) > 1
     given: dict[str, list[int]] = {}
@@ -161,4 +161,4 @@ def _bounds(node: NodeProto, constants: Mapping[str, TensorProto]) -> _Bounds | 
     axes = [axis % 4 for axis in given.get("axes", range(len(given["starts"])))]
     if not set(axes) <= {2, 3} or any(step != 1 for step in given.get("steps", ())):
         return None
-    return _Bounds(given["starts"], given["ends"], axes, are_inputs)
+    return _CropBounds(given["starts"], given["ends"], axes, are_inputs)

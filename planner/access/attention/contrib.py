@@ -11,16 +11,16 @@ import numpy as np
 from edgepart.planner.access.attention.heads import BATCH, HEAD, KEY, ROW, Heads, loops_of, scores_followed
 from edgepart.planner.access.attention.mask import Frontier, forbidding
 from edgepart.planner.access.declare.aligned import Along
-from edgepart.planner.access.declare.bound import Bound, Shape, numpy_dtype
-from edgepart.planner.access.declare.derived import Derived, Whole, local_node
+from edgepart.planner.access.declare.bound import BoundOperator, Shape, numpy_dtype
+from edgepart.planner.access.declare.derived import Derived, WholeOperator, local_node
 from edgepart.planner.access.declare.loops import (
     MISFIT,
     Followed,
     Job,
+    LoopOutput,
+    LoopPiece,
     Loops,
     Packed,
-    Piece,
-    Written,
     fitting,
     of_ranks,
 )
@@ -40,7 +40,11 @@ class Headed(Loops):
     """Input that is added to the scores, [batch or 1, heads or 1, rows, keys]."""
 
     def __init__(
-        self, bound: Bound, heads: Heads, inputs: Sequence[Followed | None], outputs: Mapping[int, Written]
+        self,
+        bound: BoundOperator,
+        heads: Heads,
+        inputs: Sequence[Followed | None],
+        outputs: Mapping[int, LoopOutput],
     ) -> None:
         self.heads = heads
         self.frontier = Frontier(bool(bound.attribute("unidirectional", 0)), heads.past)
@@ -91,41 +95,41 @@ def padding_followed(shape: Shape | None, heads: Heads) -> Followed | str | None
     and key; or why that is not known."""
     batch, rows, total = heads.batch, heads.rows, heads.total
     known: dict[Shape, Followed] = {
-        (batch, rows, total): [Along(BATCH), Along(ROW), Piece(KEY)],
-        (batch, total): [Along(BATCH), Piece(KEY)],
+        (batch, rows, total): [Along(BATCH), Along(ROW), LoopPiece(KEY)],
+        (batch, total): [Along(BATCH), LoopPiece(KEY)],
         (2 * batch,): [Packed(BATCH, ((0, 1), (batch, 1)))],
         (batch,): [Along(BATCH)],
     }
     return None if shape is None else known.get(shape, _PACKED)
 
 
-def given_shape(bound: Bound, index: int) -> Shape | None:
+def given_shape(bound: BoundOperator, index: int) -> Shape | None:
     return bound.inputs[index] if bound.has(index) else None
 
 
-def multi_head(bound: Bound) -> Derived:
+def multi_head(bound: BoundOperator) -> Derived:
     """MultiHeadAttention: query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value, then the
     length of the past and the beams' order where buffers are shared."""
     if bound.has(8) or bound.has(9):
-        return Whole(bound, SHARED)
+        return WholeOperator(bound, SHARED)
     if bound.wants(3):
-        return Whole(bound, _SCORES)
+        return WholeOperator(bound, _SCORES)
     count = int(bound.attribute("num_heads", 0))
     if not (bound.has(1) and bound.has(2)) or len(bound.shape(0)) == 5 or count < 1:
-        return Whole(bound, "its queries, keys and values are packed into one tensor")
+        return WholeOperator(bound, "its queries, keys and values are packed into one tensor")
     if not of_ranks(bound, {0: (3,), 1: (3, 4), 2: (len(bound.shape(1)),), 6: (4,)}):
-        return Whole(bound, MISFIT)
+        return WholeOperator(bound, MISFIT)
     q, k, v = (bound.shape(index) for index in range(3))
     apart = len(k) == 4
     hidden, value = (k[1] * k[3], v[1] * v[3]) if apart else (k[2], v[2])
     if q[2] % count or hidden != q[2] or value % count:
-        return Whole(bound, "its hidden size is not that of whole heads")
+        return WholeOperator(bound, "its hidden size is not that of whole heads")
     past = bound.shape(6)[2] if bound.has(6) else 0
     length = k[2] if apart else k[1]
     heads = Heads(True, q[0], count, count, q[2] // count, value // count, q[1], past, past + length)
     padding = padding_followed(given_shape(bound, 4), heads)
     if isinstance(padding, str):
-        return Whole(bound, padding)
+        return WholeOperator(bound, padding)
     return fitting(MultiHead(bound, heads, apart, padding))
 
 
@@ -134,22 +138,22 @@ class MultiHead(Headed):
 
     added = 5
 
-    def __init__(self, bound: Bound, heads: Heads, apart: bool, padding: Followed | None) -> None:
+    def __init__(self, bound: BoundOperator, heads: Heads, apart: bool, padding: Followed | None) -> None:
         """`apart`: whether keys and values are [batch, heads, keys, size]."""
         size, value = heads.size, heads.value_size
         blocks = ((0, size), (heads.queries * size, size), (2 * heads.queries * size, value))
-        key: Followed = [Along(BATCH), Piece(KEY, heads.past), Along(HEAD, size)]
+        key: Followed = [Along(BATCH), LoopPiece(KEY, heads.past), Along(HEAD, size)]
         inputs: list[Followed | None] = [
             [Along(BATCH), Along(ROW), Along(HEAD, size)],
-            [Along(BATCH), Along(HEAD), Piece(KEY, heads.past), None] if apart else key,
-            [Along(BATCH), Along(HEAD), Piece(KEY, heads.past), None]
+            [Along(BATCH), Along(HEAD), LoopPiece(KEY, heads.past), None] if apart else key,
+            [Along(BATCH), Along(HEAD), LoopPiece(KEY, heads.past), None]
             if apart
             else [*key[:2], Along(HEAD, value)],
             [Packed(HEAD, blocks)],
             padding,
             scores_followed(given_shape(bound, 5), heads),
-            [Along(BATCH), Along(HEAD), Piece(KEY), None],
-            [Along(BATCH), Along(HEAD), Piece(KEY), None],
+            [Along(BATCH), Along(HEAD), LoopPiece(KEY), None],
+            [Along(BATCH), Along(HEAD), LoopPiece(KEY), None],
         ]
         square = heads.rows == heads.total - heads.past
         causal = bool(bound.attribute("unidirectional", 0))
@@ -167,33 +171,33 @@ class MultiHead(Headed):
         return (*self.written_out(job), replace(node, attributes=attributes))
 
 
-def hidden_outputs(heads: Heads, rows: bool = True) -> dict[int, Written]:
+def hidden_outputs(heads: Heads, rows: bool = True) -> dict[int, LoopOutput]:
     """Outputs of operators with present keys and values of their own; `rows`: whether a part of them can be made."""
     row, whole = (Along(ROW), (KEY,)) if rows else (None, (ROW, KEY))
-    present = Written([Along(BATCH), Along(HEAD), None, None], (KEY,) if rows else (ROW, KEY))
+    present = LoopOutput([Along(BATCH), Along(HEAD), None, None], (KEY,) if rows else (ROW, KEY))
     hidden = Along(HEAD, heads.group * heads.value_size)
-    return {0: Written([Along(BATCH), row, hidden], whole), 1: present, 2: present}
+    return {0: LoopOutput([Along(BATCH), row, hidden], whole), 1: present, 2: present}
 
 
-def group_query(bound: Bound) -> Derived:
+def group_query(bound: BoundOperator) -> Derived:
     """GroupQueryAttention: query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache,
     sin_cache, position_ids, attention_bias, head_sink, scales of a quantised past, weights of norms."""
     if bound.wants(3):
-        return Whole(bound, _SCORES)
+        return WholeOperator(bound, _SCORES)
     if bound.has(12) or bound.has(13):
-        return Whole(bound, "its past is quantised")
+        return WholeOperator(bound, "its past is quantised")
     if not of_ranks(bound, {0: (3,), 3: (4,)}):
-        return Whole(bound, MISFIT)
+        return WholeOperator(bound, MISFIT)
     queries, keys = int(bound.attribute("num_heads", 0)), int(bound.attribute("kv_num_heads", 0))
     packed = not bound.has(1)
     hidden = bound.shape(0)[2]
     parts = queries + 2 * keys if packed else queries
     if queries < 1 or keys < 1 or queries % keys or hidden % parts:
-        return Whole(bound, "its hidden size is not that of whole heads")
+        return WholeOperator(bound, "its hidden size is not that of whole heads")
     return fitting(GroupQuery(bound, _group_heads(bound, queries, keys, hidden // parts), packed))
 
 
-def _group_heads(bound: Bound, queries: int, keys: int, size: int) -> Heads:
+def _group_heads(bound: BoundOperator, queries: int, keys: int, size: int) -> Heads:
     """Keys of the past are in a buffer that may be longer than they are: only the present ones can be counted."""
     batch, rows, _ = bound.shape(0)
     present = bound.outputs[1] if bound.wants(1) else None
@@ -208,7 +212,7 @@ class GroupQuery(Headed):
 
     apart = False
 
-    def __init__(self, bound: Bound, heads: Heads, packed: bool) -> None:
+    def __init__(self, bound: BoundOperator, heads: Heads, packed: bool) -> None:
         size, group = heads.size, heads.group
         start = heads.queries * size
         blocks = ((0, group * size), (start, size), (start + heads.keys * size, size))
@@ -223,7 +227,9 @@ class GroupQuery(Headed):
         inputs += [[Along(BATCH), None], bias, [Along(HEAD, group)], None, None, [None], [None]]
         outputs = hidden_outputs(heads, False)
         if bound.has(9) and heads.rows > 1:  # A prompt's positions are those of the first batch.
-            outputs = {n: Written([None, *one.axes[1:]], (BATCH, *one.whole)) for n, one in outputs.items()}
+            outputs = {
+                n: LoopOutput([None, *one.axes[1:]], (BATCH, *one.whole)) for n, one in outputs.items()
+            }
         super().__init__(bound, heads, inputs, outputs)
 
     def attributes(self, job: Job) -> dict[str, Any]:

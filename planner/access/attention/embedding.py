@@ -4,16 +4,16 @@ Rows and batches are shared out; the table of words is read whole. Pure."""
 from __future__ import annotations
 
 from edgepart.planner.access.declare.aligned import Along
-from edgepart.planner.access.declare.bound import Bound, Shape
-from edgepart.planner.access.declare.derived import Derived, Whole, local_node
+from edgepart.planner.access.declare.bound import BoundOperator, Shape
+from edgepart.planner.access.declare.derived import Derived, WholeOperator, local_node
 from edgepart.planner.access.declare.loops import (
     MISFIT,
     Followed,
     Job,
     Loop,
+    LoopOutput,
     Loops,
     Packed,
-    Written,
     fitting,
     of_ranks,
 )
@@ -23,26 +23,26 @@ BATCH, ROW = range(2)
 _IDS, _SEGMENTS, _POSITIONS, _MASK, _PLACES = 0, 1, 3, 7, 8
 
 
-def embed(bound: Bound) -> Derived:
+def embed(bound: BoundOperator) -> Derived:
     """input_ids, segment_ids, word, position and segment embeddings, gamma, beta, mask, position_ids."""
     return _embedded(bound, bound.shape(_PLACES) if bound.has(_PLACES) else None)
 
 
-def embed_quantised(bound: Bound) -> Derived:
+def embed_quantised(bound: BoundOperator) -> Derived:
     """The same up to the mask, then scales and zero points of the tables."""
     return _embedded(bound, None)
 
 
-def _embedded(bound: Bound, places: Shape | None) -> Derived:
+def _embedded(bound: BoundOperator, places: Shape | None) -> Derived:
     if len(bound.output) != 3 or not of_ranks(bound, {_PLACES: (2,)} if places else {}):
-        return Whole(bound, MISFIT)
+        return WholeOperator(bound, MISFIT)
     return fitting(Embedded(bound, places))
 
 
 class Embedded(Loops):
     """The local node is the operator. Output 1 counts each batch's mask, output 2 is the sum without its norm."""
 
-    def __init__(self, bound: Bound, places: Shape | None) -> None:
+    def __init__(self, bound: BoundOperator, places: Shape | None) -> None:
         """`places`: the shape of position_ids; without them, row n has position n."""
         inputs: list[Followed | None] = [None if one is None else [None] * len(one) for one in bound.inputs]
         for index in (_IDS, _SEGMENTS, _MASK):
@@ -55,8 +55,8 @@ class Embedded(Loops):
             ]  # The first rows of a table that may be longer.
         else:
             inputs[_PLACES] = [None if places[0] == 1 else Along(BATCH), Along(ROW)]
-        rows = Written([Along(BATCH), Along(ROW), None])
-        outputs = {0: rows, 1: Written([Along(BATCH)], (ROW,)), 2: rows}
+        rows = LoopOutput([Along(BATCH), Along(ROW), None])
+        outputs = {0: rows, 1: LoopOutput([Along(BATCH)], (ROW,)), 2: rows}
         batch, length, _ = bound.output
         super().__init__(
             bound,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from edgepart.planner.access.declare.aligned import Along
 from edgepart.planner.access.declare.bound import Shape
-from edgepart.planner.access.declare.loops import Followed, Loop, Piece
+from edgepart.planner.access.declare.loops import Followed, Loop, LoopPiece
 from edgepart.planner.region import Region
 
 BATCH, HEAD, ROW, KEY, FEATURE = range(5)
@@ -56,7 +56,7 @@ def loops_of(heads: Heads) -> tuple[Loop, ...]:
 
 def past_followed(heads: Heads) -> tuple[Followed, Followed]:
     """How past keys and values, [batch, heads, past, size], follow the loops."""
-    key: Followed = [Along(BATCH), Along(HEAD), Piece(KEY), None]
+    key: Followed = [Along(BATCH), Along(HEAD), LoopPiece(KEY), None]
     return key, [*key[:-1], None if heads.flat else Along(FEATURE)]
 
 
@@ -64,5 +64,5 @@ def scores_followed(shape: Shape | None, heads: Heads) -> Followed | None:
     """How what is broadcast to [batch, heads, rows, keys] follows the loops."""
     if shape is None:
         return None
-    full: list[Along | Piece] = [Piece(KEY), Along(ROW), Along(HEAD, heads.group), Along(BATCH)]
+    full: list[Along | LoopPiece] = [LoopPiece(KEY), Along(ROW), Along(HEAD, heads.group), Along(BATCH)]
     return [None if extent == 1 else one for extent, one in zip(shape[::-1], full, strict=False)][::-1]

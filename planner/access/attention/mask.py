@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgepart.planner.access.declare.bound import Bound, numpy_dtype
+from edgepart.planner.access.declare.bound import BoundOperator, numpy_dtype
 from edgepart.planner.access.declare.cut_nodes import integers
 from edgepart.planner.access.declare.protocol import Local, LocalNode
 from edgepart.planner.access.declare.reducers import lowest
@@ -23,7 +23,7 @@ def positions(one: Span) -> Array:
     return np.concatenate([np.arange(i.start, i.stop, dtype=np.int64) for i in one])
 
 
-def input_dtype(bound: Bound, index: int) -> str:
+def input_dtype(bound: BoundOperator, index: int) -> str:
     """ONNX element type, in lower case, of an input that is there."""
     name = bound.operator.inputs[index]
     graph = bound.graph
@@ -62,7 +62,7 @@ class Frontier:
         yield LocalNode("And", ("padded", "causal"), (target,))
 
 
-def masked(bound: Bound, mask: int, allowed: str, target: str) -> LocalNode:
+def masked(bound: BoundOperator, mask: int, allowed: str, target: str) -> LocalNode:
     """A node that makes `target` of what is allowed and of a mask, the input `mask`, if it is given: both must allow a
     key, and what a floating-point mask adds is kept."""
     if not bound.has(mask):

@@ -21,16 +21,16 @@ from edgepart.planner.access.attention.heads import (
 from edgepart.planner.access.attention.mask import Frontier, input_dtype, masked
 from edgepart.planner.access.attention.partial import MOST, OUTPUT, SUM, Blended, addends, maximum_and_sum
 from edgepart.planner.access.declare.aligned import Along
-from edgepart.planner.access.declare.bound import Bound, Shape, is_floating
+from edgepart.planner.access.declare.bound import BoundOperator, Shape, is_floating
 from edgepart.planner.access.declare.cut_nodes import integers
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, local_node
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, local_node
 from edgepart.planner.access.declare.loops import (
     MISFIT,
     Followed,
     Job,
+    LoopOutput,
+    LoopPiece,
     Loops,
-    Piece,
-    Written,
     fitting,
     of_ranks,
 )
@@ -41,7 +41,7 @@ Q, K, V, MASK, PAST_K, PAST_V, VALID = range(7)
 Y, PRESENT_K, PRESENT_V, SCORES = range(4)
 
 
-def heads_of(bound: Bound) -> Heads | str:
+def heads_of(bound: BoundOperator) -> Heads | str:
     """Extents; or why they cannot be known."""
     q, k, v = (bound.shape(index) for index in (Q, K, V))
     if len(q) not in (3, 4) or not len(q) == len(k) == len(v) or not of_ranks(bound, {PAST_K: (4,)}):
@@ -60,15 +60,15 @@ def heads_of(bound: Bound) -> Heads | str:
     return found
 
 
-def attention(bound: Bound) -> Derived:
+def attention(bound: BoundOperator) -> Derived:
     """Attention of opsets 23 and later."""
     heads = heads_of(bound)
     if isinstance(heads, str):
-        return Whole(bound, heads)
+        return WholeOperator(bound, heads)
     full = (heads.batch, heads.queries, heads.rows, heads.total)
     mask = bound.inputs[MASK] if bound.has(MASK) else None
     if mask is not None and not _fits(mask, full):
-        return Whole(bound, "its mask does not fit its scores")
+        return WholeOperator(bound, "its mask does not fit its scores")
     return fitting(Attended(bound, heads))
 
 
@@ -82,7 +82,9 @@ class Attended(Loops):
     """See the module's docstring. The local node is the operator; where rows do not start at the first one, what
     position masks is written out."""
 
-    def __init__(self, bound: Bound, heads: Heads, outputs: Mapping[int, Written] | None = None) -> None:
+    def __init__(
+        self, bound: BoundOperator, heads: Heads, outputs: Mapping[int, LoopOutput] | None = None
+    ) -> None:
         """`outputs`: other ones than the operator's."""
         self.heads = heads
         valid = VALID if bound.has(VALID) else None
@@ -103,7 +105,7 @@ class Attended(Loops):
             reduced=() if outputs else self._keys(bound),
         )
 
-    def _keys(self, bound: Bound) -> tuple[Axis, ...]:
+    def _keys(self, bound: BoundOperator) -> tuple[Axis, ...]:
         """Keys are reduced in parts where nothing else than the output is made of them."""
         others = any(bound.wants(index) for index in (PRESENT_K, PRESENT_V, SCORES))
         if others or not self.writable or self.heads.total < 2:
@@ -173,11 +175,15 @@ class Attended(Loops):
 class AttendedPart(Attended):
     """Of a part of the keys, the addends of partial.py."""
 
-    def __init__(self, bound: Bound, heads: Heads, made: Sequence[Addend], part: Interval) -> None:
+    def __init__(self, bound: BoundOperator, heads: Heads, made: Sequence[Addend], part: Interval) -> None:
         self.part = part
         row: list[Along | None] = [Along(BATCH), Along(HEAD, heads.group), Along(ROW)]
         value = None if heads.flat else Along(FEATURE)
-        outputs = {MOST: Written([*row, None]), SUM: Written([*row, None]), OUTPUT: Written([*row, value])}
+        outputs = {
+            MOST: LoopOutput([*row, None]),
+            SUM: LoopOutput([*row, None]),
+            OUTPUT: LoopOutput([*row, value]),
+        }
         super().__init__(replace(bound, outputs=tuple(one.shape for one in made)), heads, outputs)
 
     def narrowed(self, job: Job) -> Job:
@@ -224,7 +230,7 @@ class AttendedPart(Attended):
         yield LocalNode("Transpose", (f"{target}.split",), (target,), {"perm": [0, 2, 1, 3]})
 
 
-def _writable(bound: Bound, heads: Heads) -> bool:
+def _writable(bound: BoundOperator, heads: Heads) -> bool:
     """Whether positions can be written into the mask: it must be of a known kind and go on to the last key."""
     if not bound.has(MASK):
         return True
@@ -237,26 +243,26 @@ def _followed(heads: Heads) -> list[Followed | None]:
     past, size, value = heads.past, heads.size, heads.value_size
     if heads.flat:
         query: Followed = [Along(BATCH), Along(ROW), Along(HEAD, heads.group * size)]
-        key: Followed = [Along(BATCH), Piece(KEY, past), Along(HEAD, size)]
+        key: Followed = [Along(BATCH), LoopPiece(KEY, past), Along(HEAD, size)]
         return [query, key, [*key[:-1], Along(HEAD, value)]]
     query = [Along(BATCH), Along(HEAD, heads.group), Along(ROW), None]
-    key = [Along(BATCH), Along(HEAD), Piece(KEY, past), None]
+    key = [Along(BATCH), Along(HEAD), LoopPiece(KEY, past), None]
     return [query, key, [*key[:-1], Along(FEATURE)]]
 
 
-def _written(bound: Bound, heads: Heads, rows: bool) -> Mapping[int, Written]:
+def _written(bound: BoundOperator, heads: Heads, rows: bool) -> Mapping[int, LoopOutput]:
     """How outputs follow the loops; `rows`: whether a part of them can be made."""
     row = Along(ROW) if rows else None
     whole = (KEY,) if rows else (ROW, KEY)
     batch, value = Along(BATCH), None if heads.flat else Along(FEATURE)
     query = Along(HEAD, heads.group)
     made = {
-        Y: Written([batch, row, Along(HEAD, heads.group * heads.value_size)], whole)
+        Y: LoopOutput([batch, row, Along(HEAD, heads.group * heads.value_size)], whole)
         if heads.flat
-        else Written([batch, query, row, value], whole),
-        PRESENT_K: Written([batch, Along(HEAD), None, None], (KEY,)),
-        PRESENT_V: Written([batch, Along(HEAD), None, value], (KEY,)),
-        SCORES: Written([batch, query, row, None], whole),
+        else LoopOutput([batch, query, row, value], whole),
+        PRESENT_K: LoopOutput([batch, Along(HEAD), None, None], (KEY,)),
+        PRESENT_V: LoopOutput([batch, Along(HEAD), None, value], (KEY,)),
+        SCORES: LoopOutput([batch, query, row, None], whole),
     }
     return {index: one for index, one in made.items() if bound.wants(index)}
 
@@ -264,18 +270,18 @@ def _written(bound: Bound, heads: Heads, rows: bool) -> Mapping[int, Written]:
 class Flexible(Attended):
     """FlexAttention without sub-graphs: Attention without masks."""
 
-    def _keys(self, bound: Bound) -> tuple[Axis, ...]:
+    def _keys(self, bound: BoundOperator) -> tuple[Axis, ...]:
         return ()
 
     def job_nodes(self, job: Job) -> Local:
         return (local_node(self.bound),)
 
 
-def flex_attention(bound: Bound) -> Derived:
+def flex_attention(bound: BoundOperator) -> Derived:
     if any(bound.attribute(name) is not None for name in ("score_mod", "prob_mod")):
-        return Whole(bound, "its sub-graphs may change any score by any other")
+        return WholeOperator(bound, "its sub-graphs may change any score by any other")
     heads = heads_of(bound)
-    return Whole(bound, heads) if isinstance(heads, str) else fitting(Flexible(bound, heads))
+    return WholeOperator(bound, heads) if isinstance(heads, str) else fitting(Flexible(bound, heads))
 
 
 DECLARATIONS = {"Attention": attention}

@@ -11,7 +11,7 @@ import numpy as np
 from onnx import TensorProto
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads
-from edgepart.planner.access.declare.bound import Bound, numpy_dtype
+from edgepart.planner.access.declare.bound import BoundOperator, numpy_dtype
 from edgepart.planner.access.declare.cut_nodes import integers
 from edgepart.planner.access.declare.protocol import Addend, Local, LocalNode, Outputs
 from edgepart.planner.access.declare.reducers import chain
@@ -41,7 +41,7 @@ def maximum_and_sum(scores: str, dtype: str, opset: int, targets: tuple[Target, 
 class Blended(Aligned):
     """The output, [batch, heads, rows, size] or, `flat`, [batch, rows, heads * size], from every part's addends."""
 
-    def __init__(self, bound: Bound, flat: bool, one: tuple[Addend, ...], count: int) -> None:
+    def __init__(self, bound: BoundOperator, flat: bool, one: tuple[Addend, ...], count: int) -> None:
         """`one`: what each of `count` parts gives."""
         shapes = tuple(addend.shape for addend in one) * count
         operator = replace(bound.operator, inputs=("",) * len(shapes), captured=())

@@ -15,16 +15,16 @@ from edgepart.planner.access.attention.contrib import (
 )
 from edgepart.planner.access.attention.heads import BATCH, HEAD, KEY, ROW, Heads, scores_followed
 from edgepart.planner.access.declare.aligned import Along
-from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.bound import BoundOperator
 from edgepart.planner.access.declare.cut_nodes import cut
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.loops import (
     MISFIT,
     Followed,
     Job,
+    LoopOutput,
+    LoopPiece,
     Packed,
-    Piece,
-    Written,
     fitting,
     of_ranks,
 )
@@ -32,25 +32,25 @@ from edgepart.planner.access.declare.protocol import Local, LocalNode
 from edgepart.planner.region import Region, span, span_size
 
 
-def projected(bound: Bound) -> Derived:
+def projected(bound: BoundOperator) -> Derived:
     """Attention: input, weights, bias, mask_index, past, attention_bias, then the length of the past where buffers are
     shared."""
     heads = _projected_heads(bound, past=4)
     if bound.has(6) or bound.attribute("past_present_share_buffer", 0):
-        return Whole(bound, SHARED)
+        return WholeOperator(bound, SHARED)
     if isinstance(heads, str):
-        return Whole(bound, heads)
+        return WholeOperator(bound, heads)
     if heads.value_size != heads.size and bound.wants(1):
-        return Whole(bound, "its present values are not of the size of its keys")
+        return WholeOperator(bound, "its present values are not of the size of its keys")
     if bound.attribute("do_rotary", 0):
-        return Whole(bound, "it turns its queries and keys by their positions")
+        return WholeOperator(bound, "it turns its queries and keys by their positions")
     padding = padding_followed(given_shape(bound, 3), heads)
     if isinstance(padding, str):
-        return Whole(bound, padding)
+        return WholeOperator(bound, padding)
     return fitting(Projected(bound, heads, padding))
 
 
-def _projected_heads(bound: Bound, past: int) -> Heads | str:
+def _projected_heads(bound: BoundOperator, past: int) -> Heads | str:
     if not of_ranks(bound, {0: (3,), 1: (2,), past: (5,)}):
         return MISFIT
     x, weights, count = bound.shape(0), bound.shape(1), int(bound.attribute("num_heads", 0))
@@ -67,9 +67,9 @@ def _columns(heads: Heads) -> Packed:
     return Packed(HEAD, ((0, size), (hidden, size), (2 * hidden, heads.value_size)))
 
 
-def _together(rows: bool) -> Written:
+def _together(rows: bool) -> LoopOutput:
     """Present keys and values in one tensor, [2, batch, heads, keys, size]."""
-    return Written([None, Along(BATCH), Along(HEAD), None, None], (KEY,) if rows else (ROW, KEY))
+    return LoopOutput([None, Along(BATCH), Along(HEAD), None, None], (KEY,) if rows else (ROW, KEY))
 
 
 class Projected(Headed):
@@ -78,12 +78,12 @@ class Projected(Headed):
 
     added = 5
 
-    def __init__(self, bound: Bound, heads: Heads, padding: Followed | None) -> None:
+    def __init__(self, bound: BoundOperator, heads: Heads, padding: Followed | None) -> None:
         ends = padding is not None and isinstance(padding[0], Packed)
         rows = heads.past == 0 and not ends and bound.has(2) and not bound.wants(1)
-        past: Followed = [None, Along(BATCH), Along(HEAD), Piece(KEY), None]
+        past: Followed = [None, Along(BATCH), Along(HEAD), LoopPiece(KEY), None]
         inputs: list[Followed | None] = [
-            [Along(BATCH), Piece(KEY, heads.past), None],
+            [Along(BATCH), LoopPiece(KEY, heads.past), None],
             [None, _columns(heads)],
             [_columns(heads)],
             padding,
@@ -145,24 +145,24 @@ class Projected(Headed):
             before += count * size
 
 
-def quantised(bound: Bound) -> Derived:
+def quantised(bound: BoundOperator) -> Derived:
     """QAttention: input, weight, bias, input_scale, weight_scale, mask_index, input_zero_point, weight_zero_point,
     past."""
     heads = _projected_heads(bound, past=8)
     if bound.attribute("past_present_share_buffer", 0):
-        return Whole(bound, SHARED)
+        return WholeOperator(bound, SHARED)
     if isinstance(heads, str):
-        return Whole(bound, heads)
+        return WholeOperator(bound, heads)
     padding = padding_followed(given_shape(bound, 5), heads)
     if isinstance(padding, str):
-        return Whole(bound, padding)
+        return WholeOperator(bound, padding)
     return fitting(Quantised(bound, heads, padding))
 
 
 class Quantised(Headed):
     """By batch and by head; rows are not taken apart from the projections."""
 
-    def __init__(self, bound: Bound, heads: Heads, padding: Followed | None) -> None:
+    def __init__(self, bound: BoundOperator, heads: Heads, padding: Followed | None) -> None:
         def each_column(index: int) -> Followed | None:
             shape = given_shape(bound, index)
             return None if shape is None else [None if e == 1 else _columns(heads) for e in shape]
@@ -180,7 +180,7 @@ class Quantised(Headed):
             padding,
             one(6),
             each_column(7),
-            [None, Along(BATCH), Along(HEAD), Piece(KEY), None],
+            [None, Along(BATCH), Along(HEAD), LoopPiece(KEY), None],
         ]
         super().__init__(bound, heads, inputs, {0: hidden_outputs(heads, False)[0], 1: _together(False)})
 

@@ -10,15 +10,15 @@ import numpy as np
 
 from edgepart.planner.access.attention.mask import positions
 from edgepart.planner.access.declare.aligned import Along
-from edgepart.planner.access.declare.bound import Bound
-from edgepart.planner.access.declare.derived import Derived, Whole, local_node
+from edgepart.planner.access.declare.bound import BoundOperator
+from edgepart.planner.access.declare.derived import Derived, WholeOperator, local_node
 from edgepart.planner.access.declare.loops import (
     MISFIT,
     Followed,
     Job,
     Loop,
+    LoopOutput,
     Loops,
-    Written,
     fitting,
     of_ranks,
 )
@@ -28,33 +28,33 @@ from edgepart.planner.region import span_size
 BATCH, HEAD, ROW = range(3)
 
 
-def rotary_embedding(bound: Bound) -> Derived:
+def rotary_embedding(bound: BoundOperator) -> Derived:
     """X, cos_cache, sin_cache, position_ids: caches are tables that positions choose rows of, or, without positions, have
     a row for each of X's."""
     return _rotary(bound, positions_at=3, caches=(1, 2))
 
 
-def rotary_embedding_microsoft(bound: Bound) -> Derived:
+def rotary_embedding_microsoft(bound: BoundOperator) -> Derived:
     """input, position_ids, cos_cache, sin_cache: positions are one for each row, or that of the first row."""
     if bound.attribute("is_packed_batching", 0):
-        return Whole(bound, "its batches are packed without padding")
+        return WholeOperator(bound, "its batches are packed without padding")
     return _rotary(bound, positions_at=1, caches=(2, 3))
 
 
-def _rotary(bound: Bound, positions_at: int, caches: tuple[int, int]) -> Derived:
+def _rotary(bound: BoundOperator, positions_at: int, caches: tuple[int, int]) -> Derived:
     shape = bound.output
     if not of_ranks(bound, {caches[0]: (2, 3), caches[1]: (2, 3), positions_at: (1, 2)}):
-        return Whole(bound, MISFIT)
+        return WholeOperator(bound, MISFIT)
     if len(shape) == 3:
         count = int(bound.attribute("num_heads", 0))
         if not count and not bound.attribute("rotary_embedding_dim", 0):
             count = shape[2] // max(2 * bound.shape(caches[0])[-1], 1)
         if count < 1 or shape[2] % count:
-            return Whole(bound, "its hidden size is not that of whole heads")
+            return WholeOperator(bound, "its hidden size is not that of whole heads")
         flat = [Along(BATCH), Along(ROW), Along(HEAD, shape[2] // count)]
         return fitting(Rotary(bound, (shape[0], count, shape[1]), flat, positions_at, caches))
     if len(shape) != 4:
-        return Whole(bound, "its heads are not known")
+        return WholeOperator(bound, "its heads are not known")
     apart = [Along(BATCH), Along(HEAD), Along(ROW), None]
     return fitting(Rotary(bound, shape[:3], apart, positions_at, caches))
 
@@ -64,7 +64,7 @@ class Rotary(Loops):
 
     def __init__(
         self,
-        bound: Bound,
+        bound: BoundOperator,
         extents: tuple[int, ...],
         axes: Sequence[Along | None],
         positions_at: int,
@@ -83,7 +83,7 @@ class Rotary(Loops):
         loops = [
             Loop(name, extent) for name, extent in zip(("batch", "head", "sequence"), extents, strict=True)
         ]
-        super().__init__(bound, loops, inputs, {0: Written(axes)}, family="elementwise")
+        super().__init__(bound, loops, inputs, {0: LoopOutput(axes)}, family="elementwise")
 
     def job_nodes(self, job: Job) -> Local:
         node = local_node(self.bound)

@@ -14,7 +14,7 @@ from functools import reduce
 from math import lcm
 from typing import Any
 
-from edgepart.planner.access.declare.bound import Bound, Shape
+from edgepart.planner.access.declare.bound import BoundOperator, Shape
 from edgepart.planner.access.declare.derived import Derived, Reads, local_node, rounded, split_axes
 from edgepart.planner.access.declare.protocol import Addend, Axis, Local, Outputs, Reduction
 from edgepart.planner.access.declare.reducers import combining
@@ -94,7 +94,7 @@ class Aligned(Derived):
 
     def __init__(
         self,
-        bound: Bound,
+        bound: BoundOperator,
         reads: Sequence[AxisReads | None],
         *,
         whole: Iterable[int] = (),
@@ -209,10 +209,10 @@ class Aligned(Derived):
         return next(iter(computed.values())).size * self._work
 
 
-def combined(bound: Bound, axis: Axis, parts: Sequence[Interval]) -> Derived:
+def combined(bound: BoundOperator, axis: Axis, parts: Sequence[Interval]) -> Derived:
     """What makes output 0 of `bound` from one addend of its shape for each part, by the axis' reducer."""
     shape, dtype = bound.output, bound.dtype(0)
-    given = Bound(
+    given = BoundOperator(
         replace(bound.operator, inputs=("",) * len(parts), captured=()),
         bound.graph,
         (shape,) * len(parts),
@@ -226,7 +226,7 @@ def combined(bound: Bound, axis: Axis, parts: Sequence[Interval]) -> Derived:
 class Combined(Aligned):
     """Element-wise, by given local nodes."""
 
-    def __init__(self, bound: Bound, local: Local) -> None:
+    def __init__(self, bound: BoundOperator, local: Local) -> None:
         super().__init__(
             bound, [broadcast(shape, bound.output) for shape in bound.inputs], work=len(bound.inputs)
         )

@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundOperator:
     """An operator whose shapes are all known."""
 
     operator: Operator
@@ -109,7 +109,7 @@ class Bound:
         return {name: value for name, value in merged.items() if value is not None}
 
 
-def bind(operator: Operator, graph: Graph) -> Bound | str:
+def bind(operator: Operator, graph: Graph) -> BoundOperator | str:
     """The operator with its shapes, or why they do not suffice."""
 
     def shapes(names: Sequence[str]) -> list[Shape | None]:
@@ -124,7 +124,7 @@ def bind(operator: Operator, graph: Graph) -> Bound | str:
         return "its first output is left out"
     if any(0 in shape for shape in outputs if shape is not None):
         return "it writes a tensor without elements"
-    return Bound(operator, graph, tuple(inputs), tuple(outputs))
+    return BoundOperator(operator, graph, tuple(inputs), tuple(outputs))
 
 
 @cache

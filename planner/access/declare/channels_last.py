@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from edgepart.planner.access.declare.bound import Bound, Shape
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, rounded
+from edgepart.planner.access.declare.bound import BoundOperator, Shape
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, rounded
 from edgepart.planner.access.declare.protocol import Axis, Local, Outputs
 from edgepart.planner.region import Region
 
@@ -16,7 +16,7 @@ class ChannelsLast(Derived):
     """The twin that has its channels at axis 1 says what is read; its one node works on either order, as only the
     operator or an attribute tells them apart."""
 
-    def __init__(self, bound: Bound, twin: Derived, turned: Iterable[int], quantum: int) -> None:
+    def __init__(self, bound: BoundOperator, twin: Derived, turned: Iterable[int], quantum: int) -> None:
         """`turned`: inputs that have their channels last. `quantum`: of channels that one node makes."""
         self.bound = bound
         self.twin = twin
@@ -50,7 +50,10 @@ class ChannelsLast(Derived):
 
 
 def channels_last(
-    bound: Bound, declare: Callable[[Bound], Derived], turned: Iterable[int] = (0,), quantum: int = 1
+    bound: BoundOperator,
+    declare: Callable[[BoundOperator], Derived],
+    turned: Iterable[int] = (0,),
+    quantum: int = 1,
 ) -> Derived:
     """What `declare` says of channels at axis 1, for an operator that has them last."""
     inputs = list(bound.inputs)
@@ -59,7 +62,7 @@ def channels_last(
         inputs[index] = None if shape is None else _shape(shape)
     twin = declare(replace(bound, inputs=tuple(inputs), outputs=(_shape(bound.output),)))
     if twin.opaque is not None:
-        return Whole(bound, twin.opaque)
+        return WholeOperator(bound, twin.opaque)
     return ChannelsLast(bound, twin, turned, quantum)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from edgepart.planner.access.declare.bound import Bound, Shape, axis_names, numpy_dtype
+from edgepart.planner.access.declare.bound import BoundOperator, Shape, axis_names, numpy_dtype
 from edgepart.planner.access.declare.cut_nodes import cut
 from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Outputs, Reduction
 from edgepart.planner.errors import InternalError
@@ -28,7 +28,7 @@ class Derived(ABC):
 
     opaque: str | None = None
     family: str = "other"
-    bound: Bound
+    bound: BoundOperator
 
     @abstractmethod
     def axes(self) -> tuple[Axis, ...]: ...
@@ -93,10 +93,10 @@ def _there(outputs: Outputs) -> Outputs:
     return outputs
 
 
-class Whole(Derived):
+class WholeOperator(Derived):
     """Runs as it is, on one device. Whoever wants a part of its outputs gets it cut out of the whole."""
 
-    def __init__(self, bound: Bound, reason: str) -> None:
+    def __init__(self, bound: BoundOperator, reason: str) -> None:
         self.bound = bound
         self.opaque = reason
 
@@ -134,7 +134,9 @@ class Whole(Derived):
 
 
 def local_node(
-    bound: Bound, wanted: Iterable[int] = (0,), inputs: Sequence[int | str | Array | None] | None = None
+    bound: BoundOperator,
+    wanted: Iterable[int] = (0,),
+    inputs: Sequence[int | str | Array | None] | None = None,
 ) -> LocalNode:
     """The operator itself, with its own attributes, making the outputs `wanted`; others that the model names are
     made for nobody, as few operators may leave outputs out."""
@@ -143,7 +145,7 @@ def local_node(
     return LocalNode(op.op_type, given, _outputs(bound, wanted), op.attributes, op.domain)
 
 
-def _outputs(bound: Bound, wanted: Iterable[int]) -> tuple[int | str | None, ...]:
+def _outputs(bound: BoundOperator, wanted: Iterable[int]) -> tuple[int | str | None, ...]:
     made = frozenset(wanted)
     return tuple(
         (index if index in made else f"unwanted_{index}") if name else None

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from edgepart.planner.access.declare.aligned import Along
-from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.bound import BoundOperator
 from edgepart.planner.access.declare.cut_nodes import cut
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator
 from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Outputs
 from edgepart.planner.region import Array, Region, Span, span
 
@@ -32,7 +32,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LoopPiece:
     """An input axis that is the piece from `start` on of a loop: new keys behind those of the past."""
 
     axis: int
@@ -62,12 +62,12 @@ class Packed:
         )
 
 
-Followed = Sequence[Along | Piece | Packed | None]
+Followed = Sequence[Along | LoopPiece | Packed | None]
 """Per axis of an input: how it follows the loops; None where it is read whole."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class LoopOutput:
     """How an output follows the loops."""
 
     axes: Sequence[Along | None]
@@ -99,10 +99,10 @@ class Loops(Derived):
 
     def __init__(
         self,
-        bound: Bound,
+        bound: BoundOperator,
         loops: Sequence[Loop],
         inputs: Sequence[Followed | None],
-        outputs: Mapping[int, Written],
+        outputs: Mapping[int, LoopOutput],
         *,
         reduced: tuple[Axis, ...] = (),
         family: str = "gemm",
@@ -138,12 +138,12 @@ class Loops(Derived):
             if shape is not None and axes is not None
         )
 
-    def _fits(self, one: Along | Piece | Packed | None, extent: int) -> bool:
+    def _fits(self, one: Along | LoopPiece | Packed | None, extent: int) -> bool:
         loop = 0 if one is None else self.loops[one.axis].extent
         match one:
             case Along():
                 return extent == loop * one.times
-            case Piece():
+            case LoopPiece():
                 return one.start + extent <= loop
             case Packed():
                 return all(start + loop * times <= extent for start, times in one.blocks)
@@ -265,10 +265,10 @@ class Loops(Derived):
 
 def fitting(access: Loops) -> Derived:
     """`access`; Whole where the model is wrong about its shapes."""
-    return access if access.fits else Whole(access.bound, MISFIT)
+    return access if access.fits else WholeOperator(access.bound, MISFIT)
 
 
-def of_ranks(bound: Bound, ranks: Mapping[int, tuple[int, ...]]) -> bool:
+def of_ranks(bound: BoundOperator, ranks: Mapping[int, tuple[int, ...]]) -> bool:
     """Whether inputs, those that are given, have one of these numbers of axes."""
     return all(len(bound.shape(index)) in found for index, found in ranks.items() if bound.has(index))
 
@@ -283,7 +283,7 @@ def _joined(one: Span | None, two: Span | None) -> Span | None:
     return span(*one, *two)
 
 
-def _place(written: Written, loop: int) -> tuple[int, int] | None:
+def _place(written: LoopOutput, loop: int) -> tuple[int, int] | None:
     """The axis of an output that follows a loop, and how many of its indices each of the loop's are."""
     return next(
         (

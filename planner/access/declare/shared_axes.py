@@ -10,7 +10,7 @@ from functools import reduce
 from math import prod
 from typing import Any
 
-from edgepart.planner.access.declare.bound import Bound, Shape
+from edgepart.planner.access.declare.bound import BoundOperator, Shape
 from edgepart.planner.access.declare.derived import Derived, Reads, local_node
 from edgepart.planner.access.declare.protocol import Axis, Local, Outputs
 from edgepart.planner.region import Region, Span, span, span_size
@@ -38,12 +38,12 @@ Parts = Mapping[str, Span]
 """Per shared axis, the part of it that is made."""
 
 
-class Together(Derived):
+class SharedAxes(Derived):
     """See the module's docstring."""
 
     def __init__(
         self,
-        bound: Bound,
+        bound: BoundOperator,
         shared: Mapping[str, int],
         inputs: Sequence[Tracks | None],
         outputs: Sequence[Tracks],

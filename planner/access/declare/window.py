@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.bound import BoundOperator
 from edgepart.planner.region import Interval, Span, span, span_hull
 
 
@@ -56,7 +56,7 @@ class Window:
         return hull if self.read(hull[0]) else span((0, output_extent))
 
 
-def windows(bound: Bound, kernel: Sequence[int], extents: Sequence[int]) -> tuple[Window, ...]:
+def windows(bound: BoundOperator, kernel: Sequence[int], extents: Sequence[int]) -> tuple[Window, ...]:
     """A Window for each spatial axis, from the attributes strides, dilations, pads and auto_pad."""
     rank = len(kernel)
     strides = bound.integers("strides") or (1,) * rank
@@ -86,7 +86,7 @@ def _same(window: Window, how: str) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TransposedWindow:
     """One axis of a transposed convolution: input `i` is spread over outputs from `i * stride - pad_begin`
     on."""
 
@@ -115,8 +115,8 @@ class Stretch:
 
 
 def stretches(
-    bound: Bound, kernel: Sequence[int], extents: Sequence[int], outputs: Sequence[int]
-) -> tuple[Stretch, ...]:
+    bound: BoundOperator, kernel: Sequence[int], extents: Sequence[int], outputs: Sequence[int]
+) -> tuple[TransposedWindow, ...]:
     """A Stretch for each spatial axis, from strides, dilations, pads, output_padding, output_shape and
     auto_pad."""
     rank = len(kernel)
@@ -133,5 +133,5 @@ def stretches(
             spread = (extent - 1) * strides[axis] + (kernel[axis] - 1) * dilations[axis] + 1 + extra[axis]
             total = max(spread - outputs[axis], 0)
             begin = total // 2 if how == "SAME_UPPER" else total - total // 2
-        found.append(Stretch(extent, kernel[axis], strides[axis], dilations[axis], begin))
+        found.append(TransposedWindow(extent, kernel[axis], strides[axis], dilations[axis], begin))
     return tuple(found)

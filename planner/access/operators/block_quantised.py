@@ -4,8 +4,8 @@ a block of the sum for each scale. Pure."""
 from __future__ import annotations
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, Inner
-from edgepart.planner.access.declare.bound import Bound, Shape
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.bound import BoundOperator, Shape
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Axis
 from edgepart.planner.region import Region, span_size
 
@@ -14,14 +14,14 @@ def _columns(region: Region) -> dict[str, int]:
     return {"N": span_size(region.spans[-1])}
 
 
-def matmul_n_bits(bound: Bound) -> Derived:
+def matmul_n_bits(bound: BoundOperator) -> Derived:
     """A [..., K], B [N, blocks, bytes], scales, zero points (one each, or packed), group indices, bias [N]."""
     inner, block = int(bound.attribute("K")), int(bound.attribute("block_size"))
     bits = int(bound.attribute("bits", 4))
     if bound.attribute("weight_prepacked") or len(bound.shape(1)) != 3:
-        return Whole(bound, "its weights are packed for one kind of processor")
+        return WholeOperator(bound, "its weights are packed for one kind of processor")
     if bound.has(4):
-        return Whole(bound, "the order of its blocks is an input")
+        return WholeOperator(bound, "the order of its blocks is an input")
     blocks, last = bound.shape(1)[1], len(bound.output) - 1
     packed = bound.has(3) and _each(bound.shape(3), bound.output[last]) != blocks
     per = block * 8 // bits if packed else block
@@ -57,11 +57,11 @@ def _blocks(shape: Shape, axis: int, columns: int, per: int) -> AxisReads:
     return [Along(axis), Inner(per=per)] if len(shape) == 2 else [Along(axis, times=_each(shape, columns))]
 
 
-def matmul_bnb4(bound: Bound) -> Derived:
+def matmul_bnb4(bound: BoundOperator) -> Derived:
     """A [..., K]; weights, two in a byte, and a scale for each block, both flat, column after column."""
     inner, block = int(bound.attribute("K")), int(bound.attribute("block_size"))
     if inner % block or inner % 2 or not bound.attribute("transB", 1) or bound.attribute("training_mode"):
-        return Whole(bound, "a block of its weights holds parts of several columns")
+        return WholeOperator(bound, "a block of its weights holds parts of several columns")
     last = len(bound.output) - 1
     weights: AxisReads = [Along(last, times=inner // 2), *[None] * (len(bound.shape(1)) - 1)]
     reads: list[AxisReads] = [
@@ -72,7 +72,7 @@ def matmul_bnb4(bound: Bound) -> Derived:
     return Aligned(bound, reads, family="gemm", work=2.0 * inner, attributes=_columns)
 
 
-def gather_blocks(bound: Bound) -> Derived:
+def gather_blocks(bound: BoundOperator) -> Derived:
     """Rows of a table that is packed in blocks: those that are wanted are known at run time only."""
     axis = int(bound.attribute("gather_axis", 0)) % len(bound.shape(0))
     rank, indices = len(bound.output), len(bound.shape(1))

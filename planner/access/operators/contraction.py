@@ -4,8 +4,8 @@ read columns of the right; the inner axis is summed. Pure."""
 from __future__ import annotations
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, Fixed, Inner, broadcast, vector
-from edgepart.planner.access.declare.bound import Bound, Shape, matrix_names
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.bound import BoundOperator, Shape, matrix_names
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Axis
 
 
@@ -29,7 +29,7 @@ def product_reads(a: Shape, b: Shape, output: Shape) -> tuple[AxisReads, AxisRea
     return left, right
 
 
-def matmul(bound: Bound) -> Derived:
+def matmul(bound: BoundOperator) -> Derived:
     a, b = bound.shape(0), bound.shape(1)
     left, right = product_reads(a, b, bound.output)
     names = matrix_names(len(bound.output))
@@ -38,7 +38,7 @@ def matmul(bound: Bound) -> Derived:
     )
 
 
-def matmul_integer(bound: Bound) -> Derived:
+def matmul_integer(bound: BoundOperator) -> Derived:
     """A, B, A's zero points (one for each row or one), B's (one for each column or one)."""
     a, b, output = bound.shape(0), bound.shape(1), bound.output
     left, right = product_reads(a, b, output)
@@ -47,11 +47,11 @@ def matmul_integer(bound: Bound) -> Derived:
         for index in range(2, len(bound.inputs))
     ]
     if not all(understood(zero, bound.inputs[n + 2]) for n, zero in enumerate(zeros)):
-        return Whole(bound, "its zero points are not one for each row or column")
+        return WholeOperator(bound, "its zero points are not one for each row or column")
     return Aligned(bound, [left, right, *zeros], family="gemm", work=2.0 * a[-1], reduced=inner_axis(a[-1]))
 
 
-def qlinear_matmul(bound: Bound) -> Derived:
+def qlinear_matmul(bound: BoundOperator) -> Derived:
     """a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero."""
     a, b, output = bound.shape(0), bound.shape(3), bound.output
     left, right = product_reads(a, b, output)
@@ -60,7 +60,7 @@ def qlinear_matmul(bound: Bound) -> Derived:
     rest: list[AxisReads | None] = [vector(bound.inputs[index], 0, 0) for index in (6, 7)]
     reads = [left, *rows, right, *columns, *rest]
     if not all(understood(read, shape) for read, shape in zip(reads, bound.inputs, strict=True)):
-        return Whole(bound, "its scales are not one for each row or column")
+        return WholeOperator(bound, "its scales are not one for each row or column")
     return Aligned(bound, reads, family="gemm", work=2.0 * a[-1])
 
 
@@ -79,17 +79,17 @@ def understood(read: AxisReads | None, shape: Shape | None) -> bool:
     return read is None or shape is None or len(shape) > 1 or any(read) or all(e == 1 for e in shape)
 
 
-def gemm(bound: Bound) -> Derived:
+def gemm(bound: BoundOperator) -> Derived:
     """alpha * A' B' + beta * C."""
     return _gemm(bound, summed=True)
 
 
-def fused_gemm(bound: Bound) -> Derived:
+def fused_gemm(bound: BoundOperator) -> Derived:
     """com.microsoft: Gemm and an activation, before which the sum must be whole."""
     return _gemm(bound, summed=False)
 
 
-def _gemm(bound: Bound, summed: bool) -> Derived:
+def _gemm(bound: BoundOperator, summed: bool) -> Derived:
     across_a, across_b = bool(bound.attribute("transA", 0)), bool(bound.attribute("transB", 0))
     left: AxisReads = [Inner(), Along(0)] if across_a else [Along(0), Inner()]
     right: AxisReads = [Along(1), Inner()] if across_b else [Inner(), Along(1)]
@@ -105,13 +105,13 @@ def _gemm(bound: Bound, summed: bool) -> Derived:
     )
 
 
-def fused_matmul(bound: Bound) -> Derived:
+def fused_matmul(bound: BoundOperator) -> Derived:
     """com.microsoft: MatMul of perhaps transposed matrices; TransposeMatMul is its former name."""
     if any(bound.attribute(name) for name in ("transBatchA", "transBatchB")):
-        return Whole(bound, "it transposes batches")
+        return WholeOperator(bound, "it transposes batches")
     a, b = bound.shape(0), bound.shape(1)
     if len(a) < 2 or len(b) < 2:
-        return Whole(bound, "it multiplies a vector")
+        return WholeOperator(bound, "it multiplies a vector")
     inner = a[-2] if bound.attribute("transA") else a[-1]
     left, right = (list(read) for read in product_reads(a, b, bound.output))
     if bound.attribute("transA"):

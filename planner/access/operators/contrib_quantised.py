@@ -5,34 +5,34 @@ from __future__ import annotations
 from itertools import accumulate
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, Inner, broadcast, vector
-from edgepart.planner.access.declare.bound import Bound, axis_names
+from edgepart.planner.access.declare.bound import BoundOperator, axis_names
 from edgepart.planner.access.declare.channels_last import channels_last
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, local_node
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, local_node
 from edgepart.planner.access.declare.protocol import Local, Outputs
 from edgepart.planner.access.operators.contraction import inner_axis, per_column, product_reads, understood
 from edgepart.planner.access.operators.convolution import qlinear_conv
-from edgepart.planner.access.operators.data_movement import Moved, shifted
+from edgepart.planner.access.operators.data_movement import DataMovement, shifted
 from edgepart.planner.access.operators.elementwise import elementwise
 from edgepart.planner.access.operators.pooling import Pool, pool
 from edgepart.planner.region import Region, span, span_intersect
 
 
-def dynamic_matmul(bound: Bound) -> Derived:
+def dynamic_matmul(bound: BoundOperator) -> Derived:
     """A, B, B's scale, B's zero point, bias. A's scale comes from all of A, so only columns can be made apart."""
     b, last = bound.shape(1), len(bound.output) - 1
     columns = [per_column(shape, b, bound.output) for shape in bound.inputs[2:]]
     if not all(understood(*one) for one in zip(columns, bound.inputs[2:], strict=True)):
-        return Whole(bound, "its scales are not one for each column")
+        return WholeOperator(bound, "its scales are not one for each column")
     right: AxisReads = [*[None] * (len(b) - 1), Along(last)]
     reads = [[None] * len(bound.shape(0)), right, *columns]
     return Aligned(bound, reads, whole=range(last), family="gemm", work=2.0 * b[-2])
 
 
-def matmul_to_float(bound: Bound) -> Derived:
+def matmul_to_float(bound: BoundOperator) -> Derived:
     """A, B, their scales, their zero points, bias: a MatMulInteger times both scales."""
     a, b = bound.shape(0), bound.shape(1)
     if len(b) > 2 and any(bound.has(index) and bound.shape(index) for index in (3, 5)):
-        return Whole(
+        return WholeOperator(
             bound, "its scales are one for each column of several matrices"
         )  # ORT adds the bias wrongly.
     left, right = product_reads(a, b, bound.output)
@@ -41,13 +41,13 @@ def matmul_to_float(bound: Bound) -> Derived:
         if bound.has(index):
             rest[index - 2] = [None] * len(bound.shape(index))
     if not all(understood(*one) for one in zip(rest, bound.inputs[2:], strict=True)):
-        return Whole(bound, "its scales are not one for each column")
+        return WholeOperator(bound, "its scales are not one for each column")
     return Aligned(
         bound, [left, right, *rest], family="gemm", work=2.0 * a[-1], reduced=inner_axis(a[-1]), once=(6,)
     )
 
 
-def quantised_gemm(bound: Bound) -> Derived:
+def quantised_gemm(bound: BoundOperator) -> Derived:
     """A, its scale and zero point, B, its scale and zero point, C, Y's scale and zero point; Y is float without."""
     across_a, across_b = bool(bound.attribute("transA", 0)), bool(bound.attribute("transB", 0))
     inner, columns = bound.shape(0)[0 if across_a else 1], bound.output[1]
@@ -63,7 +63,7 @@ def quantised_gemm(bound: Bound) -> Derived:
     return Aligned(bound, reads, family="gemm", work=2.0 * inner, reduced=summed, once=(6,))
 
 
-def convolution(bound: Bound) -> Derived:
+def convolution(bound: BoundOperator) -> Derived:
     """As QLinearConv of ai.onnx, with channels last if it is told so."""
     if not bound.attribute("channels_last"):
         return qlinear_conv(bound)
@@ -79,15 +79,15 @@ class ScaledPool(Pool):
         return (x, *(self.bound.whole(index) for index in range(1, len(self.bound.inputs))))
 
 
-def average_pool(bound: Bound) -> Derived:
+def average_pool(bound: BoundOperator) -> Derived:
     return channels_last(bound, ScaledPool) if bound.attribute("channels_last") else ScaledPool(bound)
 
 
-def max_pool(bound: Bound) -> Derived:
+def max_pool(bound: BoundOperator) -> Derived:
     return channels_last(bound, pool)
 
 
-def global_average_pool(bound: Bound) -> Derived:
+def global_average_pool(bound: BoundOperator) -> Derived:
     rank = len(bound.output)
     last = bool(bound.attribute("channels_last"))
     space = range(1, rank - 1) if last else range(2, rank)
@@ -100,7 +100,7 @@ def global_average_pool(bound: Bound) -> Derived:
     return Aligned(bound, [reads, *rest], family="reduce", work=work, names=names)
 
 
-def softmax(bound: Bound) -> Derived:
+def softmax(bound: BoundOperator) -> Derived:
     """Along an axis, or, as before opset 13, over everything from it on."""
     rank = len(bound.output)
     axis = int(bound.attribute("axis", -1)) % rank
@@ -110,11 +110,11 @@ def softmax(bound: Bound) -> Derived:
     return Aligned(bound, reads, whole=whole, family="reduce", work=5.0)
 
 
-class ScaledConcat(Moved):
+class ScaledConcat(DataMovement):
     """Y's scale and zero point, then three inputs for each part: itself, its scale and its zero point. Those of a part
     that is not wanted are not read."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         super().__init__(bound)
         self.axis = int(bound.attribute("axis")) % len(bound.output)
         self.values = range(2, len(bound.inputs), 3)

@@ -10,16 +10,16 @@ from math import prod
 from typing import Self
 
 from edgepart.planner.access.declare.aligned import combined
-from edgepart.planner.access.declare.bound import Bound, axis_names
+from edgepart.planner.access.declare.bound import BoundOperator, axis_names
 from edgepart.planner.access.declare.cut_nodes import cut
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, rounded, split_axes
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, rounded, split_axes
 from edgepart.planner.access.declare.protocol import Addend, Axis, Local, LocalNode, Outputs, Reduction
-from edgepart.planner.access.declare.window import Stretch, Window, stretches, windows
+from edgepart.planner.access.declare.window import TransposedWindow, Window, stretches, windows
 from edgepart.planner.region import Array, Interval, Region, Span, span, span_intersect, span_size
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ConvolutionInputs:
     """Where a convolution's inputs are."""
 
     x: int = 0
@@ -37,7 +37,7 @@ SUMMING = frozenset({"Conv", "ConvInteger"})
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class GroupRun:
     """Consecutive groups of which equally many output channels are wanted: one grouped convolution makes
     them."""
 
@@ -74,7 +74,7 @@ class Summing(Derived):
 class Convolution(Summing):
     """Conv and kin: X [batch, channel, space...], W [output channel, channel of the group, kernel...]."""
 
-    def __init__(self, bound: Bound, places: Places) -> None:
+    def __init__(self, bound: BoundOperator, places: ConvolutionInputs) -> None:
         self.bound = bound
         self.places = places
         x, w = bound.shape(places.x), bound.shape(places.w)
@@ -195,14 +195,14 @@ class TransposedConvolution(Summing):
 
     family = "conv"
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         self.bound = bound
         x, w = bound.shape(0), bound.shape(1)
         self.groups = int(bound.attribute("group", 1))
         self.read_each, self.made_each = x[1] // self.groups, w[1]
         self.quantum = self.made_each if self.groups > 1 else 1
         self.kernel = w[2:]
-        self.stretches: tuple[Stretch, ...] = stretches(bound, self.kernel, x[2:], bound.output[2:])
+        self.stretches: tuple[TransposedWindow, ...] = stretches(bound, self.kernel, x[2:], bound.output[2:])
         quanta = [1, self.quantum] + [1] * len(self.kernel)
         names = axis_names(len(x), spatial=True)
         self._axes = split_axes(bound.output, range(len(x)), names, quanta)
@@ -253,27 +253,27 @@ class TransposedConvolution(Summing):
         return 2.0 * computed[0].size * self.read_each * prod(self.kernel) / strides
 
 
-def _runs(wanted: Span, groups: int, each: int) -> Iterator[Run]:
+def _runs(wanted: Span, groups: int, each: int) -> Iterator[GroupRun]:
     """The wanted output channels as runs of groups; groups of which nothing is wanted are left out."""
     if groups == 1:
-        yield Run(1, span_size(wanted))
+        yield GroupRun(1, span_size(wanted))
         return
-    last: Run | None = None
+    last: GroupRun | None = None
     for group in range(wanted[0].start // each, -(-wanted[-1].stop // each)):
         count = span_size(span_intersect(wanted, span((group * each, (group + 1) * each))))
         if not count:
             continue
         if last is not None and last.count == count:
-            last = Run(last.groups + 1, count)
+            last = GroupRun(last.groups + 1, count)
             continue
         if last is not None:
             yield last
-        last = Run(1, count)
+        last = GroupRun(1, count)
     if last is not None:
         yield last
 
 
-def _given(bound: Bound, part: Interval | None, once: Sequence[int]) -> tuple[int | None, ...]:
+def _given(bound: BoundOperator, part: Interval | None, once: Sequence[int]) -> tuple[int | None, ...]:
     """Inputs of the local node, in their places; of a sum's parts, only the first reads those in `once`."""
     later = part is not None and part.start > 0
     return tuple(None if later and n in once else index for n, index in enumerate(bound.present))
@@ -285,36 +285,36 @@ def _family(groups: int, read_each: int, kernel: Sequence[int]) -> str:
     return "pointwise" if prod(kernel) == 1 else "conv"
 
 
-def _declared(bound: Bound, places: Places) -> Derived:
+def _declared(bound: BoundOperator, places: ConvolutionInputs) -> Derived:
     if any(pad < 0 for pad in bound.integers("pads") or ()):
-        return Whole(bound, "it has negative pads")
+        return WholeOperator(bound, "it has negative pads")
     return Convolution(bound, places)
 
 
-def conv(bound: Bound) -> Derived:
-    return _declared(bound, Places(once=(2,)))
+def conv(bound: BoundOperator) -> Derived:
+    return _declared(bound, ConvolutionInputs(once=(2,)))
 
 
-def fused_conv(bound: Bound) -> Derived:
+def fused_conv(bound: BoundOperator) -> Derived:
     """com.microsoft: Conv, an addend of the output's shape, and an activation."""
     if bound.has(3) and bound.shape(3) != bound.output:
-        return Whole(bound, "its addend is broadcast")
-    return _declared(bound, Places(outputs=(3,)))
+        return WholeOperator(bound, "its addend is broadcast")
+    return _declared(bound, ConvolutionInputs(outputs=(3,)))
 
 
-def qlinear_conv(bound: Bound) -> Derived:
+def qlinear_conv(bound: BoundOperator) -> Derived:
     """x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias."""
-    return _declared(bound, Places(x=0, w=3, channels=(8, 4, 5)))
+    return _declared(bound, ConvolutionInputs(x=0, w=3, channels=(8, 4, 5)))
 
 
-def conv_integer(bound: Bound) -> Derived:
+def conv_integer(bound: BoundOperator) -> Derived:
     """x, w, x_zero, w_zero."""
-    return _declared(bound, Places(channels=(3,)))
+    return _declared(bound, ConvolutionInputs(channels=(3,)))
 
 
-def conv_transpose(bound: Bound) -> Derived:
+def conv_transpose(bound: BoundOperator) -> Derived:
     if any(pad < 0 for pad in bound.integers("pads") or ()):
-        return Whole(bound, "it has negative pads")
+        return WholeOperator(bound, "it has negative pads")
     return TransposedConvolution(bound)
 
 

@@ -11,9 +11,9 @@ from itertools import accumulate
 import numpy as np
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, broadcast
-from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.bound import BoundOperator
 from edgepart.planner.access.declare.cut_nodes import cut, integers, slice_node
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, local_node, split_axes
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, local_node, split_axes
 from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Outputs
 from edgepart.planner.region import Array, Interval, Region, Span, span, span_hull, span_intersect
 
@@ -22,14 +22,14 @@ def shifted(one: Span, by: int) -> Span:
     return tuple(Interval(i.start + by, i.stop + by) for i in one)
 
 
-class Moved(Derived):
+class DataMovement(Derived):
     """What the declarations here share: any axis can be cut, and nothing is computed."""
 
     family = "move"
     kept: tuple[int, ...] | None = None
     """Output axes that can be cut; None for all."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         self.bound = bound
 
     def axes(self) -> tuple[Axis, ...]:
@@ -43,10 +43,10 @@ class Moved(Derived):
         return 0.0
 
 
-class Concat(Moved):
+class Concat(DataMovement):
     """Each input is read where its part is wanted, and not at all where it is not."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         super().__init__(bound)
         self.axis = int(bound.attribute("axis", 1)) % len(bound.output)
         extents = [bound.shape(index)[self.axis] for index in range(len(bound.inputs))]
@@ -68,10 +68,10 @@ class Concat(Moved):
         return (LocalNode("Concat", used, (0,), {"axis": self.axis}),)
 
 
-class Split(Moved):
+class Split(DataMovement):
     """The wanted parts, each cut out of what is read of the input."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         super().__init__(bound)
         self.axis = int(bound.attribute("axis", 0)) % len(bound.output)
         self.kept = tuple(axis for axis in range(len(bound.output)) if axis != self.axis)
@@ -109,10 +109,10 @@ class Walk:
         return span((min(first, last), max(first, last) + 1))
 
 
-class Slice(Moved):
+class Slice(DataMovement):
     """With step 1 nothing is left to do locally: what is wanted is what is read."""
 
-    def __init__(self, bound: Bound, walks: Sequence[Walk]) -> None:
+    def __init__(self, bound: BoundOperator, walks: Sequence[Walk]) -> None:
         super().__init__(bound)
         self.walks = tuple(walks)
 
@@ -138,11 +138,11 @@ class Slice(Moved):
         return (slice_node(0, 0, axes, starts, stops, self.bound.opset, steps),)
 
 
-def slice_(bound: Bound) -> Derived:
+def slice_(bound: BoundOperator) -> Derived:
     starts = bound.listed(1, "starts")
     given = [bound.listed(index, name) for index, name in ((3, "axes"), (4, "steps"))]
     if starts is None or any(one is None and bound.has(n + 3) for n, one in enumerate(given)):
-        return Whole(bound, "where it begins is known only at run time")
+        return WholeOperator(bound, "where it begins is known only at run time")
     axes = given[0] or tuple(range(len(starts)))
     steps = given[1] or (1,) * len(starts)
     shape = bound.shape(0)
@@ -154,11 +154,13 @@ def slice_(bound: Bound) -> Derived:
     return Slice(bound, walks)
 
 
-class Pad(Moved):
+class Pad(DataMovement):
     """Pads with a constant; along an axis that is padded with what it holds (reflect, edge, wrap), all is
     made."""
 
-    def __init__(self, bound: Bound, begins: Sequence[int], ends: Sequence[int], constant: bool) -> None:
+    def __init__(
+        self, bound: BoundOperator, begins: Sequence[int], ends: Sequence[int], constant: bool
+    ) -> None:
         super().__init__(bound)
         self.begins = tuple(begins)
         rank = len(bound.output)
@@ -219,11 +221,11 @@ class Pad(Moved):
         return begins, ends
 
 
-def pad(bound: Bound) -> Derived:
+def pad(bound: BoundOperator) -> Derived:
     pads = bound.listed(1, "pads")
     axes = bound.constant(3)
     if pads is None or (axes is None and bound.has(3)):
-        return Whole(bound, "how much it pads is known only at run time")
+        return WholeOperator(bound, "how much it pads is known only at run time")
     rank = len(bound.output)
     chosen = range(rank) if axes is None else [int(axis) % rank for axis in axes]
     begins, ends = [0] * rank, [0] * rank
@@ -231,11 +233,11 @@ def pad(bound: Bound) -> Derived:
         begins[axis], ends[axis] = pads[n], pads[n + len(chosen)]
     for axis, extent in enumerate(bound.output):
         if max(begins[axis], 0) >= min(begins[axis] + bound.shape(0)[axis], extent):
-            return Whole(bound, "it cuts off all that it reads")
+            return WholeOperator(bound, "it cuts off all that it reads")
     return Pad(bound, begins, ends, bound.text("mode", "constant") == "constant")
 
 
-def transpose(bound: Bound) -> Derived:
+def transpose(bound: BoundOperator) -> Derived:
     rank = len(bound.output)
     order = bound.integers("perm") or tuple(reversed(range(rank)))
     reads = [Along(order.index(axis)) for axis in range(rank)]
@@ -249,12 +251,12 @@ class Expand(Aligned):
         return (LocalNode("Expand", (0, integers(computed[0].shape)), (0,)),)
 
 
-def expand(bound: Bound) -> Derived:
+def expand(bound: BoundOperator) -> Derived:
     reads = [broadcast(bound.inputs[0], bound.output), None]
     return Expand(bound, reads, family="move", work=0.0)
 
 
-class Tile(Moved):
+class Tile(DataMovement):
     """Output `i` reads `i % extent`: a piece inside one copy is read as it is, else whole copies are made."""
 
     def widen(self, outputs: Outputs) -> Outputs:
@@ -287,10 +289,10 @@ def _one_copy(one: Span, extent: int) -> Span:
     return shifted(one, -(one[0].start // extent * extent))
 
 
-class ConstantGather(Moved):
+class ConstantGather(DataMovement):
     """Gather by indices that are known: only the rows that they name are read."""
 
-    def __init__(self, bound: Bound, axis: int, indices: Array) -> None:
+    def __init__(self, bound: BoundOperator, axis: int, indices: Array) -> None:
         super().__init__(bound)
         self.axis = axis
         self.indices = np.where(indices < 0, indices + bound.shape(0)[axis], indices).astype(np.int64)
@@ -317,7 +319,7 @@ _FEW = 64
 pieces."""
 
 
-def gather(bound: Bound) -> Derived:
+def gather(bound: BoundOperator) -> Derived:
     data, indices = bound.shape(0), bound.shape(1)
     axis = int(bound.attribute("axis", 0)) % len(data)
     known = bound.constant(1) if int(np.prod(indices)) <= _FEW else None
@@ -331,46 +333,48 @@ def gather(bound: Bound) -> Derived:
     return Aligned(bound, reads, family="move", work=0.0)
 
 
-def gather_elements(bound: Bound) -> Derived:
+def gather_elements(bound: BoundOperator) -> Derived:
     rank = len(bound.output)
     axis = int(bound.attribute("axis", 0)) % rank
     data: AxisReads = [None if n == axis else Along(n) for n in range(rank)]
     return Aligned(bound, [data, [Along(n) for n in range(rank)]], family="move", work=0.0)
 
 
-def depth_to_space(bound: Bound) -> Derived:
+def depth_to_space(bound: BoundOperator) -> Derived:
     block = int(bound.attribute("blocksize"))
     reads = [Along(0), None, Along(2, per=block), Along(3, per=block)]
     return Aligned(bound, [reads], whole=(1,), family="move", work=0.0)
 
 
-def space_to_depth(bound: Bound) -> Derived:
+def space_to_depth(bound: BoundOperator) -> Derived:
     block = int(bound.attribute("blocksize"))
     reads = [Along(0), None, Along(2, times=block), Along(3, times=block)]
     return Aligned(bound, [reads], whole=(1,), family="move", work=0.0)
 
 
-def concat(bound: Bound) -> Derived:
-    return Concat(bound) if bound.output else Whole(bound, "it joins scalars")
+def concat(bound: BoundOperator) -> Derived:
+    return Concat(bound) if bound.output else WholeOperator(bound, "it joins scalars")
 
 
-def split(bound: Bound) -> Derived:
+def split(bound: BoundOperator) -> Derived:
     if None in bound.outputs:
-        return Whole(bound, "it leaves outputs out, so where the others begin is not told by their shapes")
+        return WholeOperator(
+            bound, "it leaves outputs out, so where the others begin is not told by their shapes"
+        )
     return Split(bound)
 
 
-def compress(bound: Bound) -> Derived:
+def compress(bound: BoundOperator) -> Derived:
     """Along one axis, what a condition keeps; the other axes are free."""
     given = bound.attribute("axis")
     if given is None:
-        return Whole(bound, "it keeps what a condition says of a flat input")
+        return WholeOperator(bound, "it keeps what a condition says of a flat input")
     axis = int(given) % len(bound.output)
     data: AxisReads = [None if n == axis else Along(n) for n in range(len(bound.output))]
     return Aligned(bound, [data, [None]], whole=(axis,), family="move", work=0.0)
 
 
-def one_hot(bound: Bound) -> Derived:
+def one_hot(bound: BoundOperator) -> Derived:
     """indices, depth, values: an axis is put in, along which one element is marked."""
     rank = len(bound.output)
     axis = int(bound.attribute("axis", -1)) % rank
@@ -379,7 +383,7 @@ def one_hot(bound: Bound) -> Derived:
     return Aligned(bound, [indices, *rest], whole=(axis,), family="move", work=0.0)
 
 
-DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+DECLARATIONS: dict[str, Callable[[BoundOperator], Derived]] = {
     "Compress": compress,
     "Concat": concat,
     "DepthToSpace": depth_to_space,

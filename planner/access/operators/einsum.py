@@ -9,8 +9,8 @@ from itertools import chain
 from math import prod
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, Inner
-from edgepart.planner.access.declare.bound import Bound, Shape
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.bound import BoundOperator, Shape
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Axis
 
 Labels = tuple[str, ...]
@@ -62,11 +62,11 @@ def _labels(term: str, count: int) -> Labels:
     return (*before, *(f"...{n}" for n in reversed(range(count))), *after)
 
 
-def einsum(bound: Bound) -> Derived:
+def einsum(bound: BoundOperator) -> Derived:
     shapes = [bound.shape(index) for index in range(len(bound.inputs))]
     found = equation(bound.text("equation", ""), [len(shape) for shape in shapes])
     if found is None or len(found.result) != len(bound.output):
-        return Whole(bound, "its equation does not fit the ranks of its inputs")
+        return WholeOperator(bound, "its equation does not fit the ranks of its inputs")
     extents = _extents(found, shapes)
     names = {label: _name(label, found) for label in found.summed}
 

@@ -6,19 +6,19 @@ from __future__ import annotations
 from onnx import TensorProto
 
 from edgepart.planner.access.declare.aligned import Aligned, broadcast
-from edgepart.planner.access.declare.bound import Bound
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.bound import BoundOperator
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Local, LocalNode, Outputs
 
 
-def elementwise(bound: Bound) -> Derived:
+def elementwise(bound: BoundOperator) -> Derived:
     """Any number of inputs, each broadcast to the output as numpy does."""
     if bound.attribute("broadcast") or (bound.version < 7 and bound.attribute("axis") is not None):
-        return Whole(bound, "it broadcasts the way opsets before 7 did")
+        return WholeOperator(bound, "it broadcasts the way opsets before 7 did")
     return Aligned(bound, [broadcast(shape, bound.output) for shape in bound.inputs])
 
 
-def same_type(bound: Bound) -> Derived:
+def same_type(bound: BoundOperator) -> Derived:
     """CastLike: of the second input only the type is read, so the local node is a Cast."""
     return _CastLike(bound, [broadcast(bound.inputs[0], bound.output), None])
 
@@ -30,17 +30,17 @@ class _CastLike(Aligned):
         return (LocalNode("Cast", (0,), (0,), {"to": to, **kept}),)
 
 
-def dropout(bound: Bound) -> Derived:
+def dropout(bound: BoundOperator) -> Derived:
     if bound.version < 7:
-        return Whole(bound, "it is of an opset before 7, where it may drop at inference too")
+        return WholeOperator(bound, "it is of an opset before 7, where it may drop at inference too")
     if bound.has(2):
         training = bound.constant(2)
         if training is None or bool(training.any()):
-            return Whole(bound, "it may be in training mode, which is random")
+            return WholeOperator(bound, "it may be in training mode, which is random")
     return Aligned(bound, [broadcast(shape, bound.output) for shape in bound.inputs], family="move", work=0.0)
 
 
-def moved(bound: Bound) -> Derived:
+def moved(bound: BoundOperator) -> Derived:
     """Identity."""
     return Aligned(bound, [broadcast(bound.inputs[0], bound.output)], family="move", work=0.0)
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 from math import log2
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads
-from edgepart.planner.access.declare.bound import Bound
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole
+from edgepart.planner.access.declare.bound import BoundOperator
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator
 from edgepart.planner.access.declare.protocol import Outputs
 from edgepart.planner.access.declare.window import Window
 from edgepart.planner.region import Region, span_hull
 
 
-def dft(bound: Bound) -> Derived:
+def dft(bound: BoundOperator) -> Derived:
     """Along one axis; the last one holds real and imaginary parts. The axis is an attribute in opset 17, an input since
     20."""
     rank = len(bound.output)
@@ -21,7 +21,7 @@ def dft(bound: Bound) -> Derived:
     if bound.has(2):
         given = bound.constant(2)
         if given is None:
-            return Whole(bound, "its axis is known only at run time")
+            return WholeOperator(bound, "its axis is known only at run time")
         axis = int(given.reshape(-1)[0])
     whole = (axis % rank, rank - 1)
     signal: AxisReads = [None if n in whole else Along(n) for n in range(rank)]
@@ -29,12 +29,12 @@ def dft(bound: Bound) -> Derived:
     return Aligned(bound, [signal, *_all(bound)], whole=whole, family="other", work=work)
 
 
-def _all(bound: Bound) -> list[AxisReads | None]:
+def _all(bound: BoundOperator) -> list[AxisReads | None]:
     """Inputs after the first, read whole."""
     return [None if shape is None else [None] * len(shape) for shape in bound.inputs[1:]]
 
 
-def stft(bound: Bound) -> Derived:
+def stft(bound: BoundOperator) -> Derived:
     """signal [batch, length, 1 or 2], frame_step, window, frame_length give [batch, frames, bins, 2]."""
     step, length = bound.constant(1), _frame_length(bound)
     work = 5 * log2(max(bound.output[2], 2))
@@ -44,7 +44,7 @@ def stft(bound: Bound) -> Derived:
     return Frames(bound, reads, Window(bound.shape(0)[1], length, int(step.reshape(-1)[0])), work)
 
 
-def _frame_length(bound: Bound) -> int | None:
+def _frame_length(bound: BoundOperator) -> int | None:
     """None where it is known only at run time."""
     if bound.has(2):
         return bound.shape(2)[0]
@@ -57,7 +57,9 @@ def _frame_length(bound: Bound) -> int | None:
 class Frames(Aligned):
     """STFT with frames at known places: a frame reads what is under it."""
 
-    def __init__(self, bound: Bound, reads: list[AxisReads | None], frame: Window, work: float) -> None:
+    def __init__(
+        self, bound: BoundOperator, reads: list[AxisReads | None], frame: Window, work: float
+    ) -> None:
         names = ("batch", "sequence", "bin", "part")
         super().__init__(bound, reads, whole=(2, 3), family="other", work=work, names=names)
         self.frame = frame

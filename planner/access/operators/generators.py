@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from edgepart.planner.access.declare.bound import Bound, numpy_dtype
+from edgepart.planner.access.declare.bound import BoundOperator, numpy_dtype
 from edgepart.planner.access.declare.cut_nodes import integers
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, split_axes
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, split_axes
 from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Outputs
 from edgepart.planner.region import Array
 
@@ -19,7 +19,7 @@ class Generated(Derived):
 
     family = "move"
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         self.bound = bound
 
     def axes(self) -> tuple[Axis, ...]:
@@ -67,16 +67,16 @@ class Range(Generated):
         return np.asarray(value, numpy_dtype(self.bound.dtype(0)))
 
 
-def range_(bound: Bound) -> Derived:
+def range_(bound: BoundOperator) -> Derived:
     if bound.opset < 11:
-        return Whole(bound, "it is in a model of an opset before 11, which has no Range of its own")
+        return WholeOperator(bound, "it is in a model of an opset before 11, which has no Range of its own")
     whole_numbers = ("int32", "int64") if bound.opset < 14 else ("int16", "int32", "int64")
     if bound.dtype(0) not in whole_numbers:
-        return Whole(bound, "it adds one step after another, and rounds each sum")
+        return WholeOperator(bound, "it adds one step after another, and rounds each sum")
     return Range(bound)
 
 
-DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {"ConstantOfShape": Filled, "Range": range_}
+DECLARATIONS: dict[str, Callable[[BoundOperator], Derived]] = {"ConstantOfShape": Filled, "Range": range_}
 MICROSOFT = {"Range": range_}
 
 _SHAPE = (

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgepart.planner.access.declare.aligned import Aligned, Along
-from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.bound import BoundOperator
 from edgepart.planner.access.declare.cut_nodes import integers
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Local, LocalNode, Outputs
 from edgepart.planner.access.operators.data_movement import Pad
 
 
-def col2im(bound: Bound) -> Derived:
+def col2im(bound: BoundOperator) -> Derived:
     """[batch, channels x block, blocks] give [batch, channels, *image], where blocks that lie over each other are
     added."""
     rows, channels = bound.shape(0)[1], bound.output[1]
     if rows % channels:
-        return Whole(bound, "its rows are not so many for each channel")
+        return WholeOperator(bound, "its rows are not so many for each channel")
     columns = [Along(0), Along(1, times=rows // channels), None]
     rest = [[None] * len(bound.shape(index)) for index in (1, 2)]
     whole = range(2, len(bound.output))
@@ -27,7 +27,7 @@ def col2im(bound: Bound) -> Derived:
 class Centred(Pad):
     """CenterCropPad: a Pad with zeros, or with less than nothing, by half of what is lacking at each side."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         lacking = [after - before for before, after in zip(bound.shape(0), bound.output, strict=True)]
         begins = [n // 2 if n > 0 else -(-n // 2) for n in lacking]
         ends = [n - begin for n, begin in zip(lacking, begins, strict=True)]
@@ -44,7 +44,7 @@ class Grid(Aligned):
     """AffineGrid: [batch, 2, 3] or [batch, 3, 4] give the places [batch, *space, 2 or 3]. The space is whole: steps
     counted from its middle of a part would round otherwise. The size that the model gives is not read."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         whole = range(1, len(bound.output))
         super().__init__(bound, [[Along(0), None, None], None], whole=whole, work=2.0 * bound.shape(0)[2])
 
@@ -54,7 +54,7 @@ class Grid(Aligned):
         return (LocalNode("AffineGrid", (0, integers([batch, 1, *space])), (0,), op.attributes),)
 
 
-DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+DECLARATIONS: dict[str, Callable[[BoundOperator], Derived]] = {
     "AffineGrid": Grid,
     "CenterCropPad": Centred,
     "Col2Im": col2im,

@@ -10,20 +10,20 @@ from math import prod
 import numpy as np
 
 from edgepart.planner.access.declare.aligned import Aligned, AxisReads, Fixed, Inner
-from edgepart.planner.access.declare.bound import Bound, axis_names, numpy_dtype
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.bound import BoundOperator, axis_names, numpy_dtype
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Addend, Axis, Local, LocalNode, Outputs, Reduction
 from edgepart.planner.access.declare.reducers import chain
-from edgepart.planner.access.declare.shared_axes import Runs, Together, Tracks
+from edgepart.planner.access.declare.shared_axes import Runs, SharedAxes, Tracks
 from edgepart.planner.region import Interval
 
 
-def loss(bound: Bound) -> Derived:
+def loss(bound: BoundOperator) -> Derived:
     """Scores (samples, classes, places ...), labels (samples, places ...) and perhaps a weight for each class; the
     second output of SoftmaxCrossEntropyLoss is of the scores' shape."""
     shape = bound.shape(0)
     if len(shape) < 2 or len(bound.shape(1)) != len(shape) - 1:
-        return Whole(bound, "its labels do not fit its scores")
+        return WholeOperator(bound, "its labels do not fit its scores")
     names = axis_names(len(shape), spatial=True)
     kept = [name for axis, name in enumerate(names) if axis != 1]
     extents = dict(zip(kept, bound.shape(1), strict=True))
@@ -31,9 +31,9 @@ def loss(bound: Bound) -> Derived:
     if how == "none":
         return _each(bound, names, extents)
     if how not in ("sum", "mean"):
-        return Whole(bound, f"its reduction is {how!r}")
+        return WholeOperator(bound, f"its reduction is {how!r}")
     if bound.wants(1):
-        return Whole(bound, "it gives one loss of all samples and log-probabilities of each")
+        return WholeOperator(bound, "it gives one loss of all samples and log-probabilities of each")
     reads: list[AxisReads | None] = [
         [None if axis == 1 else Inner(name) for axis, name in enumerate(names)],
         [Inner(name) for name in kept],
@@ -46,24 +46,24 @@ def loss(bound: Bound) -> Derived:
     return Aligned(bound, reads, family="reduce", work=_work(bound), reduced=tuple(ways))
 
 
-def _work(bound: Bound) -> float:
+def _work(bound: BoundOperator) -> float:
     """An exponential, a sum and a logarithm for each score; without them, one score of each sample is read."""
     softmax = bound.operator.op_type == "SoftmaxCrossEntropyLoss"
     return 5.0 * prod(bound.shape(0)) if softmax else 2.0 * prod(bound.shape(1))
 
 
-def _each(bound: Bound, names: Sequence[str], extents: dict[str, int]) -> Derived:
+def _each(bound: BoundOperator, names: Sequence[str], extents: dict[str, int]) -> Derived:
     """The loss of each sample, or each place of it."""
     scores: Tracks = [None if axis == 1 else Runs(name) for axis, name in enumerate(names)]
     labels: Tracks = [Runs(name) for name in extents]
     inputs: list[Tracks | None] = [scores, labels, *([None] for _ in bound.inputs[2:])]
-    return Together(bound, extents, inputs, [labels, scores], family="reduce", work=_work(bound))
+    return SharedAxes(bound, extents, inputs, [labels, scores], family="reduce", work=_work(bound))
 
 
 class WeightedMean(Aligned):
     """The sum of weighted losses over the sum of weights, of the labels that are not ignored."""
 
-    def __init__(self, bound: Bound, reads: Sequence[AxisReads | None], ways: Sequence[Axis]) -> None:
+    def __init__(self, bound: BoundOperator, reads: Sequence[AxisReads | None], ways: Sequence[Axis]) -> None:
         super().__init__(bound, reads, family="reduce", work=_work(bound), reduced=tuple(ways))
 
     def reduction(self, axis: Axis) -> Reduction:
@@ -78,7 +78,9 @@ class WeightedMean(Aligned):
 class WeightedSums(Aligned):
     """Of a part of the samples: the sum of weighted losses (output 0) and the sum of weights (output 1)."""
 
-    def __init__(self, bound: Bound, reads: Sequence[AxisReads | None], axis: Axis, part: Interval) -> None:
+    def __init__(
+        self, bound: BoundOperator, reads: Sequence[AxisReads | None], axis: Axis, part: Interval
+    ) -> None:
         def restricted(read: AxisReads) -> AxisReads:
             return [Fixed(part) if one == Inner(axis.name) else one for one in read]
 
@@ -107,7 +109,7 @@ class WeightedSums(Aligned):
 class Quotient(Aligned):
     """A mean, from every part's sum of losses and sum of weights."""
 
-    def __init__(self, bound: Bound, count: int) -> None:
+    def __init__(self, bound: BoundOperator, count: int) -> None:
         operator = replace(bound.operator, inputs=("",) * (2 * count))
         given = replace(bound, operator=operator, inputs=((),) * (2 * count))
         super().__init__(given, [()] * (2 * count), work=2.0 * count)

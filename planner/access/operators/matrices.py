@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, broadcast
-from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.bound import BoundOperator
 from edgepart.planner.access.declare.cut_nodes import integers
 from edgepart.planner.access.declare.derived import Derived
 from edgepart.planner.access.declare.protocol import Local, LocalNode, Outputs
@@ -22,7 +22,7 @@ def _offset(region: Region) -> int:
     return region.origin[-2] - region.origin[-1]
 
 
-def _diagonal(number: int, bound: Bound) -> int:
+def _diagonal(number: int, bound: BoundOperator) -> int:
     """A diagonal's number, brought near to the matrix where it lies far beyond it."""
     rows, columns = bound.output[-2:]
     return min(max(number, -rows - columns), rows + columns)
@@ -31,7 +31,7 @@ def _diagonal(number: int, bound: Bound) -> int:
 class Triangle(Aligned):
     """Trilu: what is on one side of diagonal k, which may be known only at run time."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         known = bound.constant(1)
         self.k = None if known is None else int(known.reshape(-1)[0])
         at_run_time: AxisReads | None = None
@@ -65,31 +65,31 @@ class Diagonal(Generated):
         )
 
 
-def determinant(bound: Bound) -> Derived:
+def determinant(bound: BoundOperator) -> Derived:
     rank = len(bound.output)
     reads: AxisReads = [*(Along(axis) for axis in range(rank)), None, None]
     return Aligned(bound, [reads], family="other", work=2 * bound.shape(0)[-1] ** 3 / 3)
 
 
-def inverse(bound: Bound) -> Derived:
+def inverse(bound: BoundOperator) -> Derived:
     """com.microsoft."""
     rank = len(bound.output)
     reads: AxisReads = [*(Along(axis) for axis in range(rank - 2)), None, None]
     return Aligned(bound, [reads], whole=(rank - 2, rank - 1), family="other", work=2.0 * bound.output[-1])
 
 
-def distances(bound: Bound) -> Derived:
+def distances(bound: BoundOperator) -> Derived:
     """com.microsoft, CDist: of every row of A to every row of B."""
     reads: list[AxisReads] = [[Along(0), None], [Along(1), None]]
     return Aligned(bound, reads, family="gemm", work=3.0 * bound.shape(0)[1])
 
 
-DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+DECLARATIONS: dict[str, Callable[[BoundOperator], Derived]] = {
     "Det": determinant,
     "EyeLike": Diagonal,
     "Trilu": Triangle,
 }
-MICROSOFT: dict[str, Callable[[Bound], Derived]] = {
+MICROSOFT: dict[str, Callable[[BoundOperator], Derived]] = {
     "CDist": distances,
     "Inverse": inverse,
     "Trilu": Triangle,

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, broadcast
-from edgepart.planner.access.declare.bound import Bound
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.bound import BoundOperator
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Axis
-from edgepart.planner.access.declare.shared_axes import Runs, Together, Tracks
+from edgepart.planner.access.declare.shared_axes import Runs, SharedAxes, Tracks
 from edgepart.planner.region import Array, Interval, Region
 
 
-def linear_regressor(bound: Bound) -> Derived:
+def linear_regressor(bound: BoundOperator) -> Derived:
     """Each target has coefficients and an intercept of its own."""
     if len(bound.output) != 2:
-        return Whole(bound, NO_TABLE)
+        return WholeOperator(bound, NO_TABLE)
     targets = int(bound.attribute("targets", 1))
     coefficients = np.asarray(bound.attribute("coefficients", ()), np.float32)
     work = 2.0 * max(coefficients.size // max(targets, 1), 1)
@@ -43,41 +43,41 @@ def linear_regressor(bound: Bound) -> Derived:
     return Aligned(bound, [rows(bound)], family="gemm", work=work, names=ROWS, attributes=chosen)
 
 
-def svm_regressor(bound: Bound) -> Derived:
+def svm_regressor(bound: BoundOperator) -> Derived:
     if len(bound.output) != 2:
-        return Whole(bound, NO_TABLE)
+        return WholeOperator(bound, NO_TABLE)
     work = 2.0 * len(bound.attribute("support_vectors", ())) + 1.0
     return Aligned(bound, [rows(bound)], whole=(1,), family="gemm", work=work, names=ROWS)
 
 
-def classifier(bound: Bound) -> Derived:
+def classifier(bound: BoundOperator) -> Derived:
     """LinearClassifier, SVMClassifier, TreeEnsembleClassifier: the label of each row, and its scores."""
     if len(bound.shape(0)) != 2 or [shape and len(shape) for shape in bound.outputs] not in (
         [1],
         [1, 2],
         [1, None],
     ):
-        return Whole(bound, NO_TABLE)
+        return WholeOperator(bound, NO_TABLE)
     count = bound.shape(0)[0]
     numbers = len(bound.attribute("support_vectors", ())) + len(bound.attribute("coefficients", ()))
     work = 2.0 * numbers or path_work(bound, len(set(bound.attribute("nodes_treeids", ()))))
     tracks: list[Tracks] = [[Runs("batch")], [Runs("batch"), None]]
-    return Together(bound, {"batch": count}, [[Runs("batch"), None]], tracks, work=count * work)
+    return SharedAxes(bound, {"batch": count}, [[Runs("batch"), None]], tracks, work=count * work)
 
 
-def elementwise(bound: Bound) -> Derived:
+def elementwise(bound: BoundOperator) -> Derived:
     """Binarizer, CategoryMapper, LabelEncoder."""
     return Aligned(bound, [broadcast(bound.inputs[0], bound.output)], names=_names(bound))
 
 
-def _names(bound: Bound) -> Sequence[str] | None:
+def _names(bound: BoundOperator) -> Sequence[str] | None:
     return ROWS if len(bound.output) == 2 else None
 
 
-def by_column(*listed: str) -> Callable[[Bound], Derived]:
+def by_column(*listed: str) -> Callable[[BoundOperator], Derived]:
     """An element-wise operator with attributes `listed` that hold one value, or one for each column."""
 
-    def declared(bound: Bound) -> Derived:
+    def declared(bound: BoundOperator) -> Derived:
         rank = len(bound.output)
         each = {name: values for name in listed if len(values := tuple(bound.attribute(name, ()))) > 1}
         reads = [broadcast(bound.inputs[0], bound.output)]
@@ -99,7 +99,7 @@ def _columns(each: Mapping[str, Sequence[Any]]) -> Callable[[Region], Mapping[st
     return cropped
 
 
-def one_hot(bound: Bound) -> Derived:
+def one_hot(bound: BoundOperator) -> Derived:
     """A new last axis of categories. What is none of them is all zeros, unless that is to be an error."""
     last = len(bound.output) - 1
     name = "cats_strings" if bound.attribute("cats_strings") else "cats_int64s"
@@ -109,7 +109,7 @@ def one_hot(bound: Bound) -> Derived:
     return Aligned(bound, reads, work=1.0, attributes=_columns({name: tuple(bound.attribute(name, ()))}))
 
 
-def feature_vectorizer(bound: Bound) -> Derived:
+def feature_vectorizer(bound: BoundOperator) -> Derived:
     """The columns of every input, one after the other."""
     reads: list[AxisReads | None] = []
     for shape in bound.inputs:
@@ -118,14 +118,14 @@ def feature_vectorizer(bound: Bound) -> Derived:
     return Aligned(bound, reads, whole=range(1, len(bound.output)), family="move", names=_names(bound))
 
 
-def normalizer(bound: Bound) -> Derived:
+def normalizer(bound: BoundOperator) -> Derived:
     """Each row is divided by its own norm."""
     reads = [broadcast(bound.inputs[0], bound.output)]
     last = len(bound.output) - 1
     return Aligned(bound, reads, whole=(last,), family="reduce", work=3.0, names=_names(bound))
 
 
-def array_feature_extractor(bound: Bound) -> Derived:
+def array_feature_extractor(bound: BoundOperator) -> Derived:
     """Elements of the last axis of X, by their places Y."""
     last = len(bound.output) - 1
     x, y = bound.shape(0), bound.shape(1)
@@ -148,19 +148,19 @@ ROWS = ("batch", "feature")
 NO_TABLE = "its results are not a table with a row for each of its input"
 
 
-def rows(bound: Bound) -> AxisReads:
+def rows(bound: BoundOperator) -> AxisReads:
     """A table's rows run along the output's; one axis alone is a single row."""
     rank = len(bound.shape(0))
     return [Along(0), *[None] * (rank - 1)] if rank > 1 else [None] * rank
 
 
-def path_work(bound: Bound, trees: int) -> float:
+def path_work(bound: BoundOperator, trees: int) -> float:
     """FLOPs of a row: in each tree a path from the root to a leaf."""
     nodes = len(bound.attribute("nodes_featureids", ()))
     return 2.0 * trees * log2(2 + nodes / max(trees, 1))
 
 
-def regressor(bound: Bound) -> Derived:
+def regressor(bound: BoundOperator) -> Derived:
     """TreeEnsembleRegressor: nodes and the scores of leaves are listed with the tree that they are of."""
     nodes = np.asarray(bound.attribute("nodes_treeids", ()))
     leaves = np.asarray(bound.attribute("target_treeids", ()))
@@ -183,7 +183,7 @@ def regressor(bound: Bound) -> Derived:
     return _forest(bound, len(trees), how, some)
 
 
-def _listed_alike(bound: Bound) -> bool:
+def _listed_alike(bound: BoundOperator) -> bool:
     """Whether all that is said of nodes, and of leaves, is said of each."""
     given = [
         (name, len(value)) for name, value in bound.operator.attributes.items() if name.startswith(_LISTS)
@@ -194,7 +194,7 @@ def _listed_alike(bound: Bound) -> bool:
 _LISTS = ("nodes_", "target_")
 
 
-def _scored(bound: Bound, with_scores: Array) -> bool:
+def _scored(bound: BoundOperator, with_scores: Array) -> bool:
     """Whether parts add base values as all trees do: ONNX Runtime gives a target that no leaf scores in a row none."""
     based = any(np.any(bound.attribute(name, 0)) for name in ("base_values", "base_values_as_tensor"))
     leaves = sum(mode in ("LEAF", b"LEAF") for mode in bound.attribute("nodes_modes", ()))
@@ -206,7 +206,7 @@ _REDUCERS = {"SUM": "sum", "AVERAGE": "mean"}
 """By how scores are put together. The least and the greatest are not: a target without a score counts as zero there."""
 
 
-def _listed(bound: Bound, start: str, change: Callable[[Array], Array]) -> dict[str, Any]:
+def _listed(bound: BoundOperator, start: str, change: Callable[[Array], Array]) -> dict[str, Any]:
     """The attributes that `start` so, changed; those that are a tensor stay one."""
     found: dict[str, Any] = {}
     for name, value in bound.operator.attributes.items():
@@ -216,7 +216,7 @@ def _listed(bound: Bound, start: str, change: Callable[[Array], Array]) -> dict[
     return found
 
 
-def ensemble(bound: Bound) -> Derived:
+def ensemble(bound: BoundOperator) -> Derived:
     """TreeEnsemble: a tree is known by its root, and nodes that no root leads to are not visited."""
     roots = bound.integers("tree_roots") or ()
     how = {0: "mean", 1: "sum"}.get(int(bound.attribute("aggregate_function", 1)))
@@ -226,10 +226,10 @@ def ensemble(bound: Bound) -> Derived:
 
 
 def _forest(
-    bound: Bound, trees: int, how: str | None, some: Callable[[Interval], Mapping[str, Any]]
+    bound: BoundOperator, trees: int, how: str | None, some: Callable[[Interval], Mapping[str, Any]]
 ) -> Derived:
     if len(bound.output) != 2:
-        return Whole(bound, NO_TABLE)
+        return WholeOperator(bound, NO_TABLE)
     work = path_work(bound, trees) / bound.output[1]
     ways = (Axis("tree", 0, trees, reducer=how),) if how and trees > 1 else ()
     return Aligned(
@@ -244,7 +244,7 @@ def _forest(
     )
 
 
-ML: dict[str, Callable[[Bound], Derived]] = {
+ML: dict[str, Callable[[BoundOperator], Derived]] = {
     "LinearClassifier": classifier,
     "LinearRegressor": linear_regressor,
     "SVMClassifier": classifier,

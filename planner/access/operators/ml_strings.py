@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from edgepart.planner.access.declare.aligned import Aligned, Along
-from edgepart.planner.access.declare.bound import Bound
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.bound import BoundOperator
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.operators.elementwise import elementwise
 
 
-def normalizer(bound: Bound) -> Derived:
+def normalizer(bound: BoundOperator) -> Derived:
     if bound.attribute("stopwords"):
-        return Whole(bound, "the words that it drops decide how much it writes")
+        return WholeOperator(bound, "the words that it drops decide how much it writes")
     return elementwise(bound)
 
 
-def n_grams(bound: Bound) -> Derived:
+def n_grams(bound: BoundOperator) -> Derived:
     """TfIdfVectorizer: [rows, words] or [words]."""
     if len(bound.output) < 2:
-        return Whole(bound, "it counts in one row of words, from its begin to its end")
+        return WholeOperator(bound, "it counts in one row of words, from its begin to its end")
     work = float(bound.shape(0)[1] * int(bound.attribute("max_gram_length", 1)))
     return Aligned(bound, [[Along(0), None]], whole=(1,), family="other", work=work / bound.output[1])
 
 
-DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+DECLARATIONS: dict[str, Callable[[BoundOperator], Derived]] = {
     "RegexFullMatch": elementwise,
     "StringConcat": elementwise,
     "StringNormalizer": normalizer,

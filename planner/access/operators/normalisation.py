@@ -6,15 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, Fixed, Inner, broadcast, vector
-from edgepart.planner.access.declare.bound import Bound, axis_names, matrix_names
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, local_node, split_axes
+from edgepart.planner.access.declare.bound import BoundOperator, axis_names, matrix_names
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, local_node, split_axes
 from edgepart.planner.access.declare.protocol import Addend, Axis, Local, LocalNode, Outputs, Reduction
 from edgepart.planner.access.declare.reducers import chain, lowest, reduce_node
-from edgepart.planner.access.operators.partial_norms import Moments, Spread
+from edgepart.planner.access.operators.partial_norms import Moments, NormDivisor
 from edgepart.planner.region import Interval, Region, span, span_hull, span_size
 
 
-def softmax(bound: Bound) -> Derived:
+def softmax(bound: BoundOperator) -> Derived:
     """Softmax, LogSoftmax, Hardmax; before opset 13 everything from `axis` on is one flat axis."""
     rank = len(bound.output)
     flat = bound.version < 13 and bound.operator.domain == ""
@@ -30,7 +30,7 @@ class Exponentials(Aligned):
     """Softmax and LogSoftmax: whole along one axis, or in parts that know their maximum and, scaled by it, their sum
     of exponentials (Milakov and Gimelshein 2018, section 3)."""
 
-    def __init__(self, bound: Bound, axis: int) -> None:
+    def __init__(self, bound: BoundOperator, axis: int) -> None:
         rank = len(bound.output)
         names = matrix_names(rank) if axis == rank - 1 else axis_names(rank)
         name = names[axis]
@@ -55,7 +55,7 @@ class Exponentials(Aligned):
 class Stabilised(Aligned):
     """Of a part of a Softmax's axis: its maximum (output 0) and its sum of exponentials less that (output 1)."""
 
-    def __init__(self, bound: Bound, axis: Axis, part: Interval) -> None:
+    def __init__(self, bound: BoundOperator, axis: Axis, part: Interval) -> None:
         shape = bound.output
         reads = [Fixed(part) if n == axis.index else Along(n) for n in range(len(shape))]
         small = (*shape[: axis.index], 1, *shape[axis.index + 1 :])
@@ -71,7 +71,7 @@ class Stabilised(Aligned):
 class Normalised(Aligned):
     """The output for any part of the axis, from every part's maximum and sum, and the input there."""
 
-    def __init__(self, bound: Bound, axis: Axis, count: int) -> None:
+    def __init__(self, bound: BoundOperator, axis: Axis, count: int) -> None:
         shape = bound.output
         small = (*shape[: axis.index], 1, *shape[axis.index + 1 :])
         shapes = (*(small,) * (2 * count), shape)
@@ -110,52 +110,52 @@ def stabilised(
     )
 
 
-def _same(bound: Bound) -> AxisReads | None:
+def _same(bound: BoundOperator) -> AxisReads | None:
     return broadcast(bound.inputs[0], bound.output)
 
 
-def layer_norm(bound: Bound) -> Derived:
+def layer_norm(bound: BoundOperator) -> Derived:
     """LayerNormalization, RMSNormalization: everything from `axis` on."""
     rank = len(bound.output)
     axis = int(bound.attribute("axis", -1)) % rank
     reads = [broadcast(shape, bound.output) for shape in bound.inputs]
     if axis == 0 and (bound.wants(1) or bound.wants(2)):
-        return Whole(
+        return WholeOperator(
             bound, "it normalises over all of its input, and gives the mean or the deviation of that"
         )
     centred = bound.operator.op_type == "LayerNormalization"
-    return Moments(bound, reads, range(axis, rank), Spread(centred, inside=_epsilon(bound)), work=8.0)
+    return Moments(bound, reads, range(axis, rank), NormDivisor(centred, inside=_epsilon(bound)), work=8.0)
 
 
-def _epsilon(bound: Bound) -> float:
+def _epsilon(bound: BoundOperator) -> float:
     return float(bound.attribute("epsilon", 1e-5))
 
 
-def skip_layer_norm(bound: Bound) -> Derived:
+def skip_layer_norm(bound: BoundOperator) -> Derived:
     """com.microsoft: a sum, then LayerNormalization (or RMSNormalization) over the last axis; the sum may be output 3."""
     if bound.wants(1) or bound.wants(2):
-        return Whole(bound, "it gives the mean or the deviation, as training does")
+        return WholeOperator(bound, "it gives the mean or the deviation, as training does")
     reads = [broadcast(shape, bound.output) for shape in bound.inputs]
     return Aligned(bound, reads, whole=(len(bound.output) - 1,), family="reduce", work=9.0)
 
 
-def batch_norm(bound: Bound) -> Derived:
+def batch_norm(bound: BoundOperator) -> Derived:
     """At inference: scale, bias, mean and variance of its own for each channel."""
     if any(bound.wants(index) for index in range(1, len(bound.outputs))) or bound.attribute("training_mode"):
-        return Whole(bound, "it is in training mode")
+        return WholeOperator(bound, "it is in training mode")
     if bound.version < 7 or not bound.attribute("spatial", 1) or len(bound.output) < 2:
-        return Whole(bound, "it normalises over more than channels")
+        return WholeOperator(bound, "it normalises over more than channels")
     channels = [vector(shape, 1, bound.output[1]) for shape in bound.inputs[1:]]
     return Aligned(bound, [_same(bound), *channels], work=2.0)
 
 
-def instance_norm(bound: Bound) -> Derived:
+def instance_norm(bound: BoundOperator) -> Derived:
     reads = [_same(bound), *(vector(shape, 1, bound.output[1]) for shape in bound.inputs[1:])]
-    axes, spread = range(2, len(bound.output)), Spread(inside=_epsilon(bound))
+    axes, spread = range(2, len(bound.output)), NormDivisor(inside=_epsilon(bound))
     return Moments(bound, reads, axes, spread, spatial=True, work=6.0)
 
 
-def group_norm(bound: Bound) -> Derived:
+def group_norm(bound: BoundOperator) -> Derived:
     """Scale and bias are one for each group in opset 18, one for each channel since 21."""
     channels = bound.output[1]
     each = channels // int(bound.attribute("num_groups"))
@@ -165,22 +165,22 @@ def group_norm(bound: Bound) -> Derived:
         return {"num_groups": span_size(region.spans[1]) // each}
 
     reads = [_same(bound), *(vector(shape, 1, channels, per) for shape in bound.inputs[1:])]
-    axes, spread = range(2, len(bound.output)), Spread(inside=_epsilon(bound))
+    axes, spread = range(2, len(bound.output)), NormDivisor(inside=_epsilon(bound))
     return Moments(
         bound, reads, axes, spread, spatial=True, work=6.0, each=each, attributes=groups, quanta={1: each}
     )
 
 
-def lp_norm(bound: Bound) -> Derived:
+def lp_norm(bound: BoundOperator) -> Derived:
     axis = int(bound.attribute("axis", -1)) % len(bound.output)
-    spread = Spread(centred=False, power=int(bound.attribute("p", 2)), averaged=False)
+    spread = NormDivisor(centred=False, power=int(bound.attribute("p", 2)), averaged=False)
     return Moments(bound, [_same(bound)], (axis,), spread, work=3.0)
 
 
-def mean_variance_norm(bound: Bound) -> Derived:
+def mean_variance_norm(bound: BoundOperator) -> Derived:
     axes = bound.integers("axes") or (0, 2, 3)
     whole = sorted({axis % len(bound.output) for axis in axes})
-    return Moments(bound, [_same(bound)], whole, Spread(outside=1e-9), work=6.0)
+    return Moments(bound, [_same(bound)], whole, NormDivisor(outside=1e-9), work=6.0)
 
 
 class ChannelWindow(Derived):
@@ -189,7 +189,7 @@ class ChannelWindow(Derived):
 
     family = "elementwise"
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         self.bound = bound
         size = int(bound.attribute("size"))
         self.before, self.after = (size - 1) // 2, size - 1 - (size - 1) // 2

@@ -12,7 +12,7 @@ import numpy as np
 from onnx import TensorProto
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, Fixed
-from edgepart.planner.access.declare.bound import Bound, Shape, axis_names, numpy_dtype
+from edgepart.planner.access.declare.bound import BoundOperator, Shape, axis_names, numpy_dtype
 from edgepart.planner.access.declare.cut_nodes import integers
 from edgepart.planner.access.declare.derived import Reads
 from edgepart.planner.access.declare.protocol import Addend, Axis, Local, LocalNode, Outputs, Reduction
@@ -24,7 +24,7 @@ _BROADCASTING = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class NormDivisor:
     """What a norm divides by: of the powers of the elements their sum or mean, and of that the root."""
 
     centred: bool = True
@@ -53,10 +53,10 @@ class Moments(Aligned):
 
     def __init__(
         self,
-        bound: Bound,
+        bound: BoundOperator,
         reads: Sequence[AxisReads | None],
         axes: Sequence[int],
-        spread: Spread,
+        spread: NormDivisor,
         *,
         work: float,
         each: int = 1,
@@ -78,7 +78,7 @@ class Moments(Aligned):
         )
         self.given = tuple(reads)
         self.spread = spread
-        self.view = View(bound.output, frozenset(axes), each)
+        self.view = NormalisedView(bound.output, frozenset(axes), each)
         self.spatial = spatial
 
     def widen(self, outputs: Outputs) -> Outputs:
@@ -111,14 +111,14 @@ class Moments(Aligned):
         again = tuple(index for index, shape in enumerate(self.bound.inputs) if shape is not None)
         return Reduction(
             (addend,) * self.spread.addends,
-            lambda part: Measured(self, axis, part),
+            lambda part: PartialMoments(self, axis, part),
             lambda parts: Settled(self, axis, parts, again),
             again=again,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class NormalisedView:
     """The tensor as it is normalised: with several channels in a group, these have an axis of their own, 2."""
 
     shape: Shape
@@ -166,7 +166,7 @@ class View:
         return [None if axis in self.axes else Along(axis) for axis in range(len(self.shape))]
 
 
-class Measured(Aligned):
+class PartialMoments(Aligned):
     """The moments of a part of one axis: its mean (where centred), and its sum of powers."""
 
     def __init__(self, norm: Moments, axis: Axis, part: Interval) -> None:
@@ -288,7 +288,7 @@ class Settled(Aligned):
         return np.asarray(value, numpy_dtype(working_type(self.bound)))
 
 
-def working_type(bound: Bound) -> str:
+def working_type(bound: BoundOperator) -> str:
     """Element type of the moments: half precision would lose them."""
     return "double" if bound.dtype(0) == "double" else "float"
 

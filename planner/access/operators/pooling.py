@@ -10,8 +10,8 @@ from math import prod
 import numpy as np
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, Inner
-from edgepart.planner.access.declare.bound import Bound, Shape, axis_names
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, local_node, split_axes
+from edgepart.planner.access.declare.bound import BoundOperator, Shape, axis_names
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, local_node, split_axes
 from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Outputs
 from edgepart.planner.access.declare.reducers import chain
 from edgepart.planner.access.declare.window import windows
@@ -23,7 +23,7 @@ class Pool(Derived):
 
     family = "pool"
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         self.bound = bound
         self.windows = windows(bound, bound.integers("kernel_shape") or (), bound.shape(0)[2:])
         rank = len(bound.output)
@@ -89,18 +89,18 @@ def relocated(source: str, target: int, read: Region, shape: Shape, columns: boo
     return (*nodes, *chain("Add", ["plane", *(f"place_{n}" for n in range(len(digits)))], target, "position"))
 
 
-def pool(bound: Bound) -> Derived:
+def pool(bound: BoundOperator) -> Derived:
     kernel = bound.integers("kernel_shape")
     if kernel is None:
-        return Whole(bound, "it has no kernel_shape")
+        return WholeOperator(bound, "it has no kernel_shape")
     if len(kernel) != len(bound.shape(0)) - 2:
-        return Whole(bound, "its kernel_shape does not fit its input")
+        return WholeOperator(bound, "its kernel_shape does not fit its input")
     if bound.wants(1) and bound.opset < 10:
-        return Whole(bound, "it gives indices in an opset that has no remainders to move them by")
+        return WholeOperator(bound, "it gives indices in an opset that has no remainders to move them by")
     return Pool(bound)
 
 
-def global_pool(bound: Bound) -> Derived:
+def global_pool(bound: BoundOperator) -> Derived:
     """Each spatial axis is reduced: a part of the rows gives its own mean, maximum or norm."""
     shape = bound.shape(0)
     names = axis_names(len(shape), spatial=True)

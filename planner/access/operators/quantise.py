@@ -4,11 +4,11 @@ block. Pure."""
 from __future__ import annotations
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, broadcast, vector
-from edgepart.planner.access.declare.bound import Bound, Shape
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.bound import BoundOperator, Shape
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 
 
-def quantise(bound: Bound) -> Derived:
+def quantise(bound: BoundOperator) -> Derived:
     """x, scale, zero point (shaped as the scale)."""
     output = bound.output
     axis = int(bound.attribute("axis", 1))
@@ -17,7 +17,9 @@ def quantise(bound: Bound) -> Derived:
     scale = bound.shape(1)
     blocked = block > 0 and len(scale) == len(output)
     if not blocked and not (len(scale) <= 1 and (not scale or scale[0] in (1, output[axis]))):
-        return Whole(bound, "its scale has a shape that is neither per tensor, per axis nor per block")
+        return WholeOperator(
+            bound, "its scale has a shape that is neither per tensor, per axis nor per block"
+        )
 
     def read(shape: Shape | None) -> AxisReads | None:
         if shape is None or not blocked:

@@ -9,30 +9,30 @@ from math import prod
 from typing import Any
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, broadcast
-from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.bound import BoundOperator
 from edgepart.planner.access.declare.cut_nodes import slice_node
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator
 from edgepart.planner.access.declare.protocol import Axis, Local, Outputs
-from edgepart.planner.access.declare.shared_axes import Parts, Runs, Together, Tracks
+from edgepart.planner.access.declare.shared_axes import Parts, Runs, SharedAxes, Tracks
 from edgepart.planner.region import Interval, span, span_hull, span_size
 
 _BATCH, _DIRECTION, _HEAD, _CHANNEL = Runs("batch"), Runs("direction"), Runs("head"), Runs("channel")
 
 
-def recurrent(bound: Bound) -> Derived:
+def recurrent(bound: BoundOperator) -> Derived:
     """RNN, GRU, LSTM: X, W, R, B, sequence_lens, initial_h, initial_c, P give Y, Y_h, Y_c."""
     return _layers(bound, _BATCH)
 
 
-def quantised_lstm(bound: Bound) -> Derived:
+def quantised_lstm(bound: BoundOperator) -> Derived:
     """com.microsoft, DynamicQuantizeLSTM: an LSTM and then W's scales and zero points, and R's. Its activations have
     one scale for the whole batch."""
     if not _two_ways(bound):
-        return Whole(bound, "it scales what it reads by the largest of the whole batch")
+        return WholeOperator(bound, "it scales what it reads by the largest of the whole batch")
     return _layers(bound, None)
 
 
-def _layers(bound: Bound, batch: Runs | None) -> Derived:
+def _layers(bound: BoundOperator, batch: Runs | None) -> Derived:
     batch_first = bool(bound.attribute("layout", 0))
     sequences, weights = bound.shape(0), bound.shape(1)
     directions = _DIRECTION if _two_ways(bound) else None
@@ -43,7 +43,7 @@ def _layers(bound: Bound, batch: Runs | None) -> Derived:
     inputs += [[directions, None][: len(shape or ())] for shape in bound.inputs[8:]]
     made: Tracks = [batch, None, directions, None] if batch_first else [None, directions, batch, None]
     shared = {"batch": sequences[0 if batch_first else 1], "direction": weights[0]}
-    return Together(
+    return SharedAxes(
         bound,
         {track.name: shared[track.name] for track in (batch, directions) if track is not None},
         inputs[: len(bound.inputs)],
@@ -54,13 +54,13 @@ def _layers(bound: Bound, batch: Runs | None) -> Derived:
     )
 
 
-def _two_ways(bound: Bound) -> bool:
+def _two_ways(bound: BoundOperator) -> bool:
     """Whether its two directions can be told apart: which values activations take is not read off their lists."""
     valued = bound.attribute("activation_alpha") or bound.attribute("activation_beta")
     return bound.text("direction", "forward") == "bidirectional" and not valued
 
 
-def _direction(bound: Bound, parts: Parts) -> Mapping[str, Any]:
+def _direction(bound: BoundOperator, parts: Parts) -> Mapping[str, Any]:
     """Of one of two directions: its own name, and its own half of the activations."""
     way = parts.get("direction", ())
     if span_size(way) != 1:
@@ -73,24 +73,24 @@ def _direction(bound: Bound, parts: Parts) -> Mapping[str, Any]:
     return found
 
 
-def reverse_sequence(bound: Bound) -> Derived:
+def reverse_sequence(bound: BoundOperator) -> Derived:
     """The first elements along time, as many as `sequence_lens` says of each of the batch, turned round."""
     time, batch = int(bound.attribute("time_axis", 0)), int(bound.attribute("batch_axis", 1))
     if {time, batch} != {0, 1}:
-        return Whole(bound, "its time and its batch are not its first two axes")
+        return WholeOperator(bound, "its time and its batch are not its first two axes")
     reads = [broadcast(bound.inputs[0], bound.output), [Along(batch)]]
     return Aligned(bound, reads, whole=(time,), family="move", work=0.0)
 
 
-def linear_attention(bound: Bound) -> Derived:
+def linear_attention(bound: BoundOperator) -> Derived:
     """query, key, value, past_state, decay, beta give the output and present_state. A head of keys and values serves a
     group of query heads; the present state has another extent than the output, so that whoever wants it as well
     makes all heads."""
     if bound.attribute("state_window"):
-        return Whole(bound, "it keeps the states of several positions")
+        return WholeOperator(bound, "it keeps the states of several positions")
     heads, queries = int(bound.attribute("kv_num_heads", 0)), int(bound.attribute("q_num_heads", 0))
     if heads < 1 or queries < heads or queries % heads:
-        return Whole(bound, "its query heads share no keys evenly")
+        return WholeOperator(bound, "its query heads share no keys evenly")
     batch, _, size = bound.shape(2)
     keys, values = bound.shape(1)[2] // heads, size // heads
     group = queries // heads
@@ -104,7 +104,7 @@ def linear_attention(bound: Bound) -> Derived:
         return [_BATCH, None, Runs("head", shape[2] // heads) if shape[2] % heads == 0 else None]
 
     inputs = [packed(0), packed(1), packed(2), state, packed(4), packed(5)]
-    return Together(
+    return SharedAxes(
         bound,
         {"batch": batch, "head": heads},
         inputs[: len(bound.inputs)],
@@ -118,19 +118,19 @@ def _heads(count: int, group: int) -> Mapping[str, Any]:
     return {"kv_num_heads": count, "q_num_heads": count * group}
 
 
-def causal_convolution(bound: Bound) -> Derived:
+def causal_convolution(bound: BoundOperator) -> Derived:
     unusual = ("state_window", 0), ("channels_last", 0), ("ndim", 1)
     for name, plain in unusual:
         if bound.attribute(name, plain) != plain:
-            return Whole(bound, f"its {name} is not {plain}")
+            return WholeOperator(bound, f"its {name} is not {plain}")
     return CausalConvolution(bound)
 
 
-class CausalConvolution(Together):
+class CausalConvolution(SharedAxes):
     """CausalConvWithState: input, weight, bias, past_state give the output and present_state. A position reads those
     before it: what a part of the length lacks to its left is given to it as the past."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         batch, channels, self.length = bound.shape(0)
         kernel = bound.shape(1)[2]
         self.state = (kernel - 1) * int(bound.attribute("dilation", 1))
@@ -197,7 +197,7 @@ class CausalConvolution(Together):
         return super().work(computed) * self._made(computed).size / self.length
 
 
-DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+DECLARATIONS: dict[str, Callable[[BoundOperator], Derived]] = {
     "CausalConvWithState": causal_convolution,
     "GRU": recurrent,
     "LSTM": recurrent,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads, Inner, broadcast
-from edgepart.planner.access.declare.bound import Bound, Shape, axis_names, is_floating
-from edgepart.planner.access.declare.derived import Derived, Whole
+from edgepart.planner.access.declare.bound import BoundOperator, Shape, axis_names, is_floating
+from edgepart.planner.access.declare.derived import Derived, WholeOperator
 from edgepart.planner.access.declare.protocol import Axis
 
 _REDUCERS = {
@@ -34,7 +34,7 @@ def _along(names: Sequence[str], reduced: Sequence[int], keeps: bool) -> AxisRea
     return [Along(place[axis]) if axis in place else Inner(name) for axis, name in enumerate(names)]
 
 
-def _reduction(bound: Bound, axes: Sequence[int], ways: bool) -> Derived:
+def _reduction(bound: BoundOperator, axes: Sequence[int], ways: bool) -> Derived:
     shape = bound.shape(0)
     reduced = sorted({axis % len(shape) for axis in axes})
     keeps = bool(bound.attribute("keepdims", 1))
@@ -64,33 +64,33 @@ def reduced_names(shape: Shape, output: Shape, reduced: Sequence[int]) -> list[s
     return names
 
 
-def reduce_axes(bound: Bound) -> Derived:
+def reduce_axes(bound: BoundOperator) -> Derived:
     """Reduce*: axes as an attribute or a constant input; none given means all (or none, if the model says
     so)."""
     axes = bound.listed(1, "axes")
     if axes is None and bound.has(1):
-        return Whole(bound, "the axes it reduces are known only at run time")
+        return WholeOperator(bound, "the axes it reduces are known only at run time")
     if not axes:
         nothing = bool(bound.attribute("noop_with_empty_axes", 0))
         axes = () if nothing else tuple(range(len(bound.shape(0))))
     return _reduction(bound, axes, ways=True)
 
 
-def arg_reduce(bound: Bound) -> Derived:
+def arg_reduce(bound: BoundOperator) -> Derived:
     return _reduction(bound, (int(bound.attribute("axis", 0)),), ways=False)
 
 
-def top_k(bound: Bound) -> Derived:
+def top_k(bound: BoundOperator) -> Derived:
     axis = int(bound.attribute("axis", -1)) % len(bound.output)
     reads: list[AxisReads | None] = [[None if n == axis else Along(n) for n in range(len(bound.output))]]
     reads += [[None]] * (len(bound.inputs) - 1)
     return Aligned(bound, reads, whole=(axis,), family="reduce", work=8.0)
 
 
-def cumulative(bound: Bound) -> Derived:
+def cumulative(bound: BoundOperator) -> Derived:
     found = bound.constant(1)
     if found is None:
-        return Whole(bound, "its axis is known only at run time")
+        return WholeOperator(bound, "its axis is known only at run time")
     axis = int(found.reshape(-1)[0]) % len(bound.output)
     reads = [broadcast(bound.inputs[0], bound.output), [None] * len(bound.shape(1))]
     return Aligned(bound, reads, whole=(axis,), family="reduce", work=1.0)
@@ -98,7 +98,7 @@ def cumulative(bound: Bound) -> Derived:
 
 _KINDS = "L1 L2 LogSum LogSumExp Max Mean Min Prod Sum SumSquare"
 
-DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+DECLARATIONS: dict[str, Callable[[BoundOperator], Derived]] = {
     **{f"Reduce{kind}": reduce_axes for kind in _KINDS.split()},
     "ArgMax": arg_reduce,
     "ArgMin": arg_reduce,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd, prod
 
-from edgepart.planner.access.declare.bound import Bound, Shape
+from edgepart.planner.access.declare.bound import BoundOperator, Shape
 from edgepart.planner.access.declare.cut_nodes import cut, integers
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, split_axes
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, split_axes
 from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Outputs
 from edgepart.planner.region import Region, Span, span, span_hull, span_size
 
@@ -97,12 +97,12 @@ def blocks(ins: Shape, outs: Shape) -> tuple[Block, ...]:
     return tuple(found)
 
 
-class View(Derived):
+class ReshapeView(Derived):
     """See the module's docstring. The local node is a Reshape; the shape that the model gives is not read."""
 
     family = "move"
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         self.bound = bound
         self.blocks = blocks(bound.shape(0), bound.output)
         quanta = [1] * len(bound.output)
@@ -150,10 +150,10 @@ class View(Derived):
         return block.flat([region.spans[axis] for axis in block.outs])
 
 
-def view(bound: Bound) -> Derived:
+def view(bound: BoundOperator) -> Derived:
     if bound.opset < 5:
-        return Whole(bound, "it is of an opset before 5, whose Reshape is another")
-    return View(bound)
+        return WholeOperator(bound, "it is of an opset before 5, whose Reshape is another")
+    return ReshapeView(bound)
 
 
 DECLARATIONS = {"Flatten": view, "Reshape": view, "Squeeze": view, "Unsqueeze": view}

@@ -11,9 +11,9 @@ from math import ceil, floor
 
 import numpy as np
 
-from edgepart.planner.access.declare.bound import Bound
+from edgepart.planner.access.declare.bound import BoundOperator
 from edgepart.planner.access.declare.cut_nodes import integers
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, local_node, split_axes
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, local_node, split_axes
 from edgepart.planner.access.declare.protocol import Axis, Local, Outputs
 from edgepart.planner.region import Array, Region, Span, span, span_hull
 
@@ -69,7 +69,9 @@ class Resize(Derived):
 
     family = "elementwise"
 
-    def __init__(self, bound: Bound, scales: Sequence[Scale], factors: Sequence[float] | None) -> None:
+    def __init__(
+        self, bound: BoundOperator, scales: Sequence[Scale], factors: Sequence[float] | None
+    ) -> None:
         self.bound = bound
         self.scales = tuple(scales)
         self.factors = factors
@@ -118,19 +120,19 @@ class Resize(Derived):
         return np.asarray(self.factors, np.float32)
 
 
-def resize(bound: Bound) -> Derived:
+def resize(bound: BoundOperator) -> Derived:
     mode = bound.text("mode", "nearest")
     if mode == "bilinear":
         mode = "linear"
     if mode not in _REACH:
-        return Whole(bound, f"its mode {mode!r} is not known")
+        return WholeOperator(bound, f"its mode {mode!r} is not known")
     axes = [axis % len(bound.output) for axis in bound.integers("axes") or range(len(bound.output))]
     factors = _scales(bound, axes)
     sized = bound.has(3) and bound.shape(3) != (0,)
     if factors is None and not sized:
-        return Whole(bound, "its scales are known only at run time")
+        return WholeOperator(bound, "its scales are known only at run time")
     if _mode(bound) == "tf_crop_and_resize":
-        return Whole(bound, "it crops to a region of interest, which every element is counted from")
+        return WholeOperator(bound, "it crops to a region of interest, which every element is counted from")
     scales = []
     for axis, (extent, output) in enumerate(zip(bound.shape(0), bound.output, strict=True)):
         factor = None if factors is None else factors[axis]
@@ -139,7 +141,7 @@ def resize(bound: Bound) -> Derived:
     return Resize(bound, scales, factors)
 
 
-def _scales(bound: Bound, axes: Sequence[int]) -> list[float] | None:
+def _scales(bound: BoundOperator, axes: Sequence[int]) -> list[float] | None:
     """A factor for each axis of the tensor; None where the model gives sizes, or nothing that is known."""
     place = 2 if bound.operator.op_type == "Resize" and bound.version > 10 else 1
     found = bound.constant(place)
@@ -152,7 +154,7 @@ def _scales(bound: Bound, axes: Sequence[int]) -> list[float] | None:
     return factors
 
 
-def _ratio(bound: Bound, extent: int, output: int, factor: float | None) -> Fraction | None:
+def _ratio(bound: BoundOperator, extent: int, output: int, factor: float | None) -> Fraction | None:
     if extent == output and factor in (None, 1.0):
         return Fraction(1)
     how = _mode(bound)
@@ -170,17 +172,17 @@ def _ratio(bound: Bound, extent: int, output: int, factor: float | None) -> Frac
     return ratio if exact else None
 
 
-def _centred(bound: Bound) -> bool:
+def _centred(bound: BoundOperator) -> bool:
     if bound.operator.op_type == "Upsample" or bound.version < 11:
         return False
     return _mode(bound) != "asymmetric"
 
 
-def _mode(bound: Bound) -> str:
+def _mode(bound: BoundOperator) -> str:
     return bound.text("coordinate_transformation_mode", "half_pixel")
 
 
-def _is_plain_half_pixel(bound: Bound) -> bool:
+def _is_plain_half_pixel(bound: BoundOperator) -> bool:
     """pytorch_half_pixel reads element 0 along an axis of one output element, and is half_pixel elsewhere."""
     axes = zip(bound.shape(0), bound.output, strict=True)
     return all(output > 1 or extent == output for extent, output in axes)

@@ -10,9 +10,9 @@ from math import prod
 import numpy as np
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads
-from edgepart.planner.access.declare.bound import Bound, Shape, axis_names, numpy_dtype
+from edgepart.planner.access.declare.bound import BoundOperator, Shape, axis_names, numpy_dtype
 from edgepart.planner.access.declare.cut_nodes import integers
-from edgepart.planner.access.declare.derived import Derived, Whole, local_node
+from edgepart.planner.access.declare.derived import Derived, WholeOperator, local_node
 from edgepart.planner.access.declare.protocol import Local, LocalNode, Outputs
 from edgepart.planner.access.declare.window import Window, windows
 from edgepart.planner.region import Array, Region, Span, span_size
@@ -20,11 +20,11 @@ from edgepart.planner.region import Array, Region, Span, span_size
 _MISFIT = "its inputs do not fit each other"
 
 
-def grid_sample(bound: Bound) -> Derived:
+def grid_sample(bound: BoundOperator) -> Derived:
     """X (N, C, places of the image ...) at grid (N, places of the output ..., coordinates)."""
     rank = len(bound.output)
     if not len(bound.shape(0)) == len(bound.shape(1)) == rank > 2:
-        return Whole(bound, _MISFIT)
+        return WholeOperator(bound, _MISFIT)
     image: AxisReads = [Along(0), Along(1), *[None] * (rank - 2)]
     grid: AxisReads = [Along(0), *map(Along, range(2, rank)), None]
     each = 4.0 if "cubic" in bound.text("mode", "linear") else 2.0
@@ -32,10 +32,10 @@ def grid_sample(bound: Bound) -> Derived:
     return Aligned(bound, [image, grid], family="other", work=2.0 * each ** (rank - 2), names=names)
 
 
-def roi_pool(bound: Bound) -> Derived:
+def roi_pool(bound: BoundOperator) -> Derived:
     """RoiAlign, MaxRoiPool: of every region of interest (axis 0) and channel, a small image."""
     if len(bound.shape(0)) != 4 or len(bound.output) != 4 or not bound.shape(1):
-        return Whole(bound, _MISFIT)
+        return WholeOperator(bound, _MISFIT)
     image: AxisReads = [None, Along(1), None, None]
     rois: list[AxisReads | None] = [
         [Along(0), *[None] * (len(shape) - 1)] for shape in bound.inputs[1:] if shape
@@ -50,7 +50,7 @@ class DeformConv(Aligned):
     are a convolution with another stride, and offsets that make up for the difference."""
 
     def __init__(
-        self, bound: Bound, reads: Sequence[AxisReads | None], channels: Channels, moves: bool
+        self, bound: BoundOperator, reads: Sequence[AxisReads | None], channels: Channels, moves: bool
     ) -> None:
         shape, kernel = bound.shape(0), channels.kernel
         super().__init__(
@@ -72,7 +72,7 @@ class DeformConv(Aligned):
             attributes = self.bound.with_attributes(group=groups)
             return (replace(local_node(self.bound), attributes=attributes),)
         moved = [
-            Moved.to(w, one, extent)
+            SampledAxis.to(w, one, extent)
             for w, one, extent in zip(self.steps, region.spans[2:], self.bound.output[2:], strict=True)
         ]
         attributes = self.bound.with_attributes(
@@ -84,7 +84,7 @@ class DeformConv(Aligned):
         inputs = tuple(offsets if n == 2 else n for n in self.bound.present)
         return (*corrected, replace(local_node(self.bound, inputs=inputs), attributes=attributes))
 
-    def _corrected(self, moved: Sequence[Moved]) -> tuple[Local, int | str]:
+    def _corrected(self, moved: Sequence[SampledAxis]) -> tuple[Local, int | str]:
         """Offsets are channels (group, tap, axis), each of the output's places."""
         found: list[LocalNode] = []
         offsets: int | str = 2
@@ -113,7 +113,7 @@ class Channels:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class SampledAxis:
     """One axis of a convolution that makes given places of another's output, as many and no more, from all of its
     input: place `i` of it lies `corrections[i]` before where it should."""
 
@@ -122,28 +122,28 @@ class Moved:
     corrections: tuple[int, ...]
 
     @staticmethod
-    def to(window: Window, wanted: Span, extent: int) -> Moved:
+    def to(window: Window, wanted: Span, extent: int) -> SampledAxis:
         count = span_size(wanted)
         if count == extent:
-            return Moved(window.stride, window.pad_end, (0,) * count)
+            return SampledAxis(window.stride, window.pad_end, (0,) * count)
         room = window.extent + window.pad_begin + window.pad_end - window.reach
         stride = -(-room // (count - 1)) if count > 1 else room + 1
         more = stride * (count - 1) - room if count > 1 else 0
         places = (place for one in wanted for place in range(one.start, one.stop))
         corrections = tuple(place * window.stride - n * stride for n, place in enumerate(places))
-        return Moved(stride, window.pad_end + more, corrections)
+        return SampledAxis(stride, window.pad_end + more, corrections)
 
 
-def deform_conv(bound: Bound) -> Derived:
+def deform_conv(bound: BoundOperator) -> Derived:
     """X, W, offset, B, mask: places of offset and mask run along the output's."""
     x, w, rank = bound.shape(0), bound.shape(1), len(bound.output)
     if not len(x) == len(w) == len(bound.shape(2)) == rank > 2:
-        return Whole(bound, _MISFIT)
+        return WholeOperator(bound, _MISFIT)
     groups, parts = int(bound.attribute("group", 1)), int(bound.attribute("offset_group", 1))
     counts = {len(bound.integers(name) or x[2:]) for name in ("kernel_shape", "strides", "dilations")}
     padded = len(bound.integers("pads") or x[2:] * 2)
     if groups < 1 or w[0] % groups or x[1] != w[1] * groups or counts != {rank - 2} or padded != 2 * rank - 4:
-        return Whole(bound, _MISFIT)
+        return WholeOperator(bound, _MISFIT)
     each = w[0] // groups
     channels = Channels(groups, each if groups > 1 else 1, w[1], bound.integers("kernel_shape") or w[2:])
     if groups > 1 and parts > 1:  # Which channels an offset is of would change with the part.
@@ -162,15 +162,15 @@ def deform_conv(bound: Bound) -> Derived:
     return DeformConv(bound, reads[: len(bound.inputs)], channels, moves)
 
 
-def max_unpool(bound: Bound) -> Derived:
+def max_unpool(bound: BoundOperator) -> Derived:
     """Each value goes to the place that its index, as MaxPool gives it, names in the whole output."""
     fits = bound.shape(0) == bound.shape(1) and bound.shape(0)[:2] == bound.output[:2]
     if not fits or len(bound.output) < 3 or not _own_planes(bound):
-        return Whole(bound, "its indices may point anywhere in the whole output")
+        return WholeOperator(bound, "its indices may point anywhere in the whole output")
     return Unpool(bound)
 
 
-def _own_planes(bound: Bound) -> bool:
+def _own_planes(bound: BoundOperator) -> bool:
     """Whether every index is known to lie in its own sample and channel."""
     plane = prod(bound.output[2:])
     if (known := bound.constant(1)) is not None:
@@ -185,7 +185,7 @@ def _own_planes(bound: Bound) -> bool:
 class Unpool(Aligned):
     """MaxUnpool by indices that stay in their own sample and channel, where space is whole."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         rank = len(bound.output)
         planes: AxisReads = [Along(0), Along(1), *[None] * (rank - 2)]
         reads: list[AxisReads | None] = [planes, planes, None]
@@ -213,7 +213,7 @@ class Unpool(Aligned):
         return np.asarray(shift.reshape(*wanted.shape, *[1] * len(space)))
 
 
-DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+DECLARATIONS: dict[str, Callable[[BoundOperator], Derived]] = {
     "DeformConv": deform_conv,
     "GridSample": grid_sample,
     "MaxRoiPool": roi_pool,

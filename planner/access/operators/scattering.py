@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from edgepart.planner.access.declare.aligned import Aligned, Along, AxisReads
-from edgepart.planner.access.declare.bound import Bound, Shape
-from edgepart.planner.access.declare.derived import Derived, Reads, Whole, local_node, split_axes
+from edgepart.planner.access.declare.bound import BoundOperator, Shape
+from edgepart.planner.access.declare.derived import Derived, Reads, WholeOperator, local_node, split_axes
 from edgepart.planner.access.declare.protocol import Axis, Local, LocalNode, Outputs
 from edgepart.planner.region import Array, Interval, Region, Span, span, span_hull, span_intersect
 
@@ -33,7 +33,7 @@ class Scatter(Derived):
     whole: frozenset[int]
     """Axes that cannot be cut."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         self.bound = bound
 
     def axes(self) -> tuple[Axis, ...]:
@@ -73,7 +73,7 @@ class ScatterElements(Scatter):
     """output[..., indices[p], ...] = updates[p], at p's own place on each other axis. Indices may have fewer places
     there than the data, always the first ones."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundOperator) -> None:
         super().__init__(bound)
         self.axis = int(bound.attribute("axis", 0)) % len(bound.output)
         self.whole = frozenset({self.axis})
@@ -88,7 +88,7 @@ class ScatterSlices(Scatter):
     """ScatterND: output[indices[p]] = updates[p], where an index names the first axes of the data; the axes after
     them run along. `tuples` are the indices where they are known."""
 
-    def __init__(self, bound: Bound, tuples: Array | None) -> None:
+    def __init__(self, bound: BoundOperator, tuples: Array | None) -> None:
         super().__init__(bound)
         *places, self.named = bound.shape(1)
         self.places: Shape = tuple(places)
@@ -126,7 +126,7 @@ class ScatterSlices(Scatter):
 
 
 @dataclass(frozen=True)
-class Way:
+class IndexPath:
     """Where known indices go on one axis of the data: the same everywhere but along one axis of theirs, at most."""
 
     axis: int | None
@@ -146,7 +146,7 @@ def _runs(targets: Array, wanted: Interval) -> Iterator[tuple[int, int]]:
     return zip(edges[::2], edges[1::2], strict=True)
 
 
-def _way(targets: Array) -> Way | None:
+def _way(targets: Array) -> IndexPath | None:
     """Of the index on one axis of the data, by place; None where it changes along several axes, or counts from the
     end."""
     if targets.size == 0 or (targets < 0).any():
@@ -155,35 +155,35 @@ def _way(targets: Array) -> Way | None:
     if len(varying) > 1:
         return None
     one = tuple(slice(None) if axis in varying else 0 for axis in range(targets.ndim))
-    return Way(varying[0] if varying else None, np.atleast_1d(targets[one]))
+    return IndexPath(varying[0] if varying else None, np.atleast_1d(targets[one]))
 
 
 _MISFIT = "its indices do not fit its data"
 
 
-def scatter_elements(bound: Bound) -> Derived:
+def scatter_elements(bound: BoundOperator) -> Derived:
     rank = len(bound.output)
     if rank == 0 or any(len(bound.shape(index)) != rank for index in (1, 2)):
-        return Whole(bound, _MISFIT)
+        return WholeOperator(bound, _MISFIT)
     return ScatterElements(bound)
 
 
-def scatter_nd(bound: Bound) -> Derived:
+def scatter_nd(bound: BoundOperator) -> Derived:
     rank, indices, updates = len(bound.output), bound.shape(1), bound.shape(2)
     if not indices or indices[-1] > rank or len(updates) != len(indices) - 1 + rank - indices[-1]:
-        return Whole(bound, _MISFIT)
+        return WholeOperator(bound, _MISFIT)
     return ScatterSlices(bound, bound.constant(1))
 
 
-def gather_nd(bound: Bound) -> Derived:
+def gather_nd(bound: BoundOperator) -> Derived:
     """Some first axes are batches of both inputs; then come those of the indices alone, and what they point at."""
     data, indices = bound.shape(0), bound.shape(1)
     batches, named = int(bound.attribute("batch_dims", 0)), indices[-1] if indices else 0
     if not 0 <= batches < min(len(data), len(indices)) or batches + named > len(data):
-        return Whole(bound, _MISFIT)
+        return WholeOperator(bound, _MISFIT)
     after = len(indices) - 1 - (batches + named)
     if len(bound.output) != len(data) + after:
-        return Whole(bound, _MISFIT)
+        return WholeOperator(bound, _MISFIT)
     reads: list[AxisReads] = [
         [
             Along(n) if n < batches else None if n < batches + named else Along(n + after)
@@ -194,17 +194,17 @@ def gather_nd(bound: Bound) -> Derived:
     return Aligned(bound, reads, family="move", work=0.0)
 
 
-def tensor_scatter(bound: Bound) -> Derived:
+def tensor_scatter(bound: BoundOperator) -> Derived:
     """Rows of a cache are replaced from an index on that each batch has of its own."""
     if len(bound.output) < 2:
-        return Whole(bound, "it has no batches")
+        return WholeOperator(bound, "it has no batches")
     axis = int(bound.attribute("axis", -2)) % len(bound.output)
     rows: AxisReads = [None if n == axis else Along(n) for n in range(len(bound.output))]
     reads: list[AxisReads | None] = [rows, rows, [Along(0)]]
     return Aligned(bound, reads[: len(bound.inputs)], whole=(axis,), family="move", work=0.0)
 
 
-DECLARATIONS: dict[str, Callable[[Bound], Derived]] = {
+DECLARATIONS: dict[str, Callable[[BoundOperator], Derived]] = {
     "GatherND": gather_nd,
     "Scatter": scatter_elements,
     "ScatterElements": scatter_elements,

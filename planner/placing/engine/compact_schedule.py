@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from edgepart.planner.placing.problem.schedule import Schedule, Transfer
+from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
 
 
-def retimed(workload: Workload, schedule: Schedule) -> Schedule:
+def retimed(workload: Workload, schedule: PlacementSchedule) -> PlacementSchedule:
     """With the same placement and orders, and with what everything really takes.
 
     The times given need only be about right: whatever waits for something comes after it, and of what can begin the one
@@ -17,7 +17,7 @@ def retimed(workload: Workload, schedule: Schedule) -> Schedule:
 
 
 class _Retiming:
-    def __init__(self, workload: Workload, schedule: Schedule) -> None:
+    def __init__(self, workload: Workload, schedule: PlacementSchedule) -> None:
         self._workload = workload
         self._schedule = schedule
         machines = len(workload.machines)
@@ -26,12 +26,12 @@ class _Retiming:
         self._missing = [len(read) for read in workload.read]
         self._ready_s = [0.0] * len(workload.tasks)
         self._start_s = [0.0] * len(workload.tasks)
-        self._transfers: list[Transfer] = []
+        self._transfers: list[PlacedTransfer] = []
         self._waiting: list[tuple[float, float, int, int]] = []
         """(planned start, planned end, task or tensor, receiver or -1 for a task)."""
         self._end_s = 0.0
 
-    def run(self) -> Schedule:
+    def run(self) -> PlacementSchedule:
         for task, count in enumerate(self._missing):
             if not count:
                 self._offer(task)
@@ -41,7 +41,9 @@ class _Retiming:
                 self._compute(which)
             else:
                 self._move(which, target)
-        return Schedule(self._schedule.placement, tuple(self._start_s), tuple(self._transfers), self._end_s)
+        return PlacementSchedule(
+            self._schedule.placement, tuple(self._start_s), tuple(self._transfers), self._end_s
+        )
 
     def _offer(self, task: int) -> None:
         start_s = self._schedule.start_s[task]
@@ -74,7 +76,7 @@ class _Retiming:
         start_s = max(made_s, self._sending[here], self._receiving[there])
         end_s = start_s + self._workload.transfer_s(tensor, here, there)
         self._sending[here] = self._receiving[there] = end_s
-        self._transfers.append(Transfer(number, here, there, start_s, end_s))
+        self._transfers.append(PlacedTransfer(number, here, there, start_s, end_s))
         for reader in tensor.readers:
             if self._schedule.placement[reader] == there:
                 self._got(reader, end_s)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from edgepart.planner.placing.problem.schedule import Schedule, Transfer
+from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 
@@ -56,7 +56,9 @@ def mean_costs(workload: Workload) -> tuple[list[float], list[float]]:
     ]
 
 
-def dispatch(workload: Workload, placement: Placement, ranks: Sequence[float] | None = None) -> Schedule:
+def dispatch(
+    workload: Workload, placement: Placement, ranks: Sequence[float] | None = None
+) -> PlacementSchedule:
     """The schedule of a placement; `ranks` by task, larger first, default: upward ranks on that placement.
 
     A machine's place goes to what can start there first; a transfer needs both its sides."""
@@ -78,11 +80,11 @@ class _Dispatch:
         """By sender and receiver, (-rank, tensor) that could start but for a busy side."""
         self._missing = [0] * len(workload.tasks)
         self._start_s = [0.0] * len(workload.tasks)
-        self._transfers: list[Transfer] = []
+        self._transfers: list[PlacedTransfer] = []
         self._events: list[tuple[float, int, int, int]] = []
         """(when, kind: 0 a transfer, 1 a task ends; which; receiver or machine)."""
 
-    def run(self) -> Schedule:
+    def run(self) -> PlacementSchedule:
         workload, now = self._workload, 0.0
         for task, read in enumerate(workload.read):
             self._missing[task] = len(read)
@@ -96,7 +98,7 @@ class _Dispatch:
                 _, kind, which, machine = heappop(self._events)
                 touched |= self._arrived(which, machine) if kind == 0 else self._computed(which)
             self._begin(now, touched)
-        return Schedule(self._placement, tuple(self._start_s), tuple(self._transfers), now)
+        return PlacementSchedule(self._placement, tuple(self._start_s), tuple(self._transfers), now)
 
     def _offer(self, task: int) -> None:
         heappush(self._ready[self._placement[task]], (-self._ranks[task], task))
@@ -154,5 +156,5 @@ class _Dispatch:
         _, number = heappop(self._waiting[here][there])
         end_s = now + self._workload.transfer_s(self._workload.tensors[number], here, there)
         self._sending[here] = self._receiving[there] = True
-        self._transfers.append(Transfer(number, here, there, now, end_s))
+        self._transfers.append(PlacedTransfer(number, here, there, now, end_s))
         heappush(self._events, (end_s, 0, number, there))

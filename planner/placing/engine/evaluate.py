@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from edgepart.planner.placing.engine.dispatch import dispatch, upward_ranks
 from edgepart.planner.placing.engine.fit_memory import fitted
 from edgepart.planner.placing.engine.load import max_load
-from edgepart.planner.placing.problem.schedule import Asked, Found, Schedule
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 
@@ -19,7 +19,7 @@ def settled(
     *,
     orders: Iterable[Sequence[float]] = (),
     bound_s: float | None = None,
-) -> Found:
+) -> PlacementFound:
     """The placement, made to fit if it does not (Infeasible where it cannot be), with its value for what was asked.
 
     For latency the shortest of its schedules by a few ranks: those of `orders` (by task, larger first: what the placer
@@ -29,12 +29,14 @@ def settled(
     if moved:
         why = f"{why}; {moved} tasks moved to where there was memory"
     if asked.objective == "throughput":
-        return Found(fits, max_load(workload, fits), bound_s=bound_s, why=why)
+        return PlacementFound(fits, max_load(workload, fits), bound_s=bound_s, why=why)
     schedule = shortest(workload, fits, orders)
-    return Found(fits, schedule.makespan_s, schedule, bound_s, why=why)
+    return PlacementFound(fits, schedule.makespan_s, schedule, bound_s, why=why)
 
 
-def shortest(workload: Workload, placement: Placement, orders: Iterable[Sequence[float]] = ()) -> Schedule:
+def shortest(
+    workload: Workload, placement: Placement, orders: Iterable[Sequence[float]] = ()
+) -> PlacementSchedule:
     """The shortest schedule of a placement by a few ranks: `orders`, upward ranks on this placement and on average, and
     the order of the file."""
     position = [0.0] * len(workload.tasks)

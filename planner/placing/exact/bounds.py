@@ -7,7 +7,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from edgepart.planner.placing.problem.workload import Tensor, Workload
+from edgepart.planner.placing.problem.workload import TaskTensor, Workload
 
 Array = NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def _links(workload: Workload) -> tuple[Array, Array]:
     return np.array(workload.latency_s) * (1 - np.eye(len(workload.machines))), per_byte_s
 
 
-def _moved(tensor: Tensor, latency_s: Array, per_byte_s: Array) -> Array:
+def _moved(tensor: TaskTensor, latency_s: Array, per_byte_s: Array) -> Array:
     moved: Array = latency_s + tensor.nbytes * per_byte_s
     for pair, took_s in tensor.transfer_s.items():
         moved[pair] = took_s

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from edgepart.planner.errors import InternalError, UsageError
-from edgepart.planner.placing.problem.schedule import Schedule, Transfer
-from edgepart.planner.placing.problem.workload import Pair, Placement, Task, Tensor, Workload
+from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementSchedule
+from edgepart.planner.placing.problem.workload import Pair, Placement, Task, TaskTensor, Workload
 
 Groups = Sequence[Sequence[int]]
 """Indices of tasks, each task in one group."""
@@ -55,7 +55,7 @@ def expanded(groups: Groups, placement: Placement) -> tuple[int, ...]:
     return tuple(found)
 
 
-def expanded_schedule(workload: Workload, groups: Groups, schedule: Schedule) -> Schedule:
+def expanded_schedule(workload: Workload, groups: Groups, schedule: PlacementSchedule) -> PlacementSchedule:
     """The schedule of the coarse workload, as one of `workload`."""
     of = group_of(workload, groups)
     placement = expanded(groups, schedule.placement)
@@ -65,14 +65,14 @@ def expanded_schedule(workload: Workload, groups: Groups, schedule: Schedule) ->
     for task in workload.order:
         start_s[task] = begins[of[task]]
         begins[of[task]] += workload.tasks[task].compute_s[placement[task]]
-    transfers: list[Transfer] = []
+    transfers: list[PlacedTransfer] = []
     for moved in schedule.transfers:
         at_s = moved.start_s
         for number in merged[moved.tensor]:
             end_s = at_s + workload.transfer_s(workload.tensors[number], moved.source, moved.target)
-            transfers.append(Transfer(number, moved.source, moved.target, at_s, end_s))
+            transfers.append(PlacedTransfer(number, moved.source, moved.target, at_s, end_s))
             at_s = end_s
-    return Schedule(placement, tuple(start_s), tuple(transfers), schedule.makespan_s)
+    return PlacementSchedule(placement, tuple(start_s), tuple(transfers), schedule.makespan_s)
 
 
 def group_of(workload: Workload, groups: Groups) -> list[int]:
@@ -113,17 +113,17 @@ def _merged_task(workload: Workload, group: Sequence[int], name: str) -> Task:
 
 def _merged_tensor(
     workload: Workload, source: int, readers: tuple[int, ...], numbers: Sequence[int]
-) -> Tensor:
+) -> TaskTensor:
     tensors = [workload.tensors[number] for number in numbers]
     nbytes = sum(tensor.nbytes for tensor in tensors)
     if len(tensors) == 1:
-        return Tensor(source, readers, nbytes, tensors[0].transfer_s)
+        return TaskTensor(source, readers, nbytes, tensors[0].transfer_s)
     if not any(tensor.transfer_s for tensor in tensors) and not any(map(any, workload.latency_s)):
-        return Tensor(source, readers, nbytes)
+        return TaskTensor(source, readers, nbytes)
     took_s = {
         pair: sum(workload.transfer_s(tensor, *pair) for tensor in tensors) for pair in _pairs(workload)
     }
-    return Tensor(source, readers, nbytes, took_s)
+    return TaskTensor(source, readers, nbytes, took_s)
 
 
 def _pairs(workload: Workload) -> Iterator[Pair]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
-from edgepart.planner.placing.problem.schedule import Schedule, Transfer
-from edgepart.planner.placing.problem.workload import Pair, Task, Tensor, Workload
+from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementSchedule
+from edgepart.planner.placing.problem.workload import Pair, Task, TaskTensor, Workload
 
 
 @dataclass(frozen=True)
-class Piece:
+class GraphPiece:
     """What lies between two dominators, and they themselves."""
 
     workload: Workload
@@ -88,7 +88,7 @@ def dominators(workload: Workload) -> tuple[int, ...]:
     return tuple(found)
 
 
-def pieces(workload: Workload) -> tuple[Piece, ...]:
+def pieces(workload: Workload) -> tuple[GraphPiece, ...]:
     """In order; the whole as one where nothing dominates."""
     order = workload.order
     position = {task: number for number, task in enumerate(order)}
@@ -102,7 +102,7 @@ def pieces(workload: Workload) -> tuple[Piece, ...]:
     return tuple(found)
 
 
-def _piece(workload: Workload, tasks: tuple[int, ...], entry: int | None, exit: int | None) -> Piece:
+def _piece(workload: Workload, tasks: tuple[int, ...], entry: int | None, exit: int | None) -> GraphPiece:
     local = {task: number for number, task in enumerate(tasks)}
     made: list[Task] = []
     for task in tasks:
@@ -114,9 +114,9 @@ def _piece(workload: Workload, tasks: tuple[int, ...], entry: int | None, exit: 
     for number in numbers:
         tensor = workload.tensors[number]
         readers = tuple(sorted(local[reader] for reader in tensor.readers))
-        tensors.append(Tensor(local[tensor.source], readers, tensor.nbytes, tensor.transfer_s))
+        tensors.append(TaskTensor(local[tensor.source], readers, tensor.nbytes, tensor.transfer_s))
     inner = replace(workload, tasks=tuple(made), tensors=tuple(tensors))
-    return Piece(
+    return GraphPiece(
         inner,
         tasks,
         tuple(numbers),
@@ -125,10 +125,10 @@ def _piece(workload: Workload, tasks: tuple[int, ...], entry: int | None, exit: 
     )
 
 
-def joined(workload: Workload, parts: list[tuple[Piece, Schedule]]) -> Schedule:
+def joined(workload: Workload, parts: list[tuple[GraphPiece, PlacementSchedule]]) -> PlacementSchedule:
     """The schedules of all pieces, one after the other."""
     placement, start_s = [0] * len(workload.tasks), [0.0] * len(workload.tasks)
-    transfers: list[Transfer] = []
+    transfers: list[PlacedTransfer] = []
     begin_s = 0.0
     for piece, schedule in parts:
         for number, task in enumerate(piece.tasks):
@@ -136,8 +136,10 @@ def joined(workload: Workload, parts: list[tuple[Piece, Schedule]]) -> Schedule:
                 placement[task] = schedule.placement[number]
                 start_s[task] = begin_s + schedule.start_s[number]
         transfers += [
-            Transfer(piece.tensors[t.tensor], t.source, t.target, begin_s + t.start_s, begin_s + t.end_s)
+            PlacedTransfer(
+                piece.tensors[t.tensor], t.source, t.target, begin_s + t.start_s, begin_s + t.end_s
+            )
             for t in schedule.transfers
         ]
         begin_s += schedule.makespan_s
-    return Schedule(tuple(placement), tuple(start_s), tuple(transfers), begin_s)
+    return PlacementSchedule(tuple(placement), tuple(start_s), tuple(transfers), begin_s)

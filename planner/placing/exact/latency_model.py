@@ -19,7 +19,7 @@ from typing import Any
 from edgepart.planner.placing.engine.compact_schedule import retimed
 from edgepart.planner.placing.engine.ortools import cp_model
 from edgepart.planner.placing.exact.ticks import COARSE, ENOUGH, Ticks, ticks
-from edgepart.planner.placing.problem.schedule import Schedule, Transfer
+from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
 
 WORKERS = 2
@@ -44,7 +44,7 @@ FINEST = 2.0**50
 class Solved:
     """What a search came to."""
 
-    schedule: Schedule | None
+    schedule: PlacementSchedule | None
     """The best found; None where there is none, or none was found."""
     bound_s: float
     """No schedule is shorter; inf where there is none at all."""
@@ -52,17 +52,17 @@ class Solved:
     """Whether all was searched: what was found is best (to within a tick for each task), or there is nothing."""
 
 
-def solve(workload: Workload, *, budget_s: float, start: Schedule, seed: int = 0) -> Solved:
+def solve(workload: Workload, *, budget_s: float, start: PlacementSchedule, seed: int = 0) -> Solved:
     """The shortest schedule of at most `start`'s length, looked for from there for about so long."""
     if not start.makespan_s:
         return Solved(start, 0.0, True)
     parts = ENOUGH if len(workload.tasks) <= FEW else COARSE
-    model = _Model(workload, ticks(workload, start.makespan_s, parts))
+    model = _LatencyModel(workload, ticks(workload, start.makespan_s, parts))
     model.hint(start)
     return model.solved(budget_s, seed)
 
 
-class _Model:
+class _LatencyModel:
     def __init__(self, workload: Workload, took: Ticks) -> None:
         self._cp = cp_model()
         self._model: Any = self._cp.CpModel()
@@ -267,7 +267,7 @@ class _Model:
                     if one in self._at[leader]:
                         before.append(self._at[leader][one])
 
-    def hint(self, start: Schedule) -> None:
+    def hint(self, start: PlacementSchedule) -> None:
         """Begin the search there."""
         start = renamed(start, self._workload, self._alike)
         add, down = self._model.add_hint, self._took.down
@@ -316,18 +316,18 @@ class _Model:
             return Solved(None, bound_s, ended)
         return Solved(retimed(self._workload, self._read(solver)), bound_s, ended)
 
-    def _read(self, solver: Any) -> Schedule:
+    def _read(self, solver: Any) -> PlacementSchedule:
         seconds = self._took.seconds
         placement = tuple(next(m for m, x in at.items() if solver.boolean_value(x)) for at in self._at)
         transfers = tuple(
-            Transfer(
+            PlacedTransfer(
                 number, here, there, *(seconds(solver.value(x)) for x in self._received[number, there][1:])
             )
             for (number, here, there), literal in self._moved.items()
             if solver.boolean_value(literal)
         )
         starts = tuple(seconds(solver.value(start)) for start in self._start)
-        return Schedule(placement, starts, transfers, seconds(solver.value(self._makespan)))
+        return PlacementSchedule(placement, starts, transfers, seconds(solver.value(self._makespan)))
 
 
 def remember(model: Any, workload: Workload, at: Sequence[Mapping[int, Any]]) -> None:
@@ -427,18 +427,18 @@ def _same(workload: Workload, one: int, other: int) -> bool:
     )
 
 
-def renamed(schedule: Schedule, workload: Workload, classes: list[list[int]]) -> Schedule:
+def renamed(schedule: PlacementSchedule, workload: Workload, classes: list[list[int]]) -> PlacementSchedule:
     """The same but for the names of machines that are alike: the earlier name to who is used by an earlier group."""
     first = list(dict.fromkeys(schedule.placement[group[0]] for group in workload.groups))
     names = {m: m for m in range(len(workload.machines))}
     for machines in classes:
         used = [m for m in first if m in machines]
         names |= dict(zip(used + [m for m in machines if m not in used], machines, strict=True))
-    return Schedule(
+    return PlacementSchedule(
         tuple(names[m] for m in schedule.placement),
         schedule.start_s,
         tuple(
-            Transfer(t.tensor, names[t.source], names[t.target], t.start_s, t.end_s)
+            PlacedTransfer(t.tensor, names[t.source], names[t.target], t.start_s, t.end_s)
             for t in schedule.transfers
         ),
         schedule.makespan_s,

@@ -13,7 +13,7 @@ from random import Random
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.fit_memory import choices
 from edgepart.planner.placing.engine.load import loads
-from edgepart.planner.placing.problem.schedule import Schedule
+from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
 
 MEMORY = 30
@@ -29,7 +29,7 @@ class Judged:
 
     placement: tuple[int, ...]
     value_s: float
-    schedule: Schedule | None
+    schedule: PlacementSchedule | None
     """For latency."""
     busy: tuple[int, ...]
     """Tasks of which at least one has to move for a better value, roughly."""
@@ -56,7 +56,7 @@ def by_load(workload: Workload, placement: Placement, like: Judged | None = None
     return Judged(tuple(placement), found[most], None, busy)
 
 
-def critical(workload: Workload, schedule: Schedule) -> tuple[int, ...]:
+def critical(workload: Workload, schedule: PlacementSchedule) -> tuple[int, ...]:
     """A chain of tasks from the end to the start: before each what it waited for, be it data or its machine."""
     ends = [
         start + task.compute_s[m]
@@ -94,7 +94,7 @@ def climbed(
     *,
     clock: Callable[[], float],
     until: float,
-    schedule: Schedule | None = None,
+    schedule: PlacementSchedule | None = None,
     seed: int = 0,
 ) -> Judged:
     """The best that was met until then, no worse than `placement` or the `schedule` known of it."""

@@ -29,7 +29,7 @@ from edgepart.planner.placing.exact.local_search import Judge, by_latency, by_lo
 from edgepart.planner.placing.exact.pieces import fits, passage
 from edgepart.planner.placing.exact.repeats import improved, repeating
 from edgepart.planner.placing.exact.throughput_model import assign
-from edgepart.planner.placing.problem.schedule import Asked, Found, Schedule
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
 from edgepart.planner.placing.registry import placer, register
 
@@ -63,10 +63,10 @@ SAME = 1e-9
 
 
 @register("moirai")
-def moirai(workload: Workload, asked: Asked) -> Found:
+def moirai(workload: Workload, asked: Asked) -> PlacementFound:
     """UsageError without OR-tools; Infeasible where nothing fits."""
     cp_model()
-    search = _Search(workload, asked)
+    search = _MoiraiSearch(workload, asked)
     search.begin()
     if asked.objective == "throughput":
         search.throughput()
@@ -87,10 +87,10 @@ def model_size(workload: Workload) -> int:
 class _Best:
     placement: tuple[int, ...]
     value_s: float
-    schedule: Schedule | None
+    schedule: PlacementSchedule | None
 
 
-class _Search:
+class _MoiraiSearch:
     def __init__(self, workload: Workload, asked: Asked) -> None:
         self._workload = workload
         self._asked = asked
@@ -141,7 +141,7 @@ class _Search:
         latency = self._asked.objective == "latency"
         self._bound_s = (latency_bound if latency else load_bound)(self._workload)
 
-    def _offer(self, placement: Sequence[int], schedule: Schedule | None) -> bool:
+    def _offer(self, placement: Sequence[int], schedule: PlacementSchedule | None) -> bool:
         """Whether it is better than what is known; what does not fit never is."""
         if not fits(self._workload, placement):
             return False
@@ -319,7 +319,7 @@ class _Search:
             return None
 
     def _expand(
-        self, groups: tuple[tuple[int, ...], ...], placement: Placement, schedule: Schedule | None
+        self, groups: tuple[tuple[int, ...], ...], placement: Placement, schedule: PlacementSchedule | None
     ) -> None:
         fine = expanded(groups, placement)
         if not fits(self._workload, fine):
@@ -360,7 +360,7 @@ class _Search:
             turn += 1
         self._why.append(f"contracted {turn} times, and expanded again")
 
-    def found(self) -> Found:
+    def found(self) -> PlacementFound:
         """The best, with what is known about it."""
         best = self._start
         if best.schedule is not None and len(self._workload.tasks) <= 10_000:
@@ -375,7 +375,7 @@ class _Search:
             gap = f"{figure(100 * (1 - bound_s / best.value_s), 2)} %"
             said = "searched to the end, with times rounded: " if self._ended else ""
             self._why.append(f"{said}nothing can be more than {gap} better")
-        return Found(best.placement, best.value_s, best.schedule, bound_s, why="; ".join(self._why))
+        return PlacementFound(best.placement, best.value_s, best.schedule, bound_s, why="; ".join(self._why))
 
 
 def _pinned(

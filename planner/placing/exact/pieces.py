@@ -16,10 +16,10 @@ from edgepart.planner.errors import Infeasible
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.fit_memory import fitted
 from edgepart.planner.placing.exact.bounds import path_bound
-from edgepart.planner.placing.exact.dominators import Piece, joined, pieces
+from edgepart.planner.placing.exact.dominators import GraphPiece, joined, pieces
 from edgepart.planner.placing.exact.latency_model import solve
 from edgepart.planner.placing.placers.heft import by_rank
-from edgepart.planner.placing.problem.schedule import Schedule
+from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Pair, Workload
 
 FIRST_S = 2.0
@@ -30,12 +30,12 @@ SAME = 1e-9
 
 
 @dataclass
-class Way:
+class PiecePath:
     """A piece between two machines."""
 
     workload: Workload
     lower_s: float
-    schedule: Schedule | None = None
+    schedule: PlacementSchedule | None = None
     """The shortest known; None where none is."""
     ended: bool = False
     opened: bool = False
@@ -52,7 +52,7 @@ class Way:
             self.offer(opening(self.workload))
             self.ended = self.lower_s >= self.upper_s * (1 - SAME) or not self.schedule
 
-    def offer(self, schedule: Schedule | None) -> bool:
+    def offer(self, schedule: PlacementSchedule | None) -> bool:
         """Whether it is shorter than what was known."""
         if schedule is None or schedule.makespan_s >= self.upper_s:
             return False
@@ -70,11 +70,14 @@ class Way:
         self.ended = found.ended
 
 
-class Ways:
+class PiecePaths:
     """All of them, each looked at when it is asked for."""
 
     def __init__(
-        self, workload: Workload, bound: Callable[[Workload], float], parts: Sequence[Piece] | None = None
+        self,
+        workload: Workload,
+        bound: Callable[[Workload], float],
+        parts: Sequence[GraphPiece] | None = None,
     ) -> None:
         """`bound`: what a piece cannot take less than. `parts`: the pieces, where they are known."""
         self._workload = workload
@@ -84,7 +87,7 @@ class Ways:
         self.kinds = [kinds.setdefault(piece.likeness, len(kinds)) for piece in self.pieces]
         self.times = Counter(self.kinds)
         """By kind of piece, how many there are."""
-        self.known: dict[tuple[int, Pair], Way] = {}
+        self.known: dict[tuple[int, Pair], PiecePath] = {}
         machines = range(len(workload.machines))
         self._stops: list[list[int]] = []
         """By border behind a piece, the machines that its task could be on."""
@@ -92,19 +95,19 @@ class Ways:
             row = () if piece.exit is None else piece.workload.tasks[piece.exit].compute_s
             self._stops.append([m for m in machines if row[m] < inf] if row else [-1])
 
-    def way(self, number: int, pair: Pair) -> Way:
+    def way(self, number: int, pair: Pair) -> PiecePath:
         """Of that piece, between those two machines; -1 where it has no such end."""
         key = self.kinds[number], pair
         if key not in self.known:
             pinned = self.pieces[number].pinned(pair)
-            self.known[key] = Way(pinned, self._bound(pinned))
+            self.known[key] = PiecePath(pinned, self._bound(pinned))
         return self.known[key]
 
-    def shortest(self, *, lower: bool) -> tuple[float, list[Way]]:
+    def shortest(self, *, lower: bool) -> tuple[float, list[PiecePath]]:
         """Through all pieces, by what the ways take at least, or at most; inf and [] where none leads through."""
-        reached: dict[int, tuple[float, list[Way]]] = {-1: (0.0, [])}
+        reached: dict[int, tuple[float, list[PiecePath]]] = {-1: (0.0, [])}
         for number, stops in enumerate(self._stops):
-            onwards: dict[int, tuple[float, list[Way]]] = {}
+            onwards: dict[int, tuple[float, list[PiecePath]]] = {}
             for there in stops:
                 for here, (so_far_s, path) in reached.items():
                     way = self.way(number, (here, there))
@@ -114,13 +117,13 @@ class Ways:
             reached = onwards
         return min(reached.values(), key=lambda one: one[0], default=(inf, []))
 
-    def schedule(self, path: Sequence[Way]) -> Schedule | None:
+    def schedule(self, path: Sequence[PiecePath]) -> PlacementSchedule | None:
         """One after the other; None where one of them has none."""
         parts = [(piece, way.schedule) for piece, way in zip(self.pieces, path, strict=False) if way.schedule]
         return joined(self._workload, parts) if path and len(parts) == len(self.pieces) else None
 
 
-def opening(workload: Workload) -> Schedule | None:
+def opening(workload: Workload) -> PlacementSchedule | None:
     """The shortest of a few simple schedules; None where none of them fits."""
     try:
         heft = fitted(workload, by_rank(workload).machine)
@@ -151,7 +154,7 @@ def fits(workload: Workload, placement: Sequence[int]) -> bool:
 class Passed:
     """What came of it."""
 
-    schedule: Schedule | None
+    schedule: PlacementSchedule | None
     """None where no way leads through."""
     bound_s: float
     pieces: int
@@ -163,7 +166,7 @@ class Passed:
 
 def passage(workload: Workload, *, clock: Callable[[], float], until: float, most_tasks: int) -> Passed:
     """The shortest known when the clock says `until`. Pieces of more than `most_tasks` tasks are not searched."""
-    ways = Ways(workload, path_bound)
+    ways = PiecePaths(workload, path_bound)
     searched = 0
     while True:
         lower_s, path = ways.shortest(lower=True)

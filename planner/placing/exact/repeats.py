@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.exact.bounds import latency_bound
-from edgepart.planner.placing.exact.dominators import Piece, pieces
+from edgepart.planner.placing.exact.dominators import GraphPiece, pieces
 from edgepart.planner.placing.exact.local_search import by_latency, climbed
-from edgepart.planner.placing.exact.pieces import Way, Ways, fits
-from edgepart.planner.placing.problem.schedule import Schedule
+from edgepart.planner.placing.exact.pieces import PiecePath, PiecePaths, fits
+from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
 
 TRIES = 4
@@ -30,7 +30,7 @@ NEAR = 1.2
 class Layered:
     """What came of it."""
 
-    schedule: Schedule | None
+    schedule: PlacementSchedule | None
     """Shorter than what it began with, and fits; None where that was not found."""
     bound_s: float
     """No schedule of the whole is shorter; 0 where memory couples the pieces."""
@@ -38,7 +38,7 @@ class Layered:
     pieces: int
 
 
-def repeating(workload: Workload) -> tuple[Piece, ...]:
+def repeating(workload: Workload) -> tuple[GraphPiece, ...]:
     """The pieces, where most are of a kind with others; else none."""
     found = pieces(workload)
     times = Counter(piece.likeness for piece in found)
@@ -47,8 +47,8 @@ def repeating(workload: Workload) -> tuple[Piece, ...]:
 
 def improved(
     workload: Workload,
-    start: Schedule,
-    parts: Sequence[Piece],
+    start: PlacementSchedule,
+    parts: Sequence[GraphPiece],
     *,
     clock: Callable[[], float],
     until: float,
@@ -58,14 +58,14 @@ def improved(
     """`parts`: the pieces. `solvable`: whether CP-SAT can be given that."""
     total = sum(task.memory_bytes for task in workload.tasks)
     scarce = any(total > machine.memory_bytes for machine in workload.machines)
-    search = _Search(workload, _shared(parts) if scarce else tuple(parts), start, solvable, seed)
+    search = _RepeatSearch(workload, _shared(parts) if scarce else tuple(parts), start, solvable, seed)
     search.run(clock, until)
     bound_s = 0.0 if scarce else search.ways.shortest(lower=True)[0]
     best = search.best if search.best.makespan_s < start.makespan_s else None
     return Layered(best, bound_s, len(search.ways.times), len(parts))
 
 
-def _shared(parts: Sequence[Piece]) -> tuple[Piece, ...]:
+def _shared(parts: Sequence[GraphPiece]) -> tuple[GraphPiece, ...]:
     """Each with the part of every machine's memory that is its share of all that is kept, so that all fit together; but
     with room for each of its groups, as some pieces cannot be divided."""
     bare = [_without_entry(part) for part in parts]
@@ -73,7 +73,7 @@ def _shared(parts: Sequence[Piece]) -> tuple[Piece, ...]:
     return tuple(_with_memory(part, part.kept_bytes / total) for part in bare)
 
 
-def _without_entry(part: Piece) -> Piece:
+def _without_entry(part: GraphPiece) -> GraphPiece:
     """What it begins with is kept by the piece before."""
     if part.entry is None:
         return part
@@ -82,7 +82,7 @@ def _without_entry(part: Piece) -> Piece:
     return replace(part, workload=replace(part.workload, tasks=tuple(tasks)))
 
 
-def _with_memory(part: Piece, share: float) -> Piece:
+def _with_memory(part: GraphPiece, share: float) -> GraphPiece:
     most = max(
         sum(part.workload.tasks[task].memory_bytes for task in group) for group in part.workload.groups
     )
@@ -93,12 +93,12 @@ def _with_memory(part: Piece, share: float) -> Piece:
     return replace(part, workload=replace(part.workload, machines=machines))
 
 
-class _Search:
+class _RepeatSearch:
     def __init__(
         self,
         workload: Workload,
-        parts: tuple[Piece, ...],
-        start: Schedule,
+        parts: tuple[GraphPiece, ...],
+        start: PlacementSchedule,
         solvable: Callable[[Workload], bool],
         seed: int,
     ) -> None:
@@ -107,11 +107,11 @@ class _Search:
         self._seed = seed
         self._tries: Counter[int] = Counter()
         self.best = start
-        self.ways = Ways(workload, latency_bound, parts)
+        self.ways = PiecePaths(workload, latency_bound, parts)
         for number, part in enumerate(parts):
             self._begin(number, part, start)
 
-    def _begin(self, number: int, part: Piece, start: Schedule) -> None:
+    def _begin(self, number: int, part: GraphPiece, start: PlacementSchedule) -> None:
         """With what is known of the piece."""
         placement = tuple(start.placement[task] for task in part.tasks)
         here = -1 if part.entry is None else placement[part.entry]
@@ -140,11 +140,11 @@ class _Search:
         if found and found.makespan_s < self.best.makespan_s and fits(self._workload, found.placement):
             self.best = found
 
-    def _next(self) -> Way | None:
+    def _next(self) -> PiecePath | None:
         """That with the most to gain, of those that the shortest way has, or could soon have; None where all were tried."""
         _, path = self.ways.shortest(lower=False)
         taken = {kind: way.upper_s for kind, way in zip(self.ways.kinds, path, strict=False) if way.schedule}
-        found: Way | None = None
+        found: PiecePath | None = None
         most_s = 0.0
         for (kind, _), way in self.ways.known.items():
             tries = self._tries[id(way)]
@@ -157,7 +157,7 @@ class _Search:
                 found, most_s = way, gain_s
         return found
 
-    def _try(self, way: Way, clock: Callable[[], float], until: float) -> None:
+    def _try(self, way: PiecePath, clock: Callable[[], float], until: float) -> None:
         assert way.schedule is not None, "what has none is not near"
         before_s, tries = way.upper_s, self._tries[id(way)]
         solvable = self._solvable(way.workload)

@@ -34,10 +34,10 @@ def assign(workload: Workload, *, budget_s: float, start: Placement, seed: int =
     most_s = max_load(workload, start)
     if not most_s:
         return Assigned(tuple(start), 0.0, True)
-    return _Model(workload, ticks(workload, most_s)).solved(start, budget_s, seed)
+    return _ThroughputModel(workload, ticks(workload, most_s)).solved(start, budget_s, seed)
 
 
-class _Model:
+class _ThroughputModel:
     def __init__(self, workload: Workload, took: Ticks) -> None:
         self._cp = cp_model()
         self._model: Any = self._cp.CpModel()

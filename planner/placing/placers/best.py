@@ -9,7 +9,7 @@ from math import inf
 from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.load import max_load
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import MODULES, Placer, placer
 
@@ -27,7 +27,7 @@ def names() -> tuple[str, ...]:
     return ("single", *MODULES, "auto")
 
 
-def find(workload: Workload, name: str, asked: Asked) -> Found:
+def find(workload: Workload, name: str, asked: Asked) -> PlacementFound:
     """What the placer `name` answers; "single" and "auto" are here. UsageError where there is none of that name, or of
     that objective; Infeasible."""
     if asked.objective not in OBJECTIVES:
@@ -38,7 +38,7 @@ def find(workload: Workload, name: str, asked: Asked) -> Found:
     return (own.get(name) or placer(name))(workload, asked)
 
 
-def single(workload: Workload, asked: Asked) -> Found:
+def single(workload: Workload, asked: Asked) -> PlacementFound:
     """Everything on the machine where that is fastest."""
     kept = sum(task.memory_bytes for task in workload.tasks)
     short: dict[str, int] = {}
@@ -60,16 +60,16 @@ def single(workload: Workload, asked: Asked) -> Found:
     placement = (fastest,) * len(workload.tasks)
     why = f"everything is on {workload.machines[fastest].name}"
     if asked.objective == "throughput":
-        return Found(placement, max_load(workload, placement), why=why)
+        return PlacementFound(placement, max_load(workload, placement), why=why)
     schedule = dispatch(workload, placement)
-    return Found(placement, schedule.makespan_s, schedule, why=why)
+    return PlacementFound(placement, schedule.makespan_s, schedule, why=why)
 
 
-def auto(workload: Workload, asked: Asked) -> Found:
+def auto(workload: Workload, asked: Asked) -> PlacementFound:
     """The best answer of all, with the highest bound that any of them proved; who was not asked is said.
 
     Infeasible, with the least that anybody lacks, where none of them finds a placement."""
-    found: dict[str, Found] = {}
+    found: dict[str, PlacementFound] = {}
     left_out: list[str] = []
     refused: list[Infeasible] = []
     for name, alone in _turns(workload, asked, found, left_out):
@@ -92,7 +92,7 @@ def auto(workload: Workload, asked: Asked) -> Found:
 
 
 def _turns(
-    workload: Workload, asked: Asked, found: Mapping[str, Found], left_out: list[str]
+    workload: Workload, asked: Asked, found: Mapping[str, PlacementFound], left_out: list[str]
 ) -> Iterator[tuple[str, Asked]]:
     """Whom to ask, with what it may take, as long as there is time and nothing is proved to be best."""
     start = asked.clock()

@@ -16,7 +16,7 @@ from edgepart.planner.placing.engine.load import turn_loads
 from edgepart.planner.placing.engine.speeds import fastest_first
 from edgepart.planner.placing.placers.cuts import Blocks, Costs, blocks, costs, nearer
 from edgepart.planner.placing.placers.expert import by_hand
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
@@ -28,7 +28,7 @@ Runs = tuple[tuple[tuple[int, ...], int, int], ...]
 
 
 @register("pipeline")
-def pipeline(workload: Workload, asked: Asked) -> Found:
+def pipeline(workload: Workload, asked: Asked) -> PlacementFound:
     """The best of the divisions for one machine, two, three...; not contiguous only where no such division fits."""
     order, found = fastest_first(workload), blocks(workload)
     answers = _answers(workload, asked, found, order)
@@ -43,11 +43,11 @@ def pipeline(workload: Workload, asked: Asked) -> Found:
     return _best(answers)
 
 
-def _best(answers: Sequence[Found]) -> Found:
+def _best(answers: Sequence[PlacementFound]) -> PlacementFound:
     return min(answers, key=lambda answer: (answer.value_s, bool(answer.replicas)))
 
 
-def _cuts(found: Blocks, answer: Found) -> list[int]:
+def _cuts(found: Blocks, answer: PlacementFound) -> list[int]:
     """Numbers of blocks before which the answer goes on to other machines."""
     return [
         number
@@ -56,7 +56,7 @@ def _cuts(found: Blocks, answer: Found) -> list[int]:
     ]
 
 
-def _answers(workload: Workload, asked: Asked, found: Blocks, order: Sequence[int]) -> list[Found]:
+def _answers(workload: Workload, asked: Asked, found: Blocks, order: Sequence[int]) -> list[PlacementFound]:
     tables = _tables(workload, costs(workload, found), order, asked)
     whole = np.maximum if asked.objective == "throughput" else np.add
     divisions = dict.fromkeys(division.stages for division in balance(tables, whole))
@@ -88,7 +88,7 @@ def _answer(
     found: Blocks,
     order: Sequence[int],
     stages: Sequence[tuple[int, int, int]],
-) -> Found:
+) -> PlacementFound:
     placement = [0] * len(workload.tasks)
     for device, begin, end in stages:
         for tasks in found.tasks[begin:end]:
@@ -105,7 +105,7 @@ def _why(found: Blocks, what: str) -> str:
 
 def _taking_turns(
     workload: Workload, found: Blocks, tables: Sequence[Loads], order: Sequence[int], direction: Sequence[int]
-) -> Found | None:
+) -> PlacementFound | None:
     """The best division into stages of machines next to each other in `direction` that take turns; None where none fits
     or none gains by turns."""
     by_machine = dict(zip(order, tables, strict=True))
@@ -122,7 +122,7 @@ def _taking_turns(
                 kept[machine] += workload.tasks[task].memory_bytes
     if any(nbytes > machine.memory_bytes for nbytes, machine in zip(kept, workload.machines, strict=True)):
         return None  # By the rounding of sums, at most.
-    return Found(
+    return PlacementFound(
         tuple(machines[0] for machines in turns),
         max(turn_loads(workload, turns)),
         replicas=tuple(turns),

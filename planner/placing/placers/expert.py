@@ -9,13 +9,13 @@ from edgepart.planner.placing.engine.dispatch import mean_costs
 from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.engine.fit_memory import Room
 from edgepart.planner.placing.engine.speeds import fastest_first
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
 
 @register("expert")
-def expert(workload: Workload, asked: Asked) -> Found:
+def expert(workload: Workload, asked: Asked) -> PlacementFound:
     """For latency one machine after the other, the fastest first, as much as its memory holds; for throughput so much
     of the work on each as it has of the speed, or memory, of all."""
     if asked.objective == "throughput":

@@ -16,7 +16,7 @@ from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.engine.ortools import model_builder
 from edgepart.planner.placing.engine.speeds import speeds
 from edgepart.planner.placing.placers.list_schedulers import earliest_first
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
@@ -34,7 +34,7 @@ class Speeds:
 
 
 @register("getf")
-def getf(workload: Workload, asked: Asked) -> Found:
+def getf(workload: Workload, asked: Asked) -> PlacementFound:
     """By the earliest start of each task in its group, whatever was asked for. UsageError without OR-tools, where there
     are groups of several speeds."""
     groups = speed_groups(workload)

@@ -10,13 +10,13 @@ from edgepart.planner.placing.engine.dispatch import upward_ranks
 from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.engine.fit_memory import Room
 from edgepart.planner.placing.engine.ports import Sides
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
 
 @register("heft")
-def heft(workload: Workload, asked: Asked) -> Found:
+def heft(workload: Workload, asked: Asked) -> PlacementFound:
     """By the earliest finish of each task, whatever was asked for."""
     sides = by_rank(workload)
     why = "tasks by upward rank, each on the machine that is done with it first"

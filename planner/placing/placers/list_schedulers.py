@@ -17,7 +17,7 @@ from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.engine.fit_memory import Room
 from edgepart.planner.placing.engine.ports import Sides
 from edgepart.planner.placing.placers.favourite_child import PIECE, favourites
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
@@ -190,7 +190,7 @@ class _Earliest:
 
 
 @register("m-sct")
-def msct(workload: Workload, asked: Asked) -> Found:
+def msct(workload: Workload, asked: Asked) -> PlacementFound:
     """By the earliest start of each task, favourite children first where they were; whatever was asked for. UsageError
     without OR-tools."""
     spared = favourites(workload, asked)
@@ -212,7 +212,7 @@ def msct(workload: Workload, asked: Asked) -> Found:
 
 
 @register("m-etf")
-def metf(workload: Workload, asked: Asked) -> Found:
+def metf(workload: Workload, asked: Asked) -> PlacementFound:
     """By the earliest start of each task, whatever was asked for."""
     sides = earliest_first(workload)
     why = "again and again the task that can start first on the machine where it can, among those with memory for it"

@@ -16,7 +16,7 @@ from edgepart.planner.placing.engine.dispatch import mean_costs
 from edgepart.planner.placing.engine.evaluate import settled
 from edgepart.planner.placing.engine.fit_memory import Room
 from edgepart.planner.placing.engine.speeds import speeds
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import register
 
@@ -240,7 +240,7 @@ class _Loads:
 
 
 @register("metis")
-def metis(workload: Workload, asked: Asked) -> Found:
+def metis(workload: Workload, asked: Asked) -> PlacementFound:
     """By the cut and the balance, whatever was asked for."""
     why = "little between machines that are about as busy as each other, by Kernighan and Lin's bisection over and over"
     if asked.objective == "latency":

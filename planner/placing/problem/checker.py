@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import inf, isfinite, lcm
 
 from edgepart.planner.errors import InternalError
-from edgepart.planner.placing.problem.schedule import Found, Schedule, Transfer
-from edgepart.planner.placing.problem.workload import Tensor, Workload
+from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementFound, PlacementSchedule
+from edgepart.planner.placing.problem.workload import TaskTensor, Workload
 
 TOLERANCE = 1e-9
 """Of the value, by which times may be wrong: they are sums of floats."""
@@ -34,8 +34,8 @@ class Violation:
 
 
 def check(
-    workload: Workload, found: Found, objective: str = "latency", tolerance: float = TOLERANCE
-) -> Found:
+    workload: Workload, found: PlacementFound, objective: str = "latency", tolerance: float = TOLERANCE
+) -> PlacementFound:
     """`found`, unless it breaks a rule: then an InternalError that names the first few."""
     broken = violations(workload, found, objective, tolerance)
     if broken:
@@ -45,7 +45,7 @@ def check(
 
 
 def violations(
-    workload: Workload, found: Found, objective: str = "latency", tolerance: float = TOLERANCE
+    workload: Workload, found: PlacementFound, objective: str = "latency", tolerance: float = TOLERANCE
 ) -> tuple[Violation, ...]:
     """All rules that are broken; () for a sound answer. Tasks that take no time have their place in the order, too: none
     of them is in the middle of another."""
@@ -66,7 +66,7 @@ def violations(
     return tuple(violation for rule in rules for violation in rule)
 
 
-def _shape(workload: Workload, found: Found) -> Iterator[Violation]:
+def _shape(workload: Workload, found: PlacementFound) -> Iterator[Violation]:
     """Whether there is one machine for each task."""
     tasks, machines = len(workload.tasks), range(len(workload.machines))
     if len(found.placement) != tasks:
@@ -94,12 +94,12 @@ def _shape(workload: Workload, found: Found) -> Iterator[Violation]:
             yield Violation("shape", f"{transfer} is of nothing that there is")
 
 
-def _turns(found: Found) -> tuple[tuple[int, ...], ...]:
+def _turns(found: PlacementFound) -> tuple[tuple[int, ...], ...]:
     """By task, the machines that take turns at it."""
     return found.replicas or tuple((machine,) for machine in found.placement)
 
 
-def _places(workload: Workload, found: Found) -> Iterator[Violation]:
+def _places(workload: Workload, found: PlacementFound) -> Iterator[Violation]:
     """Whether every machine can run what it has, has the memory for it, and keeps together what belongs together."""
     kept = [0.0] * len(workload.machines)
     together: dict[str, set[tuple[int, ...]]] = defaultdict(set)
@@ -118,7 +118,7 @@ def _places(workload: Workload, found: Found) -> Iterator[Violation]:
             yield Violation("colocation", f"group {name} is on {sorted(places)}")
 
 
-def _length_s(workload: Workload, tensor: Tensor, source: int, target: int) -> float:
+def _length_s(workload: Workload, tensor: TaskTensor, source: int, target: int) -> float:
     if (source, target) in tensor.transfer_s:
         return tensor.transfer_s[source, target]
     return workload.latency_s[source][target] + tensor.nbytes / workload.bytes_per_s[source][target]
@@ -129,7 +129,7 @@ def _worth(rule: str, said: float, is_so: float, slack_s: float) -> Iterator[Vio
         yield Violation(rule, f"{said!r} is said, {is_so!r} is so")
 
 
-def _throughput(workload: Workload, found: Found, slack_s: float) -> Iterator[Violation]:
+def _throughput(workload: Workload, found: PlacementFound, slack_s: float) -> Iterator[Violation]:
     """Sample by sample, until all machines have taken their turns: sample number k is computed by each task's machine
     number k modulo how many it has."""
     turns = _turns(found)
@@ -155,7 +155,7 @@ def _throughput(workload: Workload, found: Found, slack_s: float) -> Iterator[Vi
 class _Replay:
     """A schedule as it would happen."""
 
-    def __init__(self, workload: Workload, schedule: Schedule, slack_s: float) -> None:
+    def __init__(self, workload: Workload, schedule: PlacementSchedule, slack_s: float) -> None:
         self.workload, self.schedule, self.slack_s = workload, schedule, slack_s
         self.end_s = [
             start_s + task.compute_s[number]
@@ -175,7 +175,7 @@ class _Replay:
         for rule, spans in self._spans().items():
             yield from self._alone(*rule, spans)
 
-    def _transfer(self, transfer: Transfer) -> Iterator[Violation]:
+    def _transfer(self, transfer: PlacedTransfer) -> Iterator[Violation]:
         """It leaves what made it once that is done, for one that reads it, and takes its time."""
         tensor, placement = self.workload.tensors[transfer.tensor], self.schedule.placement
         if placement[tensor.source] != transfer.source:

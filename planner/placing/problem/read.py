@@ -12,7 +12,7 @@ from typing import Any
 
 from edgepart.planner.errors import ModelError, UsageError
 from edgepart.planner.json_text import parse_json
-from edgepart.planner.placing.problem.workload import Machine, Pair, Task, Tensor, Workload
+from edgepart.planner.placing.problem.workload import Machine, Pair, Task, TaskTensor, Workload
 
 SCHEMA = "edgepart-workload/1"
 
@@ -219,12 +219,12 @@ def _compute_s(
 
 def _tensors(
     root: Mapping[str, Any], tasks: Mapping[str, int], numbers: Mapping[str, int]
-) -> tuple[Tensor, ...]:
+) -> tuple[TaskTensor, ...]:
     """Edges of one source and one tensor are one."""
     entries = _list(root, "edges", "workload") if "edges" in root else []
     if len(entries) > MOST_EDGES:
         raise ModelError(f"workload: {len(entries):,} edges; {MOST_EDGES:,} are the most that is read")
-    found: dict[tuple[int, str | int], Tensor] = {}
+    found: dict[tuple[int, str | int], TaskTensor] = {}
     readers: dict[tuple[int, str | int], set[int]] = {}
     for number, value in enumerate(entries):
         where = f"edges[{number}]"
@@ -234,14 +234,14 @@ def _tensors(
         )
         # What has no name is a tensor of its own.
         key = source, _text(entry, "tensor", where, default="") or number
-        tensor = Tensor(source, (), _number(entry, "bytes", where), _transfer_s(entry, where, numbers))
+        tensor = TaskTensor(source, (), _number(entry, "bytes", where), _transfer_s(entry, where, numbers))
         if found.setdefault(key, tensor) != tensor:
             raise ModelError(
                 f"{where}: tensor {key[1]!r} of {entry['source']!r} has other bytes, or other times, in an edge before"
             )
         readers.setdefault(key, set()).add(target)
     return tuple(
-        Tensor(tensor.source, tuple(sorted(readers[key])), tensor.nbytes, tensor.transfer_s)
+        TaskTensor(tensor.source, tuple(sorted(readers[key])), tensor.nbytes, tensor.transfer_s)
         for key, tensor in found.items()
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class PlacedTransfer:
     """A tensor on its way."""
 
     tensor: int
@@ -20,26 +20,26 @@ class Transfer:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PlacementSchedule:
     """One sample through the machines."""
 
     placement: tuple[int, ...]
     """By task, the index of its machine."""
     start_s: tuple[float, ...]
     """By task."""
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[PlacedTransfer, ...]
     makespan_s: float
     """When the last task ends."""
 
 
 @dataclass(frozen=True)
-class Found:
+class PlacementFound:
     """What a placer answers."""
 
     placement: tuple[int, ...]
     value_s: float
     """For latency the makespan; for throughput the largest load."""
-    schedule: Schedule | None = None
+    schedule: PlacementSchedule | None = None
     """None for throughput."""
     bound_s: float | None = None
     """No placement has a smaller value; None where nothing was proved."""

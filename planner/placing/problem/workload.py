@@ -47,7 +47,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TaskTensor:
     """What one task makes and others read. It travels once to each machine that reads it and does not make it."""
 
     source: int
@@ -66,7 +66,7 @@ class Workload:
     name: str
     machines: tuple[Machine, ...]
     tasks: tuple[Task, ...]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[TaskTensor, ...]
     bytes_per_s: tuple[tuple[float, ...], ...]
     """[from][to]; inf on the diagonal."""
     latency_s: tuple[tuple[float, ...], ...]
@@ -74,7 +74,7 @@ class Workload:
     overlap: bool = True
     """Whether a machine computes, sends and receives at once; else its load is their sum."""
 
-    def transfer_s(self, tensor: Tensor, source: int, target: int) -> float:
+    def transfer_s(self, tensor: TaskTensor, source: int, target: int) -> float:
         """How long the tensor occupies both ends; 0 from a machine to itself."""
         if source == target:
             return 0.0

@@ -6,8 +6,8 @@ from math import inf, isfinite
 from typing import Any
 
 from edgepart.planner.placing.problem.read import MOST, SCHEMA
-from edgepart.planner.placing.problem.schedule import Found, Schedule
-from edgepart.planner.placing.problem.workload import Machine, Task, Tensor, Workload
+from edgepart.planner.placing.problem.schedule import PlacementFound, PlacementSchedule
+from edgepart.planner.placing.problem.workload import Machine, Task, TaskTensor, Workload
 
 
 def workload_document(workload: Workload) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def _node(task: Task, names: list[str]) -> dict[str, Any]:
     }
 
 
-def _edges(workload: Workload, number: int, tensor: Tensor) -> list[dict[str, Any]]:
+def _edges(workload: Workload, number: int, tensor: TaskTensor) -> list[dict[str, Any]]:
     names = [machine.name for machine in workload.machines]
     latency_s, machines = workload.latency_s, range(len(names))
     uneven = [(a, b) for a in machines for b in range(a) if latency_s[a][b] != latency_s[b][a]]
@@ -82,7 +82,7 @@ def _edges(workload: Workload, number: int, tensor: Tensor) -> list[dict[str, An
 
 
 def answer_document(
-    workload: Workload, found: Found, strategy: str, objective: str, search_s: float
+    workload: Workload, found: PlacementFound, strategy: str, objective: str, search_s: float
 ) -> dict[str, Any]:
     """Where each node is, when it starts, and what is sent when; of throughput only where it is."""
     names = [machine.name for machine in workload.machines]
@@ -107,7 +107,7 @@ def answer_document(
     return document
 
 
-def summary(found: Found, search_s: float) -> dict[str, Any]:
+def summary(found: PlacementFound, search_s: float) -> dict[str, Any]:
     """How good it is."""
     return {
         "value_s": found.value_s,
@@ -118,7 +118,7 @@ def summary(found: Found, search_s: float) -> dict[str, Any]:
     }
 
 
-def _transfers(workload: Workload, schedule: Schedule) -> list[dict[str, Any]]:
+def _transfers(workload: Workload, schedule: PlacementSchedule) -> list[dict[str, Any]]:
     """In the order in which they begin; a tensor is named by who makes it and who reads it there."""
     names = [machine.name for machine in workload.machines]
     return [

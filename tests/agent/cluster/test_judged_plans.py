@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from edgepart.agent.cluster.leader.replan_policy import Cluster, PlanningTiming
+from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
 from edgepart.agent.cluster.leader.rollout import Cutover
-from edgepart.agent.cluster.leader.rollout_state import World, epochs
-from edgepart.agent.cluster.state.cards import Measured, write
+from edgepart.agent.cluster.leader.rollout_state import LeaderView, epochs
+from edgepart.agent.cluster.state.cards import MeasuredDevice, write
 from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.cluster.state.events import ComputePlan, Effect, Member, PlanComputed, PlanFailed, Send
 from edgepart.agent.cluster.state.judging import REQUESTS
@@ -66,13 +66,15 @@ class Story:
         self.epochs = epochs(1)
 
     @property
-    def world(self) -> World:
+    def world(self) -> LeaderView:
         members = tuple(Member(n, n, "boot", ALIVE, (), "", "0") for n in NODES)
-        cards = {n: Card(n, write(Measured(replace(DEVICE, name=n)))) for n in NODES}
-        cluster = Cluster(members, cards, {n: f"digest-{n}" for n in NODES}, frozenset())
+        cards = {n: Card(n, write(MeasuredDevice(replace(DEVICE, name=n)))) for n in NODES}
+        cluster = ClusterView(members, cards, {n: f"digest-{n}" for n in NODES}, frozenset())
         holdings = tuple(Holding("net", epoch, READY, active) for epoch, active in self.held.items())
         report = Report("boot", holdings, ("m",), (("net", VERSION),))
-        return World("a", 1, cluster, dict.fromkeys(NODES, report), self.book, drifts=self.book_of_drifts)
+        return LeaderView(
+            "a", 1, cluster, dict.fromkeys(NODES, report), self.book, drifts=self.book_of_drifts
+        )
 
     def step(self, wait_s: float = 2.0) -> list[Effect]:
         self.now += wait_s

@@ -10,7 +10,7 @@ import pytest
 
 from edgepart.agent.cluster.membership.election import FREE_ROUNDS, LEAP_ROUNDS, Leaps, next_term
 from edgepart.agent.cluster.state.events import Received
-from edgepart.agent.cluster.state.judging import REQUESTS, Judge
+from edgepart.agent.cluster.state.judging import REQUESTS, PlanJudge
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.net.dispatch import CONTROL_KINDS
 from edgepart.agent.wire.codec import frame_to_message, message_to_frame
@@ -235,7 +235,7 @@ def test_a_member_s_word_that_it_stores_a_model_counts(net: Lies) -> None:
 
 
 def test_one_gateway_s_latencies_have_no_plan_given_up() -> None:
-    judge, epoch = Judge(single_s=0.5), Epoch(1, 1)
+    judge, epoch = PlanJudge(single_s=0.5), Epoch(1, 1)
     for gateway, seconds in ((A, 0.3), (B, 0.31), (LIAR, 1e6)):
         judge.hears(Latency("net", epoch, seconds, REQUESTS), gateway)
     assert judge.seconds(epoch) == 0.31 and not judge.disappoints(epoch, 2)

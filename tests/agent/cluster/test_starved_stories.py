@@ -12,7 +12,7 @@ from edgepart.agent.cluster.state.events import Event, StarvationSeen
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.execution.executor import SegmentTime
 from edgepart.agent.measure.cpu_wait import Starving
-from edgepart.agent.measure.segment_times import LOOK_S, RECENT_RUNS, Timing
+from edgepart.agent.measure.segment_times import LOOK_S, RECENT_RUNS, SegmentTimer
 from edgepart.agent.measure.starvation import StarvationTiming, ThreadTimes
 from edgepart.agent.wire.control import SUSPECT, Starved
 from edgepart.agent.wire.inference import Epoch
@@ -41,7 +41,7 @@ class Loaded:
         self._recent: deque[float] = deque(maxlen=RECENT_RUNS)
         self._starving = Starving(lambda: (), self._post, self._read, lambda: net.now)
         device = Device("c", "box", 1e9, 1e9, 1e9)
-        self._timing = Timing(C, device, 0.0, ProfileBook(), net.core(C).drifts, self._post)
+        self._timing = SegmentTimer(C, device, 0.0, ProfileBook(), net.core(C).drifts, self._post)
 
     def _post(self, event: Event) -> None:
         self.net.give(self.net.boxes[C], event)

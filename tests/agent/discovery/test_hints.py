@@ -10,7 +10,7 @@ import pytest
 
 from edgepart.agent.cluster.state import events
 from edgepart.agent.discovery.hints import Lookout
-from edgepart.agent.net.sightings import MDNS, PEER, SAVED, Seen
+from edgepart.agent.net.sightings import MDNS, PEER, SAVED, AgentHint
 from edgepart.agent.options import AgentOptions
 from edgepart.agent.security import identity
 from tests.agent.security.test_identity import NOW
@@ -48,17 +48,20 @@ Within = Callable[[Callable[[Lookout, list[events.Event]], None]], None]
 
 def test_hints_are_posted_and_kept(within: Within) -> None:
     def story(lookout: Lookout, posted: list[events.Event]) -> None:
-        assert posted == [events.Seen("", ("p:1",), lasting=True), events.Seen(C, ("10.0.0.3:1",))]
+        assert posted == [
+            events.DeviceSeen("", ("p:1",), lasting=True),
+            events.DeviceSeen(C, ("10.0.0.3:1",)),
+        ]
         ways = {box.node: [way for way, _ in box.heard] for box in lookout.boxes.all()}
         assert ways == {"": [PEER], C: [SAVED]}
         ours = lookout._identity.fingerprint[:16]
-        lookout._seen(MDNS, Seen(A, (("10.0.0.1", 1),), ours, "nas", True, "0.1.0"))
-        assert posted[2:] == [events.Seen(A, ("10.0.0.1:1",))]
-        lookout._seen(MDNS, Seen(B, (("10.0.0.2", 1),), "e" * 16, "tv", False, "0.1.0"))
+        lookout._seen(MDNS, AgentHint(A, (("10.0.0.1", 1),), ours, "nas", True, "0.1.0"))
+        assert posted[2:] == [events.DeviceSeen(A, ("10.0.0.1:1",))]
+        lookout._seen(MDNS, AgentHint(B, (("10.0.0.2", 1),), "e" * 16, "tv", False, "0.1.0"))
         assert len(posted) == 3  # another cluster's: noted, not called
         assert {box.name for box in lookout.boxes.all()} == {"", "nas", "tv"}
         assert lookout.boxes.heard_self_at is None
-        lookout._seen(MDNS, Seen(lookout._identity.node_id, (("10.0.0.9", 1),), ours, "pi", True))
+        lookout._seen(MDNS, AgentHint(lookout._identity.node_id, (("10.0.0.9", 1),), ours, "pi", True))
         assert lookout.boxes.heard_self_at is not None and len(lookout.boxes.all()) == 4
 
     within(story)

@@ -14,7 +14,7 @@ from zeroconf import IPVersion
 
 from edgepart.agent.discovery import mdns
 from edgepart.agent.discovery.mdns import Announcement, Discovery, DiscoveryTiming
-from edgepart.agent.net.sightings import MOST_ADDRESSES, Seen
+from edgepart.agent.net.sightings import MOST_ADDRESSES, AgentHint
 
 OURS, OTHER = "a" * 64, "b" * 64
 BOUND_S = 20.0
@@ -28,7 +28,7 @@ def test_what_is_announced_is_what_is_read() -> None:
     info = mdns.service_info(announced(name="Küche " * 20), ("10.0.0.5", "fd00::5"))
     addresses = info.parsed_scoped_addresses(IPVersion.All)
     seen = mdns.read_announcement(info.properties, addresses, info.port, OURS)
-    assert seen == Seen(
+    assert seen == AgentHint(
         "1" * 16, (("10.0.0.5", 7433), ("fd00::5", 7433)), "a" * 16, ("Küche " * 20)[:63], True, "0.1.0"
     )
     theirs = mdns.read_announcement(info.properties, addresses, info.port, OTHER)
@@ -54,12 +54,12 @@ def test_the_hint_of_a_static_peer() -> None:
     assert mdns.static(("pi.local", 7433)).addresses == (("pi.local", 7433),)
 
 
-async def hear(me: Announcement, nodes: set[str], timing: DiscoveryTiming) -> list[Seen]:
+async def hear(me: Announcement, nodes: set[str], timing: DiscoveryTiming) -> list[AgentHint]:
     """Until all of `nodes` were heard; others that happen to be on this network are none of the test's business."""
-    heard: list[Seen] = []
+    heard: list[AgentHint] = []
     done = asyncio.Event()
 
-    def on_seen(seen: Seen) -> None:
+    def on_seen(seen: AgentHint) -> None:
         if seen.node_id in nodes:
             heard.append(seen)
         if {s.node_id for s in heard} == nodes:

@@ -17,7 +17,7 @@ from edgepart.agent.doctor.diagnosis import (
     OUT,
     Me,
     Seat,
-    Served,
+    ServedDeployment,
     diagnose,
     left_out,
 )
@@ -174,10 +174,10 @@ def test_old_tries_say_nothing_of_today() -> None:
 
 def test_members_that_plans_do_without() -> None:
     served = [
-        Served("photos", ("pi-a",), (), "every split loses more to its links than it gains"),
-        Served("texts", ("pi-a", "pi-b"), (), "split"),
-        Served("small", ("pi-a",), ("pi-a",), "one device"),
-        Served("large", (), (), "does not fit: pi-a lacks 5 bytes"),
+        ServedDeployment("photos", ("pi-a",), (), "every split loses more to its links than it gains"),
+        ServedDeployment("texts", ("pi-a", "pi-b"), (), "split"),
+        ServedDeployment("small", ("pi-a",), ("pi-a",), "one device"),
+        ServedDeployment("large", (), (), "does not fit: pi-a lacks 5 bytes"),
     ]
     seat = Seat(ALIVE, 1.0, measured=True)
     found = dict(left_out("pi-b", seat, served))

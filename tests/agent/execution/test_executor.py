@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from edgepart.agent.execution.copies import Scratch
-from edgepart.agent.execution.executor import START, Executor, Limits
+from edgepart.agent.execution.executor import START, Executor, QueueLimits
 from edgepart.agent.execution.nchwc_array import PLAIN
 from edgepart.agent.execution.schedule import Value
 from edgepart.agent.execution.sessions import PreparedProgram, Sessions
@@ -36,7 +36,9 @@ class Net:
         self.mail: Queue[tuple[Tensors | Failed, Sequence[Value]]] = Queue()
         self.cut: set[str] = set()
         self.sessions = Sessions(1, handmade.read_weight)
-        self.at = {node: Executor(self.sender(node), Limits(**limits)) for node in handmade.NODES.values()}
+        self.at = {
+            node: Executor(self.sender(node), QueueLimits(**limits)) for node in handmade.NODES.values()
+        }
         self.held = {device: self.sessions.prepare(program) for device, program in plan.programs.items()}
         for executor in self.at.values():
             executor.start()

@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
 from tests.agent.http.fakes import FakeNode
 
 T = TypeVar("T")
 CREDENTIAL = "open-sesame-" + "0" * 32
 ADMIN = {"Authorization": f"Bearer {CREDENTIAL}"}
-LIMITS = Limits(
+LIMITS = BodyLimits(
     request_bytes=4 << 20,
     all_requests_bytes=6 << 20,
     upload_bytes=1 << 20,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.http.admission import KEPT, MOST_RETRY_S, Line, Places, Turns
+from edgepart.agent.http.admission import KEPT, MOST_RETRY_S, AdmissionPlaces, Line, Turns
 from edgepart.planner.errors import Unavailable
 
 steps = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size=300)
@@ -18,7 +18,7 @@ steps = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.booleans()), max_size
 @settings(max_examples=100)
 @given(steps, st.integers(8, 40))
 def test_nobody_takes_all_and_nobody_is_shut_out_by_others(moves: list[tuple[str, bool]], total: int) -> None:
-    places, there = Places(total), Counter[str]()
+    places, there = AdmissionPlaces(total), Counter[str]()
     for now, (client, comes) in enumerate(moves):
         if comes:
             room = sum(there.values()) < total
@@ -39,7 +39,7 @@ def test_nobody_takes_all_and_nobody_is_shut_out_by_others(moves: list[tuple[str
 
 
 def test_half_of_the_places_are_for_whoever_comes_and_the_rest_is_shared() -> None:
-    places = Places(64)
+    places = AdmissionPlaces(64)
     while True:
         try:
             places.take("greedy")
@@ -58,7 +58,7 @@ def test_half_of_the_places_are_for_whoever_comes_and_the_rest_is_shared() -> No
 
 
 def test_when_to_come_again_follows_from_how_fast_places_become_free() -> None:
-    places = Places(100)
+    places = AdmissionPlaces(100)
     for n in range(100):
         places.take(str(n))
     assert places.retry_after_s == 1.0

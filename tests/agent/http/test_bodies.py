@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.agent.http import oip
-from edgepart.agent.http.bodies import _Place
+from edgepart.agent.http.bodies import _BodyPlace
 from edgepart.agent.http.buffers import ALIGN_BYTES, padded
 from edgepart.agent.http.oip_elements import NUMPY
 from edgepart.cli.tensors import encode_request, read_answer
@@ -25,7 +25,7 @@ from tests.agent.http.conftest import LIMITS, Served
 @given(st.lists(st.binary(max_size=300), max_size=6), st.integers(0, 200), st.booleans())
 def test_a_place_holds_what_a_bytearray_would(pieces: list[bytes], align_at: int, announced: bool) -> None:
     twin = b"".join(pieces)
-    place = _Place(len(twin), align_at) if announced else _Place()
+    place = _BodyPlace(len(twin), align_at) if announced else _BodyPlace()
     for piece in pieces:
         place.add(piece)
     assert bytes(place.filled()) == twin
@@ -42,7 +42,7 @@ def test_the_first_tensor_is_a_view_however_long_the_json_is(blanks: int, dataty
         "parameters": {"binary_data_size": array.nbytes},
     }
     head = json.dumps({"inputs": [entry]}).encode() + b" " * blanks
-    place = _Place(len(head) + array.nbytes, len(head))
+    place = _BodyPlace(len(head) + array.nbytes, len(head))
     place.add(head + array.tobytes())
     body = place.filled()
     read = oip.read_request(body, len(head)).inputs["x"]

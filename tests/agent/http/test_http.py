@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from edgepart.agent.http.access import authorise, is_local
-from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import InternalError, NotAuthorised, Unavailable, UsageError
@@ -486,7 +486,7 @@ def test_the_page_needs_nothing_from_elsewhere(served: Served) -> None:
 
 def test_an_address_in_use_is_said_so(served: Served, tmp_path: Path) -> None:
     async def second() -> None:
-        await HttpServer(FakeNode(), CREDENTIAL, *served.address, limits=Limits(), spool=tmp_path).start()
+        await HttpServer(FakeNode(), CREDENTIAL, *served.address, limits=BodyLimits(), spool=tmp_path).start()
 
     with pytest.raises(UsageError, match="cannot listen"):
         asyncio.run(second())

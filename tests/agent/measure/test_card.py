@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from edgepart.agent.cluster.state.cards import Measured, read
+from edgepart.agent.cluster.state.cards import MeasuredDevice, read
 from edgepart.agent.cluster.state.events import CardReady
 from edgepart.agent.measure import card as measuring
 from edgepart.agent.measure.card import Measuring
@@ -28,8 +28,8 @@ class Others:
         self.echoes: list[tuple[str, int]] = []
         self.together: list[tuple[str, EchoTogether]] = []
         self.together_s = 1.0
-        self.told: asyncio.Queue[Measured] = asyncio.Queue()
-        self.theirs: dict[str, Measured] = {}
+        self.told: asyncio.Queue[MeasuredDevice] = asyncio.Queue()
+        self.theirs: dict[str, MeasuredDevice] = {}
         self.starved: set[str] = set()
 
     def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float:
@@ -49,7 +49,7 @@ class Others:
     def ready(self, card: CardReady) -> None:
         self.told.put_nowait(read(card.document))
 
-    async def next(self) -> Measured:
+    async def next(self) -> MeasuredDevice:
         async with asyncio.timeout(20):
             return await self.told.get()
 
@@ -85,7 +85,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_alone_it_tells_its_card_soon() -> None:
     async def work(made: Measuring, others: Others) -> None:
-        assert await others.next() == Measured(DEVICE)
+        assert await others.next() == MeasuredDevice(DEVICE)
         assert others.echoes == []
 
     run(work)
@@ -117,8 +117,8 @@ def test_later_on_newcomers_measure_and_of_two_old_ones_the_larger(monkeypatch: 
 
 def test_what_the_other_end_has_measured_is_not_measured_again() -> None:
     async def work(made: Measuring, others: Others) -> None:
-        others.theirs["a"] = Measured(DEVICE, {"A": Link(1e8, 1e-3)})
-        others.theirs["b"] = Measured(DEVICE, {"x": Link(1e8, 1e-3)})
+        others.theirs["a"] = MeasuredDevice(DEVICE, {"A": Link(1e8, 1e-3)})
+        others.theirs["b"] = MeasuredDevice(DEVICE, {"x": Link(1e8, 1e-3)})
         made.members(["a", "b"])
         assert (await others.next()).links.keys() == {"b"}
         assert others.measured == {"b"}

@@ -17,7 +17,7 @@ from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.execution.executor import SegmentTime
 from edgepart.agent.execution.sessions import PreparedProgram, Sessions
 from edgepart.agent.measure import segment_times
-from edgepart.agent.measure.segment_times import ENOUGH_RUNS, RECENT_RUNS, Timing
+from edgepart.agent.measure.segment_times import ENOUGH_RUNS, RECENT_RUNS, SegmentTimer
 from edgepart.agent.measure.starvation import ThreadTimes
 from edgepart.agent.wire.control import Drift, Profile
 from edgepart.agent.wire.inference import Epoch
@@ -51,7 +51,7 @@ def made(
     book: ProfileBook | None = None,
     drifts: DriftBook | None = None,
     contended: Contended | None = None,
-) -> tuple[Timing, list[Any]]:
+) -> tuple[SegmentTimer, list[Any]]:
     told: list[Any] = []
     known = drifts or DriftBook()
 
@@ -60,7 +60,7 @@ def made(
         if isinstance(event, DriftMeasured):
             known.learn("a", Drift(event.deployment, event.factor), 0.0)
 
-    return Timing("a", DEVICE, budget_s, book or ProfileBook(), known, post, starving=contended), told
+    return SegmentTimer("a", DEVICE, budget_s, book or ProfileBook(), known, post, starving=contended), told
 
 
 # Before a plan serves

@@ -12,7 +12,7 @@ import pytest
 from edgepart.agent.cluster.state.events import Member
 from edgepart.agent.measure.clock_exchange import Clocks
 from edgepart.agent.measure.clock_offset import Offset
-from edgepart.agent.measure.trace_collector import MOST_S, Tracing, speaking, understands
+from edgepart.agent.measure.trace_collector import MOST_S, TraceCollector, speaking, understands
 from edgepart.agent.net.rpc_client import Asks
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, Span, Subject, pack
@@ -68,7 +68,7 @@ class World:
         self.members: list[Member] = [member("a"), member("b"), member("c")]
         self.orders: list[Prepare] = [order()]
         self.recorder = Recorder()
-        self.tracing = Tracing(
+        self.tracing = TraceCollector(
             "a",
             self.recorder,
             cast(Asks, self.others),

@@ -20,10 +20,10 @@ from cryptography.x509.oid import NameOID
 
 from edgepart.agent.admission import joining
 from edgepart.agent.mqtt.broker import Broker, parse_broker
-from edgepart.agent.mqtt.carrier import Reach, Visit, root_of
+from edgepart.agent.mqtt.carrier import BrokerCarrier, Visit, root_of
 from edgepart.agent.mqtt.presence import Present, read_present
 from edgepart.agent.mqtt.session import Session, SessionOptions
-from edgepart.agent.net.sightings import Seen
+from edgepart.agent.net.sightings import AgentHint
 from edgepart.agent.security import certificates, identity, tokens
 from edgepart.agent.wire.address import Address, mqtt_address
 from edgepart.agent.wire.frames import Frame
@@ -46,10 +46,10 @@ def members(tmp_path_factory: pytest.TempPathFactory) -> Identities:
 @contextmanager
 def present(
     who: identity.Identity, broker: Broker, on_join: object = None
-) -> Iterator[tuple[Station, list[Seen]]]:
+) -> Iterator[tuple[Station, list[AgentHint]]]:
     """An agent's transport at the broker, and whom it was told of."""
-    seen: list[Seen] = []
-    reach = Reach(broker, who.fingerprint, who.node_id, seen.append)
+    seen: list[AgentHint] = []
+    reach = BrokerCarrier(broker, who.fingerprint, who.node_id, seen.append)
     station = Station(who, on_join=on_join, carrier=reach.tunnels)  # type: ignore[arg-type]
     reach.start(who.node_id, "pi", "0", lambda: [station.address])
     try:

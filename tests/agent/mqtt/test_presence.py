@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.agent.mqtt.presence import AGAIN_TICKS, Presence, Present, read_present, will
-from edgepart.agent.net.sightings import Seen
+from edgepart.agent.net.sightings import AgentHint
 from edgepart.agent.security import identity
 from edgepart.agent.wire.address import Address
 from edgepart.planner.errors import FrameError
@@ -36,7 +36,7 @@ class Listener:
     """An agent's presence on a broker in memory, and what it was told."""
 
     def __init__(self, broker: FakeBroker, me: Present | None = None) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[AgentHint] = []
         self.gone: list[str] = []
         self.session = FakeSession(broker)
         self.presence = Presence(

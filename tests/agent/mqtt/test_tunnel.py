@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.mqtt.tunnel import HEADER, Kind, Message, Tunnel, decode, reason, reset
+from edgepart.agent.mqtt.tunnel import HEADER, Packet, PacketKind, Tunnel, decode, reason, reset
 from edgepart.agent.mqtt.tunnel_sockets import OVERHEAD_BYTES, TunnelOptions, Tunnels
 from edgepart.agent.wire.address import Address, mqtt_address
 from edgepart.planner.errors import FrameError, Unavailable
@@ -168,7 +168,7 @@ def test_a_reader_that_does_not_read_leaves_no_more_with_the_broker_than_the_win
             for session in pair.broker.sessions:
                 session.turn()
             kinds = [payload[0] for _, payload, _ in pair.broker.queue]
-            assert kinds.count(Kind.DATA) <= window
+            assert kinds.count(PacketKind.DATA) <= window
         sent = 0
         while pair.broker.deliver() or pair.broker.sessions[0].turn():
             sent += 1
@@ -246,7 +246,7 @@ def test_messages_are_smaller_than_the_brokers_limit() -> None:
         Pair(largest_bytes=limit - 1)
 
 
-HELLO = Message(Kind.HELLO, 4, b"1 " + b"c" * 16).encode()
+HELLO = Packet(PacketKind.HELLO, 4, b"1 " + b"c" * 16).encode()
 STREAM = "1" * 32
 
 
@@ -256,9 +256,9 @@ STREAM = "1" * 32
         (STREAM, b"", False),
         (STREAM, b"\x01", False),
         (STREAM, HEADER.pack(99, 0), False),
-        (STREAM, Message(Kind.HELLO, 4, b"1 me").encode(), False),
-        (STREAM, Message(Kind.HELLO, 4, b"\xff" * 40).encode(), False),
-        (STREAM, Message(Kind.DATA, 0, b"of no stream").encode(), False),
+        (STREAM, Packet(PacketKind.HELLO, 4, b"1 me").encode(), False),
+        (STREAM, Packet(PacketKind.HELLO, 4, b"\xff" * 40).encode(), False),
+        (STREAM, Packet(PacketKind.DATA, 0, b"of no stream").encode(), False),
         (STREAM, reset("of no stream").encode(), False),
         ("no-id", HELLO, False),
         (STREAM, HELLO, True),
@@ -273,7 +273,7 @@ def test_what_opens_no_stream(stream: str, payload: bytes, retained: bool) -> No
 def test_another_version_and_too_many_streams_are_refused_with_the_reason() -> None:
     with Pair() as pair:
         topic = f"{ROOT}/to/{B}/"
-        pair.tunnels[1].took(topic + STREAM, Message(Kind.HELLO, 4, b"2 " + b"c" * 16).encode(), False)
+        pair.tunnels[1].took(topic + STREAM, Packet(PacketKind.HELLO, 4, b"2 " + b"c" * 16).encode(), False)
         _, payload, _ = pair.broker.queue.popleft()
         assert "version 1" in reason(decode(payload))
         for number in range(TunnelOptions().most):
@@ -289,9 +289,9 @@ def test_whoever_sends_more_than_was_granted_is_cut_off() -> None:
     tunnel = Tunnel(window=2)
     tunnel.open(2)
     for number in range(2):
-        assert tunnel.take(Message(Kind.DATA, number, b"x")) == b"x"
+        assert tunnel.take(Packet(PacketKind.DATA, number, b"x")) == b"x"
     with pytest.raises(FrameError, match="granted"):
-        tunnel.take(Message(Kind.DATA, 2, b"x"))
+        tunnel.take(Packet(PacketKind.DATA, 2, b"x"))
 
 
 def open_tunnels(window: int) -> tuple[Tunnel, Tunnel]:
@@ -332,28 +332,28 @@ def test_as_much_is_on_the_way_as_is_read_in_a_moment(each_s: float, most: int) 
     assert most - 1 <= max(on_the_way[10:]) <= most
 
 
-@pytest.mark.parametrize("kind", [Kind.HELLO, Kind.WELCOME])
-def test_what_has_no_place_in_an_open_stream_ends_it(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [PacketKind.HELLO, PacketKind.WELCOME])
+def test_what_has_no_place_in_an_open_stream_ends_it(kind: PacketKind) -> None:
     tunnel = Tunnel(window=2)
     tunnel.open(2)
     with pytest.raises(FrameError, match="open stream"):
-        tunnel.take(Message(kind, 4))
+        tunnel.take(Packet(kind, 4))
 
 
 def test_nothing_comes_after_the_end() -> None:
     tunnel = Tunnel(window=2)
     tunnel.open(2)
-    tunnel.take(Message(Kind.END, 0))
+    tunnel.take(Packet(PacketKind.END, 0))
     with pytest.raises(FrameError, match="after the end"):
-        tunnel.take(Message(Kind.DATA, 0, b"x"))
+        tunnel.take(Packet(PacketKind.DATA, 0, b"x"))
 
 
-@given(st.sampled_from(Kind), st.integers(0, 2**64 - 1), st.binary(max_size=50))
-def test_a_message_is_read_as_it_was_written(kind: Kind, number: int, body: bytes) -> None:
-    read_back = decode(Message(kind, number, body).encode())
+@given(st.sampled_from(PacketKind), st.integers(0, 2**64 - 1), st.binary(max_size=50))
+def test_a_message_is_read_as_it_was_written(kind: PacketKind, number: int, body: bytes) -> None:
+    read_back = decode(Packet(kind, number, body).encode())
     assert (read_back.kind, read_back.number, bytes(read_back.body)) == (kind, number, body)
 
 
 @given(st.binary(max_size=400))
 def test_a_reason_is_printable_whatever_came(body: bytes) -> None:
-    assert reason(Message(Kind.RESET, 0, body)).isprintable()
+    assert reason(Packet(PacketKind.RESET, 0, body)).isprintable()

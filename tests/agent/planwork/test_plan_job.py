@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from benchmarks.models import light
 
-from edgepart.agent.cluster.state.cards import Measured, write
+from edgepart.agent.cluster.state.cards import MeasuredDevice, write
 from edgepart.agent.cluster.state.events import ComputePlan, PlanComputed, PlanFailed, PlanKey
 from edgepart.agent.planwork.plan_job import QUICK_S, THOROUGH_S, Computing, search_budget_s
 from edgepart.agent.wire.control import Card, Deployment, Profile, Version
@@ -25,7 +25,7 @@ DEVICE = Device("any", "board", 1e10, 1e10, 4e9)
 def order(count: int, strategy: str, current: bytes = b"") -> ComputePlan:
     """To plan squeezenet on `count` equal devices."""
     key = PlanKey("sq", VERSION, tuple((node, f"d{n}", "digest") for n, node in enumerate(NODES[:count])))
-    cards = tuple(Card(node, write(Measured(DEVICE))) for node in NODES[:count])
+    cards = tuple(Card(node, write(MeasuredDevice(DEVICE))) for node in NODES[:count])
     deployment = Deployment("sq", "model", 5_000_000, DeployOptions(strategy=strategy), VERSION)
     return ComputePlan(key, deployment, cards, current, urgent=False, quick=True)
 

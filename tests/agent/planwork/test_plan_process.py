@@ -55,7 +55,7 @@ def order(model: str, devices: int = 2, *, quick: bool = True, **options: object
         Card(
             node,
             cards.write(
-                cards.Measured(
+                cards.MeasuredDevice(
                     Device(node, "box", 1e10, 1e10, 1e9), {other: link for other in nodes if other != node}
                 )
             ),

@@ -116,7 +116,7 @@ def test_the_ledger_finds_who_is_gone_by_name(first: identity.Identity) -> None:
     folder = first.directory
     assert issued.read(folder) == ()
     for n, name in enumerate(("pi", "nas", "pi")):
-        issued.add(folder, issued.Entry(f"{n:016x}", name, "t", NOW))
+        issued.add(folder, issued.IssuedEntry(f"{n:016x}", name, "t", NOW))
     entries = issued.read(folder)
     assert [entry.name for entry in entries] == ["pi", "nas", "pi"]
     assert issued.find(entries, {}, "nas") == f"{1:016x}" == issued.find(entries, {}, f"{1:016x}")

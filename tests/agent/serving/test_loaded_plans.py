@@ -19,7 +19,7 @@ from edgepart.agent.cluster.state.events import (
     SwitchTo,
 )
 from edgepart.agent.execution.executor import Executor
-from edgepart.agent.execution.prepared import Prepared
+from edgepart.agent.execution.prepared import RunnableProgram
 from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.serving.loaded_plans import Plans
 from edgepart.agent.wire.control import Profile, Version
@@ -63,7 +63,7 @@ class Loading:
 
     def prepare(
         self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
-    ) -> Prepared:
+    ) -> RunnableProgram:
         return self.sessions.prepare(program, transfers)
 
     def release(self, prepared: Any) -> None:
@@ -106,7 +106,7 @@ class Bench:
     async def _constants(self, plan: Plan, sources: Sequence[str]) -> Mapping[str, Array]:
         return {}
 
-    def _time(self, deployment: str, prepared: Prepared) -> list[SegmentsTimed | DriftMeasured]:
+    def _time(self, deployment: str, prepared: RunnableProgram) -> list[SegmentsTimed | DriftMeasured]:
         if self.fails:
             raise RequestError("it does not run on ones")
         return [SegmentsTimed(tuple(Profile(one.digest, "k", 1, 1.0) for one in prepared.program.segments))]

@@ -12,8 +12,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from edgepart.agent.serving.request_state import (
     Abandon,
     Activated,
-    Answer,
+    Answered,
     AttemptFailed,
+    DeploymentGone,
     DeviceFound,
     DeviceLost,
     Effect,
@@ -22,13 +23,12 @@ from edgepart.agent.serving.request_state import (
     Forget,
     OutputArrived,
     Refuse,
-    Removed,
     Requests,
+    RequestWindow,
     Side,
     Start,
     Submitted,
     Suspended,
-    Window,
     Withdrawn,
 )
 from edgepart.agent.wire.inference import Epoch
@@ -53,13 +53,13 @@ def test_a_request_starts_and_is_answered_when_all_outputs_are_there() -> None:
     requests = Requests()
     assert tell(requests, active(), Submitted(1, "m", 10)) == [Start(1, 0, "m", E1)]
     assert tell(requests, OutputArrived(0, 7), OutputArrived(0, 7)) == []
-    assert tell(requests, OutputArrived(0, 8)) == [Answer(1, 0, "m", E1, 0)]
+    assert tell(requests, OutputArrived(0, 8)) == [Answered(1, 0, "m", E1, 0)]
     assert tell(requests, OutputArrived(0, 8), AttemptFailed(0, False, "late")) == []
     assert requests.wake_at() == inf
 
 
 def test_a_patient_request_waits_for_the_first_plan_and_a_suspended_one_for_the_next() -> None:
-    requests = Requests(Window(waiting=2))
+    requests = Requests(RequestWindow(waiting=2))
     assert tell(requests, Submitted(1, "m", 10, patient=True)) == []
     assert tell(requests, Submitted(2, "m", 5)) == []  # the others wait with it
     (refused,) = tell(requests, Submitted(3, "m", 10, patient=True))
@@ -70,7 +70,7 @@ def test_a_patient_request_waits_for_the_first_plan_and_a_suspended_one_for_the_
     assert tell(requests, Suspended("m"), Submitted(4, "m", 20), now=7.0) == []
     assert requests.counts() == {"m": (1, 1)}
     effects = tell(requests, OutputArrived(0, 7), OutputArrived(0, 8), now=8.0)
-    assert effects == [Answer(1, 0, "m", E1, 0), Forget("m", E1)]  # what ran goes on to its end
+    assert effects == [Answered(1, 0, "m", E1, 0), Forget("m", E1)]  # what ran goes on to its end
     assert tell(requests, active(E2), now=9.0) == [Start(4, 1, "m", E2)]
 
 
@@ -86,7 +86,7 @@ def test_what_nobody_waits_for_is_forgotten() -> None:
 
 
 def test_without_a_plan_or_a_place_nothing_is_accepted() -> None:
-    requests = Requests(Window(in_flight=1, waiting=1))
+    requests = Requests(RequestWindow(in_flight=1, waiting=1))
     (refused,) = tell(requests, Submitted(1, "m", 10))
     assert isinstance(refused, Refuse) and "'m'" in refused.error
     tell(requests, active(), Submitted(2, "m", 10))
@@ -99,9 +99,9 @@ def test_without_a_plan_or_a_place_nothing_is_accepted() -> None:
 
 
 def test_the_oldest_waiting_request_goes_next() -> None:
-    requests = Requests(Window(in_flight=1))
+    requests = Requests(RequestWindow(in_flight=1))
     tell(requests, active(outputs=(7,)), Submitted(1, "m", 10), Submitted(2, "m", 10), Submitted(3, "m", 10))
-    assert tell(requests, OutputArrived(0, 7)) == [Answer(1, 0, "m", E1, 0), Start(2, 1, "m", E1)]
+    assert tell(requests, OutputArrived(0, 7)) == [Answered(1, 0, "m", E1, 0), Start(2, 1, "m", E1)]
 
 
 def test_a_lost_device_means_waiting_for_the_next_epoch_and_then_starting_at_once() -> None:
@@ -114,7 +114,7 @@ def test_a_lost_device_means_waiting_for_the_next_epoch_and_then_starting_at_onc
     effects = tell(requests, active(E2, "a", (1,)), now=5.0)
     assert effects == [Start(1, 1, "m", E2), Start(2, 2, "m", E2), Forget("m", E1)]
     assert tell(requests, OutputArrived(0, 8), OutputArrived(0, 1)) == []  # of the abandoned attempt
-    assert tell(requests, OutputArrived(1, 1)) == [Answer(1, 1, "m", E2, 1)]
+    assert tell(requests, OutputArrived(1, 1)) == [Answered(1, 1, "m", E2, 1)]
 
 
 def test_a_device_that_comes_back_serves_again() -> None:
@@ -128,7 +128,7 @@ def test_what_is_in_flight_ends_on_the_old_plan_while_it_can() -> None:
     tell(requests, active(), Submitted(1, "m", 10), Submitted(2, "m", 10))
     assert tell(requests, active(E2, "ac", (3,))) == []
     assert tell(requests, Submitted(3, "m", 10)) == [Start(3, 2, "m", E2)]
-    assert tell(requests, OutputArrived(0, 7), OutputArrived(0, 8)) == [Answer(1, 0, "m", E1, 0)]
+    assert tell(requests, OutputArrived(0, 7), OutputArrived(0, 8)) == [Answered(1, 0, "m", E1, 0)]
     effects = tell(requests, DeviceLost("b"))
     assert effects == [Abandon(1, "m", E1), Start(2, 3, "m", E2), Forget("m", E1)]
 
@@ -140,7 +140,7 @@ def test_an_older_epoch_is_not_activated() -> None:
 
 
 def test_a_stale_attempt_is_tried_again_later_on_the_same_epoch_and_at_once_on_a_newer() -> None:
-    requests = Requests(Window(retry_s=1.0, longest_retry_s=2.0))
+    requests = Requests(RequestWindow(retry_s=1.0, longest_retry_s=2.0))
     tell(requests, active(), Submitted(1, "m", 100))
     assert tell(requests, AttemptFailed(0, True, "left")) == [Abandon(0, "m", E1)]
     assert requests.wake_at() == 1.0
@@ -155,7 +155,7 @@ def test_a_stale_attempt_is_tried_again_later_on_the_same_epoch_and_at_once_on_a
 
 
 def test_a_put_off_request_that_cannot_start_does_not_wake_for_nothing() -> None:
-    requests = Requests(Window(retry_s=1.0))
+    requests = Requests(RequestWindow(retry_s=1.0))
     tell(requests, active(), Submitted(1, "m", 100), DeviceLost("b"))
     requests.wake(1.0)
     assert requests.wake_at() == 100
@@ -179,7 +179,7 @@ def test_a_request_that_ends_two_workers_is_not_tried_a_third_time() -> None:
 
 
 def test_the_deadline_answers_whatever_the_state() -> None:
-    requests = Requests(Window(in_flight=1))
+    requests = Requests(RequestWindow(in_flight=1))
     tell(requests, active(), Submitted(1, "m", 10), Submitted(2, "m", 5))
     (waiting,) = requests.wake(5.0)
     assert isinstance(waiting, Fail) and waiting.request == 2 and "waited" in waiting.error
@@ -190,27 +190,27 @@ def test_the_deadline_answers_whatever_the_state() -> None:
 
 
 def test_undeploying_answers_what_is_held() -> None:
-    requests = Requests(Window(in_flight=1))
+    requests = Requests(RequestWindow(in_flight=1))
     tell(requests, active(), Submitted(1, "m", 10), Submitted(2, "m", 10))
-    effects = tell(requests, Removed("m"))
+    effects = tell(requests, DeploymentGone("m"))
     assert [e.request for e in effects if isinstance(e, Fail)] == [1, 2]
     assert effects[0] == Abandon(0, "m", E1) and effects[-1] == Forget("m", E1)
-    assert tell(requests, Removed("m"), OutputArrived(0, 7)) == []
+    assert tell(requests, DeploymentGone("m"), OutputArrived(0, 7)) == []
 
 
 def test_a_client_that_hangs_up_frees_its_place() -> None:
-    requests = Requests(Window(in_flight=1))
+    requests = Requests(RequestWindow(in_flight=1))
     tell(requests, active(), Submitted(1, "m", 10), Submitted(2, "m", 10))
     assert tell(requests, Withdrawn(1)) == [Abandon(0, "m", E1), Start(2, 1, "m", E1)]
     assert tell(requests, Withdrawn(1)) == []
 
 
 def test_outputs_that_are_all_constant_need_no_device() -> None:
-    requests = Requests(Window(in_flight=1))
+    requests = Requests(RequestWindow(in_flight=1))
     tell(requests, active(outputs=()))
     for number in range(3):
         effects = tell(requests, Submitted(number, "m", 10))
-        assert [type(e) for e in effects] == [Start, Answer]
+        assert [type(e) for e in effects] == [Start, Answered]
 
 
 def replicated(*seconds: float) -> Activated:
@@ -235,12 +235,12 @@ def test_each_request_goes_to_the_replica_that_is_done_with_it_first() -> None:
     tell(requests, replicated(1.0, 2.5))
     assert [sides_of(tell(requests, one)) for one in submitted(1, 2, 3, 4)] == [[0], [0], [1], [0]]
     assert tell(requests, OutputArrived(2, 0)) == []  # It is of the other replica.
-    assert tell(requests, OutputArrived(2, 1)) == [Answer(3, 2, "m", E1, 0)]
+    assert tell(requests, OutputArrived(2, 1)) == [Answered(3, 2, "m", E1, 0)]
     assert sides_of(tell(requests, *submitted(5))) == [1]
 
 
 def test_an_attempt_that_is_lost_is_tried_on_another_replica_at_once() -> None:
-    requests = Requests(Window(retry_s=1.0))
+    requests = Requests(RequestWindow(retry_s=1.0))
     tell(requests, replicated(1.0, 1.0, 9.0), *submitted(1, 2))
     assert tell(requests, DeviceLost("a")) == [Abandon(0, "m", E1, 0), Start(1, 2, "m", E1, 1)]
     assert sides_of(tell(requests, *submitted(3, 4))) == [1]
@@ -252,7 +252,7 @@ def test_an_attempt_that_is_lost_is_tried_on_another_replica_at_once() -> None:
 
 
 def test_with_many_replicas_more_are_started_at_once() -> None:
-    requests = Requests(Window(in_flight=3))
+    requests = Requests(RequestWindow(in_flight=3))
     tell(requests, replicated(1.0, 1.0, 1.0))
     found = [sides_of(tell(requests, one)) for one in submitted(*range(7))]
     assert found == [[0], [1], [2], [0], [1], [2], []]
@@ -266,7 +266,7 @@ class Stories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.requests = Requests(Window(in_flight=2, waiting=3, retry_s=0.5))
+        self.requests = Requests(RequestWindow(in_flight=2, waiting=3, retry_s=0.5))
         self.now = 0.0
         self.count = 0
         self.open: dict[int, float] = {}
@@ -293,7 +293,7 @@ class Stories(RuleBasedStateMachine):
                     gone = self.running.pop(attempt)
                     assert (gone.deployment, gone.epoch, gone.side) == (deployment, epoch, side)
                     assert (deployment, epoch) in self.plans
-                case Answer(request, attempt):
+                case Answered(request, attempt):
                     assert self.running.pop(attempt).request == request
                     del self.open[request]
                 case Fail(request):
@@ -355,7 +355,7 @@ class Stories(RuleBasedStateMachine):
 
     @rule(target=attempts, name=st.sampled_from("mn"))
     def remove(self, name: str) -> object:
-        return multiple(*self.send(Removed(name)))
+        return multiple(*self.send(DeploymentGone(name)))
 
     @rule(target=attempts, passed=st.floats(0, 5))
     def wait(self, passed: float) -> object:

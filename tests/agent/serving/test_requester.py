@@ -15,7 +15,7 @@ from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.nchwc_array import PLAIN
 from edgepart.agent.execution.schedule import Value
 from edgepart.agent.execution.sessions import Sessions
-from edgepart.agent.serving.request_state import Window
+from edgepart.agent.serving.request_state import RequestWindow
 from edgepart.agent.serving.requester import Requester, activate_plan
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
@@ -44,7 +44,7 @@ GATE = "node-a"
 class Cluster:
     """A gateway on node-a and an executor on each node. Frames between nodes go through the codec."""
 
-    def __init__(self, window: Window | None = None) -> None:
+    def __init__(self, window: RequestWindow | None = None) -> None:
         self.dead: set[str] = set()
         self.cancelled: list[tuple[str, str]] = []
         self.sessions = Sessions(1, handmade.read_weight)
@@ -94,7 +94,7 @@ class Cluster:
             executor.stop()
 
 
-def in_cluster(story: Callable[[Cluster], Awaitable[None]], window: Window | None = None) -> None:
+def in_cluster(story: Callable[[Cluster], Awaitable[None]], window: RequestWindow | None = None) -> None:
     async def live() -> None:
         cluster = Cluster(window)
         try:
@@ -229,7 +229,7 @@ def test_a_device_dies_and_no_request_is_lost() -> None:
             assert (info.epoch, info.strategy) == (E2, "alone")
             assert info.replays >= (n < 5)
 
-    in_cluster(story, Window(in_flight=5))
+    in_cluster(story, RequestWindow(in_flight=5))
 
 
 def test_a_device_that_left_the_epoch_makes_it_be_tried_again() -> None:
@@ -325,7 +325,7 @@ def test_too_many_are_refused() -> None:
             one.cancel()
         await asyncio.gather(*held, return_exceptions=True)
 
-    in_cluster(story, Window(in_flight=1, waiting=2))
+    in_cluster(story, RequestWindow(in_flight=1, waiting=2))
 
 
 X = handmade.request_input(0)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from edgepart.agent.wire.bounds import Many, Number, OneOf, Text, Whole
+from edgepart.agent.wire.bounds import Many, Number, OneOf, Text, WholeNumber
 
 ANY: SearchStrategy[Any] = st.none() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=3)
 CHARACTERS = st.characters()  # those that no encoding takes (half of a pair) too
@@ -49,7 +49,7 @@ def bounded(annotation: Any, bounds: tuple[Any, ...]) -> SearchStrategy[Any]:
     found = values(annotation)
     for bound in bounds:
         match bound:
-            case Whole(least, most):
+            case WholeNumber(least, most):
                 found = st.sampled_from([least, most]) | st.integers(least, most)
             case Number(least, most, above):
                 found = st.floats(max(least, above), most, exclude_min=above >= least)

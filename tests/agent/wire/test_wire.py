@@ -22,7 +22,7 @@ from edgepart.agent.wire.frames import (
     PREFIX,
     Decoder,
     Frame,
-    Limits,
+    FrameLimits,
     encode,
     parse_frame,
     parse_prefix,
@@ -30,7 +30,7 @@ from edgepart.agent.wire.frames import (
 from edgepart.agent.wire.tensors import ALIGNMENT, pack_arrays, unpack_arrays
 from edgepart.planner.errors import FrameError, InternalError
 
-SMALL = Limits(header_bytes=1000, payload_bytes=1000)
+SMALL = FrameLimits(header_bytes=1000, payload_bytes=1000)
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False)

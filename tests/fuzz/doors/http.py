@@ -20,7 +20,7 @@ import numpy as np
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.api.protocol import InferResult, ModelCard, Progress
 from edgepart.agent.http import oip
-from edgepart.agent.http.bodies import Limits
+from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.http.uploads import options_document, read_options
 from edgepart.agent.wire.inference import DeployOptions, Epoch
@@ -242,7 +242,7 @@ _NAMES = re.compile(r"[^a-z ]")
 """What in an error's text is of the case, mostly."""
 TURNS = 12
 """Of the event loop, which a request on a connection takes at most before it waits for something that does not come."""
-LIMITS = Limits(request_bytes=1 << 20, all_requests_bytes=2 << 20, upload_bytes=1 << 20, linger_s=0.0)
+LIMITS = BodyLimits(request_bytes=1 << 20, all_requests_bytes=2 << 20, upload_bytes=1 << 20, linger_s=0.0)
 
 
 @contextmanager

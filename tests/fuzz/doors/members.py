@@ -39,7 +39,7 @@ from tests.fuzz.forms import Frames
 from tests.fuzz.target import Target, expect, plainly
 
 ME, HONEST, LIAR = NODES
-CARD = cards.write(cards.Measured(Device("pi", "x86", 1e9, 1e9, 1e9)))
+CARD = cards.write(cards.MeasuredDevice(Device("pi", "x86", 1e9, 1e9, 1e9)))
 MODEL = "1" * 64
 MOST_MESSAGES = 20
 """Of one case."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from edgepart.agent.mqtt.presence import Presence, Present, read_present
-from edgepart.agent.mqtt.tunnel import Kind, Message, Tunnel, decode, reason, reset
+from edgepart.agent.mqtt.tunnel import Packet, PacketKind, Tunnel, decode, reason, reset
 from edgepart.agent.mqtt.tunnel_sockets import TunnelOptions, Tunnels
 from edgepart.agent.wire.address import Address
 from edgepart.planner.errors import FrameError
@@ -63,7 +63,7 @@ def _tunnel(data: bytes) -> None:
     tunnel, came = Tunnel(8), 0
     for number, piece in enumerate(parts(data)):
         message = decode(piece)
-        if message.kind is Kind.RESET:
+        if message.kind is PacketKind.RESET:
             expect(all(letter.isprintable() for letter in reason(message)), "a reason that is not printable")
             continue
         came += len(tunnel.take(message))
@@ -75,8 +75,15 @@ def _tunnel(data: bytes) -> None:
 
 
 def _messages() -> list[bytes]:
-    ends = (Message(Kind.CREDIT, 4), Message(Kind.COUNT, 2), Message(Kind.END, 2), reset("closed"))
-    return [m.encode() for m in (Message(Kind.DATA, 0, b"abc"), Message(Kind.DATA, 1, b"d" * 60), *ends)]
+    ends = (
+        Packet(PacketKind.CREDIT, 4),
+        Packet(PacketKind.COUNT, 2),
+        Packet(PacketKind.END, 2),
+        reset("closed"),
+    )
+    return [
+        m.encode() for m in (Packet(PacketKind.DATA, 0, b"abc"), Packet(PacketKind.DATA, 1, b"d" * 60), *ends)
+    ]
 
 
 def _tunnel_seeds() -> list[bytes]:
@@ -124,7 +131,7 @@ def _turn(tunnels: Tunnels) -> None:
 
 
 def _tunnels_seeds() -> list[bytes]:
-    hello = Message(Kind.HELLO, 4, b"1 " + OTHER.encode()).encode()
+    hello = Packet(PacketKind.HELLO, 4, b"1 " + OTHER.encode()).encode()
     return [b"".join(map(headed, [hello, *_messages()])), headed(hello) * 2]
 
 

@@ -99,8 +99,11 @@ def _card(data: bytes) -> None:
 @cache
 def _card_seeds() -> list[bytes]:
     links = {"1" * 16: Link(1e7, 1e-3), "0" * 16: Link(2e7, 1e-3)}
-    together = cards.Together(frozenset(("0" * 16, "1" * 16)), 1e6, 1e-3)
-    return [cards.write(cards.Measured(DEVICE, links)), cards.write(cards.Measured(DEVICE, links, together))]
+    together = cards.SharedMedia(frozenset(("0" * 16, "1" * 16)), 1e6, 1e-3)
+    return [
+        cards.write(cards.MeasuredDevice(DEVICE, links)),
+        cards.write(cards.MeasuredDevice(DEVICE, links, together)),
+    ]
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from edgepart.agent.cluster.membership.election import MAX_TERM
 from edgepart.agent.cluster.state import deployments, drains, profiles
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.profiles import ProfileBook
-from edgepart.agent.execution.compile.cache import Compiled, Entry
+from edgepart.agent.execution.compile.cache import Compiled, CompiledEntry
 from edgepart.agent.security import charter, identity, issued, tokens
 from edgepart.agent.security.charter import Charter, Credential, Revocation
 from edgepart.agent.state_files import StateFiles
@@ -215,7 +215,7 @@ def _manifest(state: Path) -> None:
 
 
 KEY = "4" * 64
-ENTRY = Entry("x86 1.20", frozenset({"a"}), b"model", {})
+ENTRY = CompiledEntry("x86 1.20", frozenset({"a"}), b"model", {})
 
 
 def _compiled(state: Path) -> None:
@@ -292,7 +292,7 @@ TARGETS = (
     ),
     Target(
         "identity/issued.json",
-        lambda: _json({"issued": [asdict(issued.Entry("0" * 16, "a", "t", 1.5))]}),
+        lambda: _json({"issued": [asdict(issued.IssuedEntry("0" * 16, "a", "t", 1.5))]}),
         _file("identity/issued.json", _issued),
         (UsageError,),
         Json(),

@@ -14,7 +14,15 @@ from edgepart.agent.net.dispatch import CONTROL_KINDS, DATA_KINDS
 from edgepart.agent.net.links import LINK_KINDS
 from edgepart.agent.trace.spans import Span, Subject, pack, unpack
 from edgepart.agent.wire.codec import Kinds, frame_to_message, message_to_frame
-from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Decoder, Frame, Limits, encode, parse_frame
+from edgepart.agent.wire.frames import (
+    MEMBER,
+    UNAUTHENTICATED,
+    Decoder,
+    Frame,
+    FrameLimits,
+    encode,
+    parse_frame,
+)
 from edgepart.agent.wire.reduced_precision import Rounded, restored, rounded
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import FrameError
@@ -22,7 +30,7 @@ from tests.fuzz.doors.samples import sample
 from tests.fuzz.forms import Bytes, Frames, Headed, MessagePack, headed, parted
 from tests.fuzz.target import Target, expect, plainly
 
-SMALL = Limits(header_bytes=4096, payload_bytes=4096)
+SMALL = FrameLimits(header_bytes=4096, payload_bytes=4096)
 
 
 def _stream(*frames: Frame) -> bytes:
@@ -56,7 +64,9 @@ def _frame_seeds() -> list[bytes]:
     return [_stream(one), _stream(two, one, two), _stream(Frame("", {})), b""]
 
 
-def _messages(registry: Kinds, limits: Limits) -> tuple[Callable[[bytes], None], Callable[[], list[bytes]]]:
+def _messages(
+    registry: Kinds, limits: FrameLimits
+) -> tuple[Callable[[bytes], None], Callable[[], list[bytes]]]:
     def take(data: bytes) -> None:
         for frame in Decoder(limits).feed(data):
             message = frame_to_message(frame, registry)

@@ -9,7 +9,7 @@ from edgepart.planner.errors import ModelError
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.problem.checker import violations
 from edgepart.planner.placing.problem.read import looks_like_workload, read_workload
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import PlacementFound
 from edgepart.planner.placing.problem.write import answer_document, workload_document
 from tests.fuzz.forms import Json
 from tests.fuzz.target import Target, expect, plainly
@@ -54,7 +54,7 @@ def _workload(data: bytes) -> None:
     )
     placement = tuple(min(range(len(again.machines)), key=task.compute_s.__getitem__) for task in found.tasks)
     schedule = dispatch(found, placement)
-    answer = Found(placement, schedule.makespan_s, schedule)
+    answer = PlacementFound(placement, schedule.makespan_s, schedule)
     broken = {violation.rule for violation in violations(found, answer)} - {"memory", "colocation"}
     expect(not broken, f"a schedule breaks {broken}")
     json.dumps(answer_document(found, answer, "s", "latency", 0.0), allow_nan=False)

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.devices.routes import MOST_CHUNKS, Ground, Route, Shape, fans, route, widest
+from edgepart.planner.devices.routes import MOST_CHUNKS, LinkTable, Route, RouteShape, fans, route, widest
 from edgepart.planner.plans.plan import GATEWAY
 
 FAST, SLOW = Link(1.25e8, 2e-4), Link(1.25e6, 2e-4)
 NAMES = [f"d{n}" for n in range(8)]
 
 
-def ground(count: int, slow: tuple[tuple[str, str], ...] = ()) -> Ground:
+def ground(count: int, slow: tuple[tuple[str, str], ...] = ()) -> LinkTable:
     devices = tuple(Device(name, "k", 1e9, 1e9, 8e9) for name in NAMES[:count])
-    return Ground(Cluster(devices, dict.fromkeys(slow, SLOW), FAST), "d0")
+    return LinkTable(Cluster(devices, dict.fromkeys(slow, SLOW), FAST), "d0")
 
 
 def sent(found: Route, place: str) -> float:
@@ -49,7 +49,7 @@ def test_every_chunk_comes_to_every_target_once(data: st.DataObject) -> None:
     targets = data.draw(st.lists(st.sampled_from(others), min_size=1, unique=True))
     nbytes = data.draw(st.sampled_from([0, 10, 100_000, 10**7]))
     on = ground(count, slow)
-    for shape in Shape:
+    for shape in RouteShape:
         found = route(shape, source, targets, nbytes, on, names)
         if found is not None:
             assert_is_route(found, source, targets)
@@ -60,9 +60,9 @@ def test_every_chunk_comes_to_every_target_once(data: st.DataObject) -> None:
 def test_the_source_sends_about_once(count: int) -> None:
     """Instead of to each of the others."""
     on, targets = ground(count), NAMES[1:count]
-    found = {shape: route(shape, "d0", targets, 10**7, on, NAMES[:count]) for shape in Shape}
-    chain, tree, scatter = found[Shape.CHAIN], found[Shape.TREE], found[Shape.SCATTER]
-    assert chain and tree and scatter and found[Shape.AROUND] is None
+    found = {shape: route(shape, "d0", targets, 10**7, on, NAMES[:count]) for shape in RouteShape}
+    chain, tree, scatter = found[RouteShape.CHAIN], found[RouteShape.TREE], found[RouteShape.SCATTER]
+    assert chain and tree and scatter and found[RouteShape.AROUND] is None
     assert sent(chain, "d0") == 1
     assert sent(scatter, "d0") == 1
     assert sent(tree, "d0") < count - 1
@@ -88,7 +88,7 @@ def test_chains_from_all_devices_are_one_ring() -> None:
     links = set()
     for name in NAMES[:4]:
         found = route(
-            Shape.CHAIN, name, [other for other in NAMES[:4] if other != name], 10**6, on, NAMES[:4]
+            RouteShape.CHAIN, name, [other for other in NAMES[:4] if other != name], 10**6, on, NAMES[:4]
         )
         assert found
         links |= {(hop.source, hop.target) for hop in found.hops}
@@ -98,32 +98,32 @@ def test_chains_from_all_devices_are_one_ring() -> None:
 @pytest.mark.parametrize(("nbytes", "chunks"), [(1_000, 1), (100_000, 7), (10**8, MOST_CHUNKS)])
 def test_chunks_follow_from_what_a_message_costs(nbytes: int, chunks: int) -> None:
     """The best number for a chain of n links: sqrt((n - 1) S / B / a)."""
-    found = route(Shape.CHAIN, "d0", NAMES[1:5], nbytes, ground(5), NAMES[:5])
+    found = route(RouteShape.CHAIN, "d0", NAMES[1:5], nbytes, ground(5), NAMES[:5])
     assert found and found.chunks == chunks
 
 
 def test_one_target_needs_no_relay() -> None:
-    for shape in Shape:
+    for shape in RouteShape:
         assert route(shape, "d0", ["d1"], 10**6, ground(4), NAMES[:4]) is None
 
 
 @pytest.mark.parametrize("end", ["d1", GATEWAY])
 def test_a_slow_link_is_gone_around(end: str) -> None:
-    on = ground(3, (("d0", "d1"),)) if end else Ground(ground(3, (("d0", "d1"),)).cluster, "d1")
-    found = route(Shape.AROUND, "d0", [end], 10**6, on, NAMES[:3])
+    on = ground(3, (("d0", "d1"),)) if end else LinkTable(ground(3, (("d0", "d1"),)).cluster, "d1")
+    found = route(RouteShape.AROUND, "d0", [end], 10**6, on, NAMES[:3])
     assert found and {(hop.source, hop.target) for hop in found.hops} == {("d0", "d2"), ("d2", end)}
     assert widest("d0", ["d1", "d2"], on)["d1"] == ("d0", "d2", "d1")
-    assert route(Shape.AROUND, "d0", [end], 10**6, on, ["d0", "d1"]) is None
+    assert route(RouteShape.AROUND, "d0", [end], 10**6, on, ["d0", "d1"]) is None
 
 
 def test_a_chain_avoids_a_slow_link() -> None:
-    found = route(Shape.CHAIN, "d0", NAMES[1:4], 10**6, ground(4, (("d0", "d1"),)), NAMES[:4])
+    found = route(RouteShape.CHAIN, "d0", NAMES[1:4], 10**6, ground(4, (("d0", "d1"),)), NAMES[:4])
     assert found and ("d0", "d1") not in {(hop.source, hop.target) for hop in found.hops}
 
 
 def test_what_is_on_the_gateways_box_is_not_passed_on() -> None:
     """It hands that over, and sends the rest once."""
-    found = route(Shape.CHAIN, GATEWAY, NAMES[:4], 10**6, ground(4), NAMES[:4])
+    found = route(RouteShape.CHAIN, GATEWAY, NAMES[:4], 10**6, ground(4), NAMES[:4])
     assert found
     assert {hop.target for hop in found.hops if hop.source == GATEWAY} == {"d0", "d1"}
     assert sent(found, "d0") == 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from edgepart.planner.devices.boards import KINDS, SHARE, Kind
+from edgepart.planner.devices.boards import KINDS, SHARE, BoardKind
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.devices.what_if import AS_IT_IS, addition, at_rate, bits, rates, variants
 from edgepart.planner.errors import UsageError
@@ -21,7 +21,7 @@ CLUSTER = Cluster(
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_every_figure_has_a_source(kind: Kind) -> None:
+def test_every_figure_has_a_source(kind: BoardKind) -> None:
     for source in (kind.flops_source, kind.memory_source):
         assert re.search(r"https://\S+|as in the next source", source) and re.search(r"\d", source)
     device = kind.device("x")

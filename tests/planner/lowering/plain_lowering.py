@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from edgepart.planner.lowering.demand import Decide, Needs
 from edgepart.planner.lowering.draft import Blueprint, Move, Owned, Share, share_of
-from edgepart.planner.lowering.schedule import START, At, Message, is_mixed
+from edgepart.planner.lowering.schedule import START, At, StageMessage, is_mixed
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
@@ -134,12 +134,12 @@ class Levels:
                     self.received[m] = min(level, self.received.get(m, level))
 
 
-def staged(draft: Plain) -> tuple[dict[str, dict[int, list[Key]]], tuple[Message, ...]]:
+def staged(draft: Plain) -> tuple[dict[str, dict[int, list[Key]]], tuple[StageMessage, ...]]:
     """By device and level, what it computes; and one message for each move."""
     levels = Levels(draft)
     levels.visit_all()
     messages = tuple(
-        Message(move.source, move.target, At(levels.sent[move]), At(arrival(levels, move)), (move,))
+        StageMessage(move.source, move.target, At(levels.sent[move]), At(arrival(levels, move)), (move,))
         for move in draft.moves
     )
     found: dict[str, dict[int, list[Key]]] = {}

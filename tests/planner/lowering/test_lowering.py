@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgepart.planner.errors import InternalError
 from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.lowering.by_level import stage
-from edgepart.planner.lowering.demand import Follower, Holders
+from edgepart.planner.lowering.demand import DemandMemo, Holders
 from edgepart.planner.lowering.draft import Draft, covers
 from edgepart.planner.lowering.lower import Lowering, only_needed, through_hub
 from edgepart.planner.model.graph import Graph
@@ -109,7 +109,7 @@ def test_devices_with_a_part_each_are_apart_and_copies_are_not() -> None:
 def test_a_follower_remembers_only_what_it_is_told_stays_the_same() -> None:
     graph: Graph = load_graph(chain_model())
     blueprint = Lowering(problem_of(graph)).lower(rows(graph, NAMES)).blueprint
-    follower, asked = Follower(), list[str]()
+    follower, asked = DemandMemo(), list[str]()
     needed = only_needed(blueprint)
 
     def decide(name: str, needs: object, owned: object) -> list[object]:

@@ -16,7 +16,7 @@ from edgepart.agent.execution.schedule import make_schedule
 from edgepart.agent.verify.local_run import InProcess
 from edgepart.planner.devices import routes
 from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.devices.routes import Shape
+from edgepart.planner.devices.routes import RouteShape
 from edgepart.planner.layout.strategy import Layout, Problem, Strategy, Sync
 from edgepart.planner.lowering import relays
 from edgepart.planner.lowering.lower import make_plan
@@ -40,7 +40,7 @@ def small_chunks() -> Iterator[None]:
         yield
 
 
-def both(problem: Problem, strategy: Strategy, shapes: dict[str, Shape]) -> tuple[Plan, Plan]:
+def both(problem: Problem, strategy: Strategy, shapes: dict[str, RouteShape]) -> tuple[Plan, Plan]:
     """Straight and with relays."""
     plain = make_plan(problem, strategy, model_digest="m")
     passed = make_plan(problem, replace(strategy, relays=shapes), model_digest="m")
@@ -71,7 +71,7 @@ def test_any_plan_answers_the_same_with_relays(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         strategy = replace(strategy, early=frozenset(graph.producers))
     names = [*graph.inputs, *graph.producers]
-    shapes = data.draw(st.sampled_from([[one] for one in Shape] + [list(Shape)]))
+    shapes = data.draw(st.sampled_from([[one] for one in RouteShape] + [list(RouteShape)]))
     shaped = {name: data.draw(st.sampled_from(shapes)) for name in names}
     plain, passed = both(problem_of(graph), strategy, shaped)
     assert_same_work(plain, passed)
@@ -101,9 +101,9 @@ def test_the_source_sends_a_large_piece_about_once(count: int) -> None:
     """Instead of once to each: S bytes, not (n - 1) S; the request is quicker, and every device ends with the same."""
     problem, strategy = fan(count)
     size = problem.graph.tensors["a"].nbytes
-    plain, chain = both(problem, strategy, {"a": Shape.CHAIN})
-    _, scatter = both(problem, strategy, {"a": Shape.SCATTER})
-    _, tree = both(problem, strategy, {"a": Shape.TREE})
+    plain, chain = both(problem, strategy, {"a": RouteShape.CHAIN})
+    _, scatter = both(problem, strategy, {"a": RouteShape.SCATTER})
+    _, tree = both(problem, strategy, {"a": RouteShape.TREE})
     straight = simulate(plain, problem.cluster, "d0")
     out = straight.sent_bytes["d0"] - (count - 1) * size
     assert out >= 0
@@ -121,7 +121,7 @@ def test_the_source_sends_a_large_piece_about_once(count: int) -> None:
 def test_a_relay_passes_on_what_came_as_it_came() -> None:
     """A chunk after another, and no array is made for it."""
     problem, strategy = fan(3)
-    _, chain = both(problem, strategy, {"a": Shape.CHAIN})
+    _, chain = both(problem, strategy, {"a": RouteShape.CHAIN})
     program = chain.programs["d1"]
     steps = [step for step in program.steps if not isinstance(step, Run)]
     passing = [
@@ -152,7 +152,7 @@ def test_what_a_relay_holds_is_counted() -> None:
     }
     tiny = {"d1": full.replace(2, span((0, 1)))}
     layouts = {"a": Layout({"d0": full.replace(2, span((1, 32))), **tiny}), "y": Layout(only)}
-    plain, passed = both(problem, replace(strategy, layouts=layouts), {"a": Shape.AROUND})
+    plain, passed = both(problem, replace(strategy, layouts=layouts), {"a": RouteShape.AROUND})
     brought = sum(t.nbytes for t in passed.transfers if t.target == "d1" and t.source == "d0")
     assert brought == full.replace(2, span((1, 32))).size * 4
     more = passed.programs["d1"].request_bytes - plain.programs["d1"].request_bytes
@@ -168,7 +168,7 @@ def test_the_models_input_is_passed_on() -> None:
     problem, strategy = fan(4)
     y = strategy.layouts["y"].regions
     layouts = {"a": Layout(dict.fromkeys(y, problem.graph.region_of("a"))), "y": Layout(y)}
-    plain, passed = both(problem, replace(strategy, layouts=layouts), {"x": Shape.CHAIN})
+    plain, passed = both(problem, replace(strategy, layouts=layouts), {"x": RouteShape.CHAIN})
     size = problem.graph.tensors["x"].nbytes
 
     def over_the_network(plan: Plan) -> int:
@@ -188,7 +188,7 @@ def test_only_what_all_need_is_passed_on() -> None:
     y = problem.graph.region_of("y")
     rows = {"d1": y.replace(2, span((0, 17))), "d2": y.replace(2, span((15, 32)))}
     plain, passed = both(
-        problem, replace(strategy, layouts={**strategy.layouts, "y": Layout(rows)}), {"a": Shape.CHAIN}
+        problem, replace(strategy, layouts={**strategy.layouts, "y": Layout(rows)}), {"a": RouteShape.CHAIN}
     )
     row = problem.graph.region_of("a").replace(2, span((0, 1))).size * 4
 
@@ -204,7 +204,7 @@ def test_only_what_all_need_is_passed_on() -> None:
 def test_relays_that_wait_for_each_other_are_refused() -> None:
     """One that sends before it has it lacks that; two of which each waits for the other's come to no end."""
     problem, strategy = fan(3)
-    _, chain = both(problem, strategy, {"a": Shape.CHAIN})
+    _, chain = both(problem, strategy, {"a": RouteShape.CHAIN})
     program = chain.programs["d1"]
     sends = [
         step

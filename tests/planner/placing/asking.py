@@ -7,7 +7,7 @@ from itertools import count, permutations, product
 from math import inf
 
 from edgepart.planner.placing.engine.dispatch import dispatch
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import placer
 
@@ -20,7 +20,7 @@ def asked(objective: str = "latency", budget_s: float = 1e6) -> Asked:
     return Asked(lambda: float(next(ticks)), objective, budget_s)
 
 
-def found_by(name: str, workload: Workload, objective: str = "latency") -> Found:
+def found_by(name: str, workload: Workload, objective: str = "latency") -> PlacementFound:
     return placer(name)(workload, asked(objective))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from edgepart.planner.placing.problem.workload import Machine, Task, Tensor, Workload
+from edgepart.planner.placing.problem.workload import Machine, Task, TaskTensor, Workload
 
 INF = float("inf")
 
@@ -28,7 +28,7 @@ def workload(
         "test",
         tuple(Machine(f"m{n}", f"k{n}", (memory_bytes or (INF,) * count)[n]) for n in range(count)),
         tuple(Task(f"t{n}", "Op", row, kept[n], together[n]) for n, row in enumerate(compute_s)),
-        tuple(Tensor(source, readers, nbytes) for source, readers, nbytes in tensors),
+        tuple(TaskTensor(source, readers, nbytes) for source, readers, nbytes in tensors),
         tuple(tuple(INF if a == b else bytes_per_s for b in range(count)) for a in range(count)),
         tuple(tuple(0.0 if a == b else latency_s for b in range(count)) for a in range(count)),
     )

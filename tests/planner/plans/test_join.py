@@ -37,7 +37,7 @@ from edgepart.planner.plans.plan import (
     from_bytes,
     to_bytes,
 )
-from edgepart.planner.plans.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.report.document import summary
 from edgepart.planner.report.shares import report
 from edgepart.planner.search.study import Study
@@ -183,22 +183,25 @@ def test_each_replica_must_answer_all(plan: Plan, graph: Graph) -> None:
 # Time
 
 
-def some_replicas(chance: Random, devices: int) -> tuple[Schedule, list[Schedule]]:
+def some_replicas(chance: Random, devices: int) -> tuple[TimedSchedule, list[TimedSchedule]]:
     """Schedules side by side, each on devices of its own."""
     names = [f"d{n}" for n in range(devices)]
     first = chance.randint(1, devices - 1)
     made = []
     for mine in (names[:first], names[first:]):
         if len(mine) == 1:
-            messages = [Message(GATEWAY, mine[0], chance.randint(0, 1500)), Message(mine[0], GATEWAY, 90)]
+            messages = [
+                MessageTimes(GATEWAY, mine[0], chance.randint(0, 1500)),
+                MessageTimes(mine[0], GATEWAY, 90),
+            ]
             only: Steps = {mine[0]: [Receive(0), Compute(chance.uniform(0.01, 2.0), "all"), Send(1)]}
-            made.append(Schedule(only, messages))
+            made.append(TimedSchedule(only, messages))
             continue
         drawn = a_schedule(chance, len(mine))
         called = {f"d{n}": name for n, name in enumerate(mine)} | {GATEWAY: GATEWAY}
         own: Steps = {called[name]: list(steps) for name, steps in drawn.steps.items()}
-        ends = [Message(called[m.source], called[m.target], m.nbytes) for m in drawn.messages]
-        made.append(Schedule(own, ends))
+        ends = [MessageTimes(called[m.source], called[m.target], m.nbytes) for m in drawn.messages]
+        made.append(TimedSchedule(own, ends))
     return join_schedules(made), made
 
 
@@ -256,12 +259,12 @@ def test_no_more_are_answered_than_the_replicas_could_at_best(
     assert sum(many.parts) == pytest.approx(1.0)
 
 
-def copies(*seconds: float, nbytes: int = 0) -> Schedule:
+def copies(*seconds: float, nbytes: int = 0) -> TimedSchedule:
     """One device for each replica, which computes for so long."""
     return join_schedules(
-        Schedule(
+        TimedSchedule(
             {f"d{n}": [Receive(0), Compute(took, "all"), Send(1)]},
-            [Message(GATEWAY, f"d{n}", nbytes), Message(f"d{n}", GATEWAY, 0)],
+            [MessageTimes(GATEWAY, f"d{n}", nbytes), MessageTimes(f"d{n}", GATEWAY, 0)],
         )
         for n, took in enumerate(seconds)
     )

@@ -55,7 +55,7 @@ def test_putting_steps_together_is_lowering_anew(model: str, devices: int) -> No
     """The plain twin of a quick sum: the strategy lowered with just these borders first."""
     study = study_of(model, devices)
     strategy = plain(study)
-    exchanges = choose_borders._Exchanges(study, strategy)
+    exchanges = choose_borders._EarlyExchanges(study, strategy)
     count = len(exchanges.tensors)
     assert count > 5
     for some in (set[int](), set(range(count)), set(range(0, count, 2)), {count // 2}):

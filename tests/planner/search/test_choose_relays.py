@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.devices.routes import Shape
+from edgepart.planner.devices.routes import RouteShape
 from edgepart.planner.layout.strategy import Layout, Problem, Strategy
 from edgepart.planner.planner import best_strategy, choose
 from edgepart.planner.region import span
@@ -35,7 +35,7 @@ def linked(count: int, link: Link, slow: Link | None = None) -> Cluster:
     return replace(cluster(count), default_link=link, links={("d0", "d1"): slow} if slow else {})
 
 
-def shape_of(count: int, link: Link, height: int) -> Shape | None:
+def shape_of(count: int, link: Link, height: int) -> RouteShape | None:
     """In which the fan of test_relays.py goes best."""
     problem, strategy = fan(count, height)
     devices = tuple(Device(f"d{n}", "k", 1e12, 1e12, 8e9) for n in range(count))
@@ -47,16 +47,16 @@ def shape_of(count: int, link: Link, height: int) -> Shape | None:
 @pytest.mark.parametrize(
     ("count", "link", "height", "shape"),
     [
-        (3, Link(1.25e6, 1e-4), 64, Shape.CHAIN),
-        (8, Link(1.25e6, 1e-4), 64, Shape.CHAIN),
-        (8, Link(1.25e7, 6e-3), 64, Shape.SCATTER),
-        (8, Link(1.25e8, 1e-5, 2e-3), 4, Shape.TREE),
+        (3, Link(1.25e6, 1e-4), 64, RouteShape.CHAIN),
+        (8, Link(1.25e6, 1e-4), 64, RouteShape.CHAIN),
+        (8, Link(1.25e7, 6e-3), 64, RouteShape.SCATTER),
+        (8, Link(1.25e8, 1e-5, 2e-3), 4, RouteShape.TREE),
         (8, Link(1.25e8, 1e-2), 4, None),
         (2, Link(1.25e6, 1e-4), 64, None),
     ],
     ids=["3 large", "8 large", "late links", "costly messages", "small and late", "nobody to pass on"],
 )
-def test_the_shape_is_what_theory_says(count: int, link: Link, height: int, shape: Shape | None) -> None:
+def test_the_shape_is_what_theory_says(count: int, link: Link, height: int, shape: RouteShape | None) -> None:
     """Chunks in a chain while bytes count; two hops where each takes long; a tree where messages cost the sender."""
     assert shape_of(count, link, height) is shape
 
@@ -94,7 +94,7 @@ def test_one_slow_link_is_gone_around() -> None:
     strategy = best_strategy(study.problem, "tofu", study)
     found = passed_on(study, strategy)
     assert found is not None
-    assert Counter(found.relays.values()).most_common(1)[0][0] is Shape.AROUND
+    assert Counter(found.relays.values()).most_common(1)[0][0] is RouteShape.AROUND
     assert study.score(found) < 0.85 * study.score(strategy)
 
 
@@ -135,7 +135,7 @@ def test_where_memory_is_short_nothing_is_passed_on() -> None:
     strategy = replace(strategy, layouts={**strategy.layouts, "y": Layout(parts)})
     study = Study(problem)
     faster = passed_on(study, strategy)
-    assert faster is not None and set(faster.relays.values()) == {Shape.AROUND}
+    assert faster is not None and set(faster.relays.values()) == {RouteShape.AROUND}
     before, after = study.forecast(strategy).peak_memory_bytes, study.forecast(faster).peak_memory_bytes
     assert after["d1"] > before["d1"] + problem.graph.tensors["a"].nbytes / 3
     limits = {"d1": (before["d1"] + after["d1"]) / 2}

@@ -6,7 +6,7 @@ from __future__ import annotations
 from heapq import heappush
 
 from edgepart.planner.devices.cluster import Cluster
-from edgepart.planner.simulation.fair_share import NEVER, Way
+from edgepart.planner.simulation.fair_share import NEVER, LinkDirection
 from edgepart.planner.simulation.network import Events, Network
 
 
@@ -15,9 +15,9 @@ class PlainNetwork(Network):
 
     def __init__(self, cluster: Cluster, events: Events) -> None:
         super().__init__(cluster, events)
-        self.waiting: dict[Way, list[tuple[int, float]]] = {}
+        self.waiting: dict[LinkDirection, list[tuple[int, float]]] = {}
 
-    def start(self, way: Way, key: int, nbytes: float, now: float) -> bool:
+    def start(self, way: LinkDirection, key: int, nbytes: float, now: float) -> bool:
         if way.key >= 0:
             self.waiting.setdefault(way, []).append((key, nbytes))
             return False
@@ -27,7 +27,7 @@ class PlainNetwork(Network):
             self.changed[one] = None
         return True
 
-    def end(self, way: Way, now: float) -> int:
+    def end(self, way: LinkDirection, now: float) -> int:
         if now != way.event:
             return -1
         key = way.key
@@ -56,7 +56,7 @@ class PlainNetwork(Network):
                 heappush(self.events, (way.event, way.code))
 
 
-def plain_offer(bytes_per_s: float, carrying: dict[Way, int]) -> float:
+def plain_offer(bytes_per_s: float, carrying: dict[LinkDirection, int]) -> float:
     """An even share of what is left when everybody who wants less than that has it."""
     asking, left = dict(carrying), bytes_per_s
     while len(carrying) > 1 and asking:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from edgepart.planner.devices.cluster import LOCAL, Cluster
 from edgepart.planner.plans.plan import GATEWAY, Receive, Replica
-from edgepart.planner.plans.timeline import Compute, Schedule
+from edgepart.planner.plans.timeline import Compute, TimedSchedule
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Flight:
 class Twin:
     """Requests on their way; call `run`."""
 
-    schedule: Schedule
+    schedule: TimedSchedule
     cluster: Cluster
     gateway: str
     count: int = 1

@@ -6,7 +6,7 @@ from random import Random
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
-from edgepart.planner.plans.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 
 Steps = dict[str, list[Receive | Compute | Send]]
 
@@ -37,13 +37,13 @@ def a_cluster(chance: Random, count: int) -> Cluster:
     return Cluster(made, links, link(chance), tuple(media))
 
 
-def a_schedule(chance: Random, count: int) -> Schedule:
+def a_schedule(chance: Random, count: int) -> TimedSchedule:
     """Rounds of computing, sending and receiving; at the end every device sends something to the gateway."""
     steps: Steps = {name: [] for name in names(count)}
-    messages: list[Message] = []
+    messages: list[MessageTimes] = []
 
     def send(source: str, target: str) -> int:
-        messages.append(Message(source, target, chance.randint(0, 1500)))
+        messages.append(MessageTimes(source, target, chance.randint(0, 1500)))
         return len(messages) - 1
 
     for name in chance.sample(list(steps), chance.randint(1, count)):
@@ -60,32 +60,35 @@ def a_schedule(chance: Random, count: int) -> Schedule:
             steps[target] += [Receive(number) for number in numbers]
     for name in steps:
         steps[name] += [Compute(chance.uniform(0.01, 2.0), "last"), Send(send(name, GATEWAY))]
-    return Schedule(steps, messages)
+    return TimedSchedule(steps, messages)
 
 
-def a_star(chance: Random, count: int) -> Schedule:
+def a_star(chance: Random, count: int) -> TimedSchedule:
     """The first device hands out, all others compute and give back, the first one computes."""
     hub, *others = names(count)
     steps: Steps = {name: [] for name in (hub, *others)}
-    messages = [Message(GATEWAY, hub, chance.randint(0, 1500))]
+    messages = [MessageTimes(GATEWAY, hub, chance.randint(0, 1500))]
     steps[hub] = [Receive(0), Compute(chance.uniform(0, 1), "parts")]
     for name in others:
-        messages += [Message(hub, name, chance.randint(0, 1500)), Message(name, hub, chance.randint(0, 1500))]
+        messages += [
+            MessageTimes(hub, name, chance.randint(0, 1500)),
+            MessageTimes(name, hub, chance.randint(0, 1500)),
+        ]
         there, back = len(messages) - 2, len(messages) - 1
         steps[hub].append(Send(there))
         steps[name] = [Receive(there), Compute(chance.uniform(0, 2), "part"), Send(back)]
     steps[hub] += [Receive(n) for n in range(2, len(messages), 2)]
-    messages.append(Message(hub, GATEWAY, 10))
+    messages.append(MessageTimes(hub, GATEWAY, 10))
     steps[hub] += [Compute(chance.uniform(0, 1), "all"), Send(len(messages) - 1)]
-    return Schedule(steps, messages)
+    return TimedSchedule(steps, messages)
 
 
-def a_chain(chance: Random, count: int) -> Schedule:
+def a_chain(chance: Random, count: int) -> TimedSchedule:
     """One device after another."""
     steps: Steps = {}
-    messages = [Message(GATEWAY, "d0", chance.randint(0, 1500))]
+    messages = [MessageTimes(GATEWAY, "d0", chance.randint(0, 1500))]
     for n, name in enumerate(names(count)):
         target = f"d{n + 1}" if n + 1 < count else GATEWAY
-        messages.append(Message(name, target, chance.randint(0, 1500)))
+        messages.append(MessageTimes(name, target, chance.randint(0, 1500)))
         steps[name] = [Receive(n), Compute(chance.uniform(0, 2), "stage"), Send(n + 1)]
-    return Schedule(steps, messages)
+    return TimedSchedule(steps, messages)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
-from edgepart.planner.plans.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.simulation import latency, network, throughput
 from edgepart.planner.simulation.fair_share import NEVER
 from edgepart.planner.simulation.latency import Simulation, run_schedule
@@ -58,16 +58,16 @@ def using(kind: type[Network], crowd: int) -> Iterator[None]:
         yield
 
 
-def simulated(kind: type[Network], crowd: int, schedule: Schedule, cluster: Cluster) -> Simulation:
+def simulated(kind: type[Network], crowd: int, schedule: TimedSchedule, cluster: Cluster) -> Simulation:
     with using(kind, crowd):
         return run_schedule(schedule, cluster, "d0")
 
 
-def gathered(chance: Random, count: int, rounds: int) -> Schedule:
+def gathered(chance: Random, count: int, rounds: int) -> TimedSchedule:
     """Everybody sends to some hubs at almost the same time, which hand out again."""
     steps: Steps = {name: [] for name in names(count)}
     hubs = names(count)[: chance.randint(1, 3)]
-    messages: list[Message] = []
+    messages: list[MessageTimes] = []
     for _ in range(rounds):
         for sources, targets in ((steps, hubs), (hubs, steps)):
             came: dict[str, list[int]] = {name: [] for name in steps}
@@ -75,14 +75,14 @@ def gathered(chance: Random, count: int, rounds: int) -> Schedule:
                 steps[source].append(Compute(chance.uniform(0.0, 1.0), "x"))
                 for target in targets:
                     if target != source and chance.random() < 0.8:
-                        messages.append(Message(source, target, chance.randint(0, 1500)))
+                        messages.append(MessageTimes(source, target, chance.randint(0, 1500)))
                         steps[source].append(Send(len(messages) - 1))
                         came[target].append(len(messages) - 1)
             for target, numbers in came.items():
                 steps[target] += [Receive(number) for number in numbers]
-    messages.append(Message(hubs[0], GATEWAY, 10))
+    messages.append(MessageTimes(hubs[0], GATEWAY, 10))
     steps[hubs[0]].append(Send(len(messages) - 1))
-    return Schedule(steps, messages)
+    return TimedSchedule(steps, messages)
 
 
 @given(SEEDS, st.integers(2, 6), CROWDS)
@@ -128,10 +128,10 @@ def test_what_comes_to_a_hub_at_once_is_there_at_once() -> None:
     """A hundred equal messages share a card evenly, and nobody's books are anybody else's."""
     devices = tuple(Device(f"d{n}", "k", 1.0, 1.0, 1e9) for n in range(101))
     among = Cluster(devices, {}, Link(bytes_per_s=1000.0, latency_s=0.5, message_s=0.0))
-    messages = [Message(f"d{n}", "d0", 100 + 100 * (n > 50)) for n in range(1, 101)]
+    messages = [MessageTimes(f"d{n}", "d0", 100 + 100 * (n > 50)) for n in range(1, 101)]
     steps: Steps = {"d0": [Receive(n) for n in range(100)]}
     steps |= {f"d{n}": [Send(n - 1)] for n in range(1, 101)}
-    found = run_schedule(Schedule(steps, messages), among, "d0")
+    found = run_schedule(TimedSchedule(steps, messages), among, "d0")
     assert found.sent_s == pytest.approx([10.0] * 50 + [15.0] * 50)
     assert len(set(found.sent_s)) == 2
     world = Network(among, [])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.plans.plan import GATEWAY, Send
-from edgepart.planner.plans.timeline import Compute, Schedule, critical_path
+from edgepart.planner.plans.timeline import Compute, TimedSchedule, critical_path
 from edgepart.planner.simulation.latency import run_schedule
 from edgepart.planner.simulation.network import local_s
 from edgepart.planner.simulation.throughput import run_requests, stream
@@ -90,7 +90,7 @@ def test_more_bandwidth_makes_no_star_or_chain_slower(
     assert after <= before * (1 + 1e-9)
 
 
-def longest_way(schedule: Schedule, message_s: Callable[[int], float]) -> float:
+def longest_way(schedule: TimedSchedule, message_s: Callable[[int], float]) -> float:
     """Seconds to the last output, if no message ever waited for another one."""
     arrived = {n: message_s(n) for n, message in enumerate(schedule.messages) if message.source == GATEWAY}
     local = dict.fromkeys(schedule.steps, 0.0)
@@ -111,7 +111,7 @@ def longest_way(schedule: Schedule, message_s: Callable[[int], float]) -> float:
     return max(arrived[n] for n, message in enumerate(schedule.messages) if message.target == GATEWAY)
 
 
-def alone_s(schedule: Schedule, cluster: Cluster, number: int) -> float:
+def alone_s(schedule: TimedSchedule, cluster: Cluster, number: int) -> float:
     """Seconds of a message on idle links."""
     message = schedule.messages[number]
     source, target = message.source or "d0", message.target or "d0"

@@ -12,7 +12,7 @@ from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
-from edgepart.planner.plans.timeline import Compute, Message, Schedule
+from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import run_schedule, schedule_of, simulate
 from edgepart.planner.simulation.throughput import default_in_flight, fitting, run_requests, stream
@@ -27,13 +27,13 @@ def cluster(*flops_per_s: float, memory_bytes: float = 4e9) -> Cluster:
     return Cluster(tuple(devices), {}, FAST)
 
 
-def two_stages() -> Schedule:
-    return Schedule(
+def two_stages() -> TimedSchedule:
+    return TimedSchedule(
         {
             "d0": [Receive(0), Compute(2.0, "first"), Send(1)],
             "d1": [Receive(1), Compute(3.0, "second"), Send(2)],
         },
-        [Message(GATEWAY, "d0", 0), Message("d0", "d1", 0), Message("d1", GATEWAY, 0)],
+        [MessageTimes(GATEWAY, "d0", 0), MessageTimes("d0", "d1", 0), MessageTimes("d1", GATEWAY, 0)],
     )
 
 
@@ -97,7 +97,7 @@ def test_so_many_requests_are_in_flight_as_fit() -> None:
 
 def test_long_plans_are_simulated_with_fewer_requests() -> None:
     steps: Steps = {"d0": [Receive(0), *[Compute(1e-3, "x")] * 30_000, Send(1)]}
-    schedule = Schedule(steps, [Message(GATEWAY, "d0", 0), Message("d0", GATEWAY, 0)])
+    schedule = TimedSchedule(steps, [MessageTimes(GATEWAY, "d0", 0), MessageTimes("d0", GATEWAY, 0)])
     found = stream(run_schedule(schedule, cluster(1.0), "d0"), cluster(1.0), "d0", 16)
     assert len(found.answers_s) <= 4 and found.throughput_per_s == pytest.approx(1 / 30, rel=1e-3)
 
@@ -107,7 +107,7 @@ def test_what_needs_no_device_is_answered_at_once() -> None:
     among = cluster(1.0, 1.0)
     all_steps: list[Steps] = [{}, {"d0": [Compute(1.0, "for nobody")]}]
     for steps in all_steps:
-        found = run_requests(Schedule(steps, []), among, "d0", 5, 2)
+        found = run_requests(TimedSchedule(steps, []), among, "d0", 5, 2)
         assert found.answers_s == (0.0,) * 5
 
 

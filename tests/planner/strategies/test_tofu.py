@@ -18,7 +18,7 @@ from edgepart.planner.access.declare.protocol import Axis
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layerwise.byte_costs import Traffic
+from edgepart.planner.layerwise.byte_costs import ByteCosts
 from edgepart.planner.layerwise.elimination import minimise
 from edgepart.planner.layerwise.halving import Takes, Team, cuts, near_first
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, tiles
@@ -28,7 +28,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Region
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import get
-from edgepart.planner.strategies.tofu import Found, Recursion, equal_s, lifted, plain, strategy
+from edgepart.planner.strategies.tofu import Recursion, RecursiveCuts, equal_s, lifted, plain, strategy
 from tests.planner.small_models import model, quantised, random, residual
 from tests.planner.small_transformers import attention, mlp, shuffled
 
@@ -63,8 +63,8 @@ def study(
     return Study(Problem(load_graph(source), Cluster(devices, {}, link), gateway, axis=axis))
 
 
-def search(asked: Study, team: Team | None = None) -> Found:
-    return Recursion(Traffic(asked), team or plain(asked)[0]).run()
+def search(asked: Study, team: Team | None = None) -> RecursiveCuts:
+    return Recursion(ByteCosts(asked), team or plain(asked)[0]).run()
 
 
 def moved(asked: Study, choices: dict[int, Choice]) -> float:
@@ -97,7 +97,7 @@ def test_a_step_moves_least_of_all_that_could_be_cut() -> None:
 
 def test_the_second_step_moves_least_of_all_that_halves_the_first() -> None:
     asked = study(mlp(), 1e6, 1e6, 1e6, 1e6)
-    team, traffic = plain(asked)[0], Traffic(asked)
+    team, traffic = plain(asked)[0], ByteCosts(asked)
     first = Recursion(traffic, Team(team.levels[0])).run().choices
     ways = [cuts(layer, first[layer.number], team, 1, lambda axis: True) for layer in asked.layers]
     assert [node.layer for node in traffic.nodes] == list(asked.layers)
@@ -125,7 +125,7 @@ def has_a_part_for_everybody(asked: Study, name: str) -> bool:
 
 def along(asked: Study, axis: str) -> float:
     """Bytes where every layer that has `axis` is cut along it at each level, and the others as moves least."""
-    traffic, team = Traffic(asked), plain(asked)[0]
+    traffic, team = ByteCosts(asked), plain(asked)[0]
     before: list[Choice | None] = [None] * len(traffic.nodes)
     cost = 0.0
     for level in range(len(team.levels)):
@@ -212,7 +212,7 @@ def test_where_memory_is_short_few_copies_of_weights_are_kept() -> None:
     devices = tuple(Device(f"d{n}", "k", 1.2e10, 3e9, 0.5 * weights) for n in range(4))
     asked = Study(Problem(graph, Cluster(devices, {}, LAN), "d0"))
     team, _ = plain(asked)
-    free, counted = (Recursion(Traffic(asked, one), team).run() for one in (False, True))
+    free, counted = (Recursion(ByteCosts(asked, one), team).run() for one in (False, True))
     assert asked.short_bytes(strategy(asked, free, "")) != {}
     assert asked.short_bytes(strategy(asked, counted, "")) == {}
     assert counted.moved_bytes >= free.moved_bytes + weights

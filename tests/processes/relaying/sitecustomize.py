@@ -46,10 +46,10 @@ class _Loader(Loader):
 
 
 def _change(search: Any) -> None:
-    from edgepart.planner.devices.routes import Shape
+    from edgepart.planner.devices.routes import RouteShape
     from edgepart.planner.search.choose_relays import WHY
 
-    choose, shape = search.choose, Shape(os.environ[VARIABLE])
+    choose, shape = search.choose, RouteShape(os.environ[VARIABLE])
 
     def chosen(problem: Any, name: str = "auto", digest: str = "", **more: Any) -> Any:
         _, _, strategy = choose(problem, name, digest, **more)

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from edgepart.agent.cluster.leader import memory_budget
 from edgepart.agent.cluster.leader.controller import Controller
-from edgepart.agent.cluster.leader.replan_policy import Cluster, PlanningTiming
+from edgepart.agent.cluster.leader.replan_policy import ClusterView, PlanningTiming
 from edgepart.agent.cluster.leader.rollout import Cutover
-from edgepart.agent.cluster.leader.rollout_state import World, epochs
-from edgepart.agent.cluster.state.cards import Measured, write
+from edgepart.agent.cluster.leader.rollout_state import LeaderView, epochs
+from edgepart.agent.cluster.state.cards import MeasuredDevice, write
 from edgepart.agent.cluster.state.deployments import DeploymentMap
 from edgepart.agent.cluster.state.events import (
     ComputePlan,
@@ -40,7 +40,7 @@ from edgepart.planner.plans.plan import Plan, to_bytes
 
 VERSION = Version(1, "a")
 MEMORY = 1000.0
-CARD = Card("a", write(Measured(Device("pi", "k", 1e9, 1e9, MEMORY))))
+CARD = Card("a", write(MeasuredDevice(Device("pi", "k", 1e9, 1e9, MEMORY))))
 PLAN = to_bytes(Plan("m", "auto", {}, (), (), ()))
 
 
@@ -93,10 +93,10 @@ class Leader:
     def step(self) -> None:
         self.now += 2.0
         member = Member("a", "pi", "boot", ALIVE, (), "", "0")
-        among = Cluster((member,), {"a": CARD}, {"a": "digest"}, frozenset())
+        among = ClusterView((member,), {"a": CARD}, {"a": "digest"}, frozenset())
         versions = tuple((name, VERSION) for name in self.needed)
         report = Report("boot", tuple(self.holdings.values()), ("m",), versions)
-        for effect in self.controller.step(self.map, World("a", 1, among, {"a": report}), self.now):
+        for effect in self.controller.step(self.map, LeaderView("a", 1, among, {"a": report}), self.now):
             self._obey(effect)
 
     def _obey(self, effect: Effect) -> None:
@@ -156,7 +156,7 @@ def test_spare_plans_give_way() -> None:
         "boot", tuple(Holding("net", Epoch(1, n), READY, n == 1) for n in (1, 2)), ("m",), (("net", VERSION),)
     )
     two = tuple(Member(node, name, "boot", ALIVE, (), "", "") for name, node in serving.names)
-    world = World("a", 1, Cluster(two, cards, {"a": "d"}, frozenset()), {"a": report})
+    world = LeaderView("a", 1, ClusterView(two, cards, {"a": "d"}, frozenset()), {"a": report})
     full = replace(world, orders=(prepare("other", 3, 200), serving))
     cutover.step(world, epochs(2), 0.0)
     assert [placement.epoch for placement in cutover.spares] == [Epoch(1, 2)]
@@ -172,7 +172,7 @@ def test_a_new_leader_serves_what_it_finds_ready() -> None:
     holdings = tuple(Holding("net", Epoch(1, n), READY, n == 1) for n in (1, 2))
     report = Report("boot", holdings, ("m",), (("net", VERSION),))
     member = Member("a", "pi", "boot", ALIVE, (), "", "")
-    world = World("a", 2, Cluster((member,), {"a": CARD}, {"a": "d"}, frozenset()), {"a": report})
+    world = LeaderView("a", 2, ClusterView((member,), {"a": CARD}, {"a": "d"}, frozenset()), {"a": report})
     effects = cutover.step(world, epochs(2), 0.0)
     assert Send("a", Activate(2, "net", Epoch(1, 2))) in effects
     assert not any(isinstance(effect, ComputePlan) and effect.urgent for effect in effects)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgepart.agent.cluster.leader.replan_policy import (
-    Cluster,
+    ClusterView,
     Planning,
     PlanningTiming,
     usable,
@@ -24,10 +24,10 @@ TIMING = PlanningTiming()
 
 def cluster(
     *nodes: str, broken: frozenset[tuple[str, str]] = frozenset(), unmeasured: str = "", suspect: str = ""
-) -> Cluster:
+) -> ClusterView:
     members = tuple(Member(n, f"box-{n}", "1", SUSPECT if n == suspect else ALIVE, (), "", "") for n in nodes)
     cards = {n: Card(n, n.encode()) for n in nodes if n != unmeasured}
-    return Cluster(members, cards, {n: f"digest-{n}" for n in cards}, broken)
+    return ClusterView(members, cards, {n: f"digest-{n}" for n in cards}, broken)
 
 
 def deployment(*devices: str) -> Deployment:

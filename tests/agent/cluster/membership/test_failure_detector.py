@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgepart.agent.cluster.leader.replan_policy import Cluster, usable
+from edgepart.agent.cluster.leader.replan_policy import ClusterView, usable
 from edgepart.agent.cluster.membership.failure_detector import Gaps, SilenceTiming
 from edgepart.agent.cluster.membership.flapping import Flapping, FlapTiming
 from edgepart.agent.cluster.membership.membership import Facts, Membership
@@ -214,7 +214,7 @@ def test_plans_do_without_it_unless_there_is_nobody_else() -> None:
         meet(core, b, 3.0 * n + 1.0, boot=f"boot {n}")
     members = core.members()
     cards = {member.node: Card(member.node, b"") for member in members}
-    cluster = Cluster(members, cards, dict.fromkeys(cards, ""), frozenset())
+    cluster = ClusterView(members, cards, dict.fromkeys(cards, ""), frozenset())
 
     def used(*devices: str) -> list[str]:
         wanted = Deployment("net", "m", 1, DeployOptions(devices=devices), Version(1, "a"))

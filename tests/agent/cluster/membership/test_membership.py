@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.cluster.membership.membership import Facts, Membership, Timing, unique_names
+from edgepart.agent.cluster.membership.membership import DetectorTiming, Facts, Membership, unique_names
 from edgepart.agent.cluster.membership.peer import ASKED, ASKED_OF_MANY, to_ask
 from edgepart.agent.cluster.membership.redial import MAX_ADDRESSES, MAX_TARGETS
 from edgepart.agent.cluster.state.events import (
     AddressesChanged,
     Connect,
     ConnectFailed,
+    DeviceSeen,
     Disconnect,
     Effect,
     LinkDown,
@@ -22,7 +23,6 @@ from edgepart.agent.cluster.state.events import (
     MembersChanged,
     PersistIncarnation,
     Received,
-    Seen,
     Send,
     StarvationSeen,
 )
@@ -245,7 +245,7 @@ def test_others_tell_whom_to_dial(core: Membership) -> None:
 
 
 def test_the_dead_are_dialled_for_a_while_and_then_forgotten() -> None:
-    timing = Timing(forget_s=50.0)
+    timing = DetectorTiming(forget_s=50.0)
     core = Membership(
         Facts(A, "box a", "boot", 1), 0.0, replace(timing, dial=replace(timing.dial, keep_s=60.0))
     )
@@ -265,7 +265,7 @@ def test_the_dead_are_dialled_for_a_while_and_then_forgotten() -> None:
 
 def test_a_static_peer_is_dialled_for_ever_and_its_own_address_is_not() -> None:
     core = Membership(Facts(A, "box a", "boot", 1), 0.0)
-    effects = core.handle(Seen("", ("p:1", "me:1"), lasting=True), 0.0)
+    effects = core.handle(DeviceSeen("", ("p:1", "me:1"), lasting=True), 0.0)
     assert {e for e in effects if isinstance(e, Connect)} == {Connect("", ("p:1",)), Connect("", ("me:1",))}
     assert Disconnect(A, "this is our own address") in core.handle(LinkUp(A, via="me:1"), 0.1)
     core.handle(ConnectFailed("", ("p:1",)), 0.1)
@@ -275,7 +275,7 @@ def test_a_static_peer_is_dialled_for_ever_and_its_own_address_is_not() -> None:
 
 def test_hints_from_anybody_take_bounded_memory(core: Membership) -> None:
     for n in range(2 * MAX_TARGETS):
-        core.handle(Seen(f"{n:016x}", tuple(f"h{k}:1" for k in range(100))), 1.0)
+        core.handle(DeviceSeen(f"{n:016x}", tuple(f"h{k}:1" for k in range(100))), 1.0)
     targets = core._dialing._targets
     assert len(targets) <= MAX_TARGETS
     assert max(len(target.addresses) for target in targets.values()) <= MAX_ADDRESSES
@@ -301,7 +301,7 @@ def test_names_are_unique_and_the_same_for_everybody(nodes: dict[str, str], rng:
 
 def test_times_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match=r"heartbeat_s < fresh_s < silence\.least_s"):
-        Timing(heartbeat_s=3.0)
+        DetectorTiming(heartbeat_s=3.0)
 
 
 def test_members_are_told_of_a_new_address_and_go_by_it(core: Membership) -> None:
@@ -318,13 +318,13 @@ def test_members_are_told_of_a_new_address_and_go_by_it(core: Membership) -> Non
 
 def test_the_newest_addresses_are_dialled_first() -> None:
     core = Membership(Facts(A, "box a", "boot", 1), 0.0)
-    first = core.handle(Seen(B, ("old:1",)), 0.0)
+    first = core.handle(DeviceSeen(B, ("old:1",)), 0.0)
     assert Connect(B, ("old:1",)) in first
     core.handle(ConnectFailed(B, ("old:1",)), 0.1)
-    dialled = [e.addresses for e in core.handle(Seen(B, ("new:1",)), 0.2) if isinstance(e, Connect)]
+    dialled = [e.addresses for e in core.handle(DeviceSeen(B, ("new:1",)), 0.2) if isinstance(e, Connect)]
     assert dialled == [("new:1", "old:1")]
     core.handle(ConnectFailed(B, ("new:1", "old:1")), 0.3)
-    core.handle(Seen(B, ("old:1",)), 0.35)  # it went back
+    core.handle(DeviceSeen(B, ("old:1",)), 0.35)  # it went back
     dialled = [e.addresses for e in quiet(core, 0.35, 3.0) if isinstance(e, Connect)]
     assert dialled and dialled[0] == ("old:1", "new:1")
 

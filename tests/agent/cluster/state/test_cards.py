@@ -11,8 +11,8 @@ import pytest
 from edgepart.agent.cluster.state.cards import (
     NOISE,
     SHARED,
-    Measured,
-    Together,
+    MeasuredDevice,
+    SharedMedia,
     cluster_of,
     differs,
     read,
@@ -24,7 +24,7 @@ from edgepart.planner.errors import FrameError
 
 DEVICE = Device("pi", "bcm2711", 1e10, 4e9, 3e9, 4, 1e-4, {"conv": 1.5e10})
 LINK = Link(1e8, 1e-3, 1e-4)
-MEASURED = Measured(DEVICE, {"node-b": LINK})
+MEASURED = MeasuredDevice(DEVICE, {"node-b": LINK})
 
 
 def changed(**keys: Any) -> bytes:
@@ -72,9 +72,9 @@ def test_what_is_no_card_is_the_peers_fault(document: bytes) -> None:
 def test_a_cluster_has_whoever_has_card_and_name_and_the_worse_of_two_measurements() -> None:
     other = Link(2e8, 5e-3, 1e-5)
     known = [
-        Card("node-a", write(Measured(DEVICE, {"node-b": LINK, "node-x": LINK, "node-a": LINK}))),
-        Card("node-b", write(Measured(DEVICE, {"node-a": other}))),
-        Card("node-c", write(Measured(DEVICE, {"node-a": other}))),
+        Card("node-a", write(MeasuredDevice(DEVICE, {"node-b": LINK, "node-x": LINK, "node-a": LINK}))),
+        Card("node-b", write(MeasuredDevice(DEVICE, {"node-a": other}))),
+        Card("node-c", write(MeasuredDevice(DEVICE, {"node-a": other}))),
     ]
     cluster = cluster_of(known, {"node-b": "desk", "node-a": "attic"})
     assert [device.name for device in cluster.devices] == ["attic", "desk"]
@@ -82,49 +82,49 @@ def test_a_cluster_has_whoever_has_card_and_name_and_the_worse_of_two_measuremen
 
 
 def test_only_what_a_planner_may_care_about_is_news() -> None:
-    def link(**keys: float) -> Measured:
-        return Measured(DEVICE, {"node-b": replace(LINK, **keys)})
+    def link(**keys: float) -> MeasuredDevice:
+        return MeasuredDevice(DEVICE, {"node-b": replace(LINK, **keys)})
 
     assert not differs(MEASURED, MEASURED)
     assert not differs(MEASURED, link(bytes_per_s=1e8 * (1 + NOISE / 2)))
     assert differs(MEASURED, link(bytes_per_s=2e8))
     assert not differs(MEASURED, link(latency_s=1.2e-3))
     assert differs(MEASURED, link(latency_s=9e-3))
-    assert differs(MEASURED, Measured(DEVICE))
-    assert differs(MEASURED, Measured(replace(DEVICE, flops_per_s=2e10), MEASURED.links))
-    assert differs(Measured(DEVICE), MEASURED)
-    crowd = replace(MEASURED, together=Together(frozenset("ab"), 1e8, 1e-4))
+    assert differs(MEASURED, MeasuredDevice(DEVICE))
+    assert differs(MEASURED, MeasuredDevice(replace(DEVICE, flops_per_s=2e10), MEASURED.links))
+    assert differs(MeasuredDevice(DEVICE), MEASURED)
+    crowd = replace(MEASURED, together=SharedMedia(frozenset("ab"), 1e8, 1e-4))
     assert differs(MEASURED, crowd)
     assert differs(crowd, MEASURED)
-    assert not differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1.1e8, 1.1e-4)))
-    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 2e8, 1e-4)))
-    assert differs(crowd, replace(crowd, together=Together(frozenset("ab"), 1e8, 2e-4)))
-    assert differs(crowd, replace(crowd, together=Together(frozenset("abc"), 1e8, 1e-4)))
+    assert not differs(crowd, replace(crowd, together=SharedMedia(frozenset("ab"), 1.1e8, 1.1e-4)))
+    assert differs(crowd, replace(crowd, together=SharedMedia(frozenset("ab"), 2e8, 1e-4)))
+    assert differs(crowd, replace(crowd, together=SharedMedia(frozenset("ab"), 1e8, 2e-4)))
+    assert differs(crowd, replace(crowd, together=SharedMedia(frozenset("abc"), 1e8, 1e-4)))
 
 
-def crowd_of(*measured: Together) -> Cluster:
+def crowd_of(*measured: SharedMedia) -> Cluster:
     """A cluster of a, b and c, with what their cards say."""
     links = {node: Link(1e8, 1e-3, 1e-4) for node in "abc"}
     told = dict(zip("abc", measured, strict=False))
-    cards = [Card(node, write(Measured(DEVICE, links, told.get(node)))) for node in "abc"]
+    cards = [Card(node, write(MeasuredDevice(DEVICE, links, told.get(node)))) for node in "abc"]
     return cluster_of(cards, {node: node.upper() for node in "abc"})
 
 
 def test_devices_share_something_where_they_send_less_together_than_one_by_one() -> None:
     three = frozenset("abc")
     apart = crowd_of()
-    assert crowd_of(Together(three, 3e8 * SHARED, 1e-3)) == apart
+    assert crowd_of(SharedMedia(three, 3e8 * SHARED, 1e-3)) == apart
     rate = 2.9e8 * SHARED
-    together = crowd_of(Together(three, rate, 1e-9))
+    together = crowd_of(SharedMedia(three, rate, 1e-9))
     assert together.media == (Medium("what all share", rate, frozenset("ABC")),)
     assert together.links == apart.links
-    measured = replace(MEASURED, together=Together(three, rate, 5.0))
+    measured = replace(MEASURED, together=SharedMedia(three, rate, 5.0))
     assert read(write(measured)) == measured
 
 
 def test_a_message_takes_as_long_as_it_does_in_a_crowd_where_devices_share_something() -> None:
     def link(rate: float, message_s: float) -> Link:
-        return crowd_of(Together(frozenset("abc"), rate, message_s)).link("A", "B")
+        return crowd_of(SharedMedia(frozenset("abc"), rate, message_s)).link("A", "B")
 
     assert link(2e8, 1e-4) == Link(1e8, 1e-3, 1e-4)
     assert link(2e8, 3e-3).latency_s + 2e-4 == pytest.approx(3e-3)
@@ -134,7 +134,7 @@ def test_a_message_takes_as_long_as_it_does_in_a_crowd_where_devices_share_somet
 
 def test_the_largest_crowd_of_those_present_counts_and_of_equals_the_fastest() -> None:
     def media(*crowds: tuple[str, float]) -> list[tuple[float, frozenset[str]]]:
-        found = crowd_of(*(Together(frozenset(nodes.split()), rate, 1e-6) for nodes, rate in crowds))
+        found = crowd_of(*(SharedMedia(frozenset(nodes.split()), rate, 1e-6) for nodes, rate in crowds))
         return [(medium.bytes_per_s, medium.devices) for medium in found.media]
 
     assert media(("a b c", 1e7), ("a b", 5e6), ("a b c", 2e7)) == [(2e7, frozenset("ABC"))]

@@ -10,7 +10,7 @@ import pytest
 
 from edgepart.agent.cluster.state.judging import (
     REQUESTS,
-    Judge,
+    PlanJudge,
     busiest_s,
     measured_over_predicted,
     seconds_as_measured,
@@ -85,7 +85,7 @@ def test_a_plan_is_as_late_as_its_latest_device() -> None:
 
 
 def test_a_plan_on_several_devices_disappoints_where_one_is_faster() -> None:
-    judge, epoch = Judge(single_s=0.5), Epoch(1, 1)
+    judge, epoch = PlanJudge(single_s=0.5), Epoch(1, 1)
     assert not judge.disappoints(epoch, 2)
     assert judge.hears(Latency("m", epoch, 0.6, REQUESTS))
     assert not judge.hears(Latency("m", epoch, 0.6, REQUESTS + 1))

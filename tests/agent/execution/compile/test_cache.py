@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edgepart.agent.execution.compile.cache import Compiled, Entry, entry_key
+from edgepart.agent.execution.compile.cache import Compiled, CompiledEntry, entry_key
 
 HERE = "onnxruntime 1 on this processor"
 
@@ -18,7 +18,7 @@ def put(compiled: Compiled, name: str, *weights: bytes) -> str:
     """An entry of that name with these weights; its key."""
     held = {compiled.put_weight(memoryview(data)): len(data) for data in weights}
     key = entry_key(name, {"x"}, HERE)
-    compiled.put(key, Entry(HERE, frozenset({"x"}), name.encode(), held))
+    compiled.put(key, CompiledEntry(HERE, frozenset({"x"}), name.encode(), held))
     return key
 
 

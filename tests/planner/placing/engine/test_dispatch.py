@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from edgepart.planner.errors import UsageError
 from edgepart.planner.placing.engine.dispatch import dispatch, upward_ranks
 from edgepart.planner.placing.engine.load import loads
-from edgepart.planner.placing.problem.schedule import Transfer
+from edgepart.planner.placing.problem.schedule import PlacedTransfer
 from edgepart.planner.placing.problem.workload import Workload
 from tests.planner.placing.workloads import workload, workloads
 
@@ -23,7 +23,7 @@ BRANCHES = workload(
 def test_branches_on_two_machines_run_at_once() -> None:
     found = dispatch(BRANCHES, (0, 0, 1, 0))
     assert found.start_s == (0.0, 1.0, 2.5, 6.5)
-    assert found.transfers == (Transfer(0, 0, 1, 1.0, 2.5), Transfer(2, 1, 0, 5.5, 6.5))
+    assert found.transfers == (PlacedTransfer(0, 0, 1, 1.0, 2.5), PlacedTransfer(2, 1, 0, 5.5, 6.5))
     assert found.makespan_s == 7.5
     assert dispatch(BRANCHES, (0, 0, 0, 0)).makespan_s == 9.0
 

@@ -14,8 +14,8 @@ from edgepart.planner.placing.exact.coarse_workload import coarsened, expanded, 
 from edgepart.planner.placing.exact.contract import contracted
 from edgepart.planner.placing.exact.dominators import dominators, joined, pieces
 from edgepart.planner.placing.problem.checker import check
-from edgepart.planner.placing.problem.schedule import Found
-from edgepart.planner.placing.problem.workload import Tensor, Workload
+from edgepart.planner.placing.problem.schedule import PlacementFound
+from edgepart.planner.placing.problem.workload import TaskTensor, Workload
 from tests.planner.placing.workloads import workload, workloads
 
 CHAIN = workload([(1.0, 2.0)] * 3, [(0, (1, 2), 100.0), (1, (2,), 100.0)], latency_s=1.0)
@@ -24,7 +24,7 @@ CHAIN = workload([(1.0, 2.0)] * 3, [(0, (1, 2), 100.0), (1, (2,), 100.0)], laten
 def test_what_is_merged_is_added_up() -> None:
     coarse = coarsened(CHAIN, [(0, 1), (2,)])
     assert [task.compute_s for task in coarse.tasks] == [(2.0, 4.0), (1.0, 2.0)]
-    assert coarse.tensors == (Tensor(0, (1,), 200.0, {(0, 1): 4.0, (1, 0): 4.0}),)
+    assert coarse.tensors == (TaskTensor(0, (1,), 200.0, {(0, 1): 4.0, (1, 0): 4.0}),)
     assert expanded([(0, 1), (2,)], (1, 0)) == (1, 1, 0)
 
 
@@ -60,7 +60,7 @@ def test_what_happens_to_groups_can_happen_to_their_tasks(
             placement[task] = machine
     schedule = dispatch(coarse, placement)
     fine = expanded_schedule(workload, groups, schedule)
-    check(workload, Found(fine.placement, fine.makespan_s, fine))
+    check(workload, PlacementFound(fine.placement, fine.makespan_s, fine))
     assert retimed(workload, fine).makespan_s <= schedule.makespan_s + 1e-9
     assert max_load(workload, fine.placement) <= max_load(coarse, placement) + 1e-9
 
@@ -91,7 +91,7 @@ def test_pieces_add_up_to_the_whole(workload: Workload, data: st.DataObject) -> 
     ]
     whole = joined(workload, parts)
     assert whole.placement == tuple(placement)
-    check(workload, Found(whole.placement, whole.makespan_s, whole))
+    check(workload, PlacementFound(whole.placement, whole.makespan_s, whole))
 
 
 @given(workloads(40, 3), st.integers(1, 5))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from edgepart.planner.errors import Infeasible, UsageError
 from edgepart.planner.placing.problem.checker import check
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import placer
 from tests.planner.placing.asking import QUICK, asked, found_by
@@ -25,7 +25,7 @@ pytest.importorskip("ortools", reason="moirai needs OR-tools, of the extra [exac
 EVERY = workloads(8, 3, memory=True, partial=True, groups=True) | workloads(8, 3)
 
 
-def moirai(workload: Workload, objective: str = "latency") -> Found | None:
+def moirai(workload: Workload, objective: str = "latency") -> PlacementFound | None:
     """Its answer, checked; None where it says that nothing fits, which is checked, too."""
     try:
         found = found_by("moirai", workload, objective)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.exact.repeats import Layered, improved, repeating
 from edgepart.planner.placing.problem.checker import violations
-from edgepart.planner.placing.problem.schedule import Found, Schedule
+from edgepart.planner.placing.problem.schedule import PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
 from tests.planner.placing.every_schedule import placements, shortest
 from tests.planner.placing.workloads import INF, workload
@@ -35,7 +35,9 @@ def layers(times: int, heads: int, *, memory_bytes: float = INF) -> Workload:
     return workload(rows, tensors, memory_bytes=(memory_bytes, memory_bytes), task_bytes=tuple(kept))
 
 
-def searched(graph: Workload, start: Schedule, *, solvable: bool = True, seconds: float = 1e5) -> Layered:
+def searched(
+    graph: Workload, start: PlacementSchedule, *, solvable: bool = True, seconds: float = 1e5
+) -> Layered:
     ticks = count()
     parts = repeating(graph)
     assert parts
@@ -44,7 +46,7 @@ def searched(graph: Workload, start: Schedule, *, solvable: bool = True, seconds
     )
 
 
-def on_one(graph: Workload) -> Schedule:
+def on_one(graph: Workload) -> PlacementSchedule:
     return dispatch(graph, (0,) * len(graph.tasks))
 
 
@@ -58,7 +60,9 @@ def test_every_layer_gains_what_one_gains(solvable: bool) -> None:
     # Of each layer two heads elsewhere: 1 s there, 2 x 10 s, half a second back for the last of them, and the join; in the
     # last layer that is where they are.
     assert found.schedule.makespan_s == pytest.approx(1 + 6 * (1 + 20 + 0.5 + 1) - 0.5)
-    assert not violations(graph, Found(found.schedule.placement, found.schedule.makespan_s, found.schedule))
+    assert not violations(
+        graph, PlacementFound(found.schedule.placement, found.schedule.makespan_s, found.schedule)
+    )
     assert (found.kinds, found.pieces) == (2, 7)
     assert 0 < found.bound_s <= found.schedule.makespan_s
 

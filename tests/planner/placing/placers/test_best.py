@@ -12,7 +12,7 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.placers import best
 from edgepart.planner.placing.placers.best import auto, find, names, single
 from edgepart.planner.placing.problem.checker import check
-from edgepart.planner.placing.problem.schedule import Asked, Found
+from edgepart.planner.placing.problem.schedule import Asked, PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.registry import MODULES, Placer
 from tests.planner.placing.workloads import INF, workload, workloads
@@ -22,15 +22,15 @@ PAIR = workload([(2.0, 1.0), (2.0, 1.0)], [], memory_bytes=(9.0, 9.0), task_byte
 
 
 def on(*placement: int, bound_s: float | None = None) -> Placer:
-    def answer(workload: Workload, asked: Asked) -> Found:
+    def answer(workload: Workload, asked: Asked) -> PlacementFound:
         schedule = dispatch(workload, placement)
-        return Found(placement, schedule.makespan_s, schedule, bound_s, why="said so")
+        return PlacementFound(placement, schedule.makespan_s, schedule, bound_s, why="said so")
 
     return answer
 
 
 def refusing(error: Exception) -> Placer:
-    def answer(workload: Workload, asked: Asked) -> Found:
+    def answer(workload: Workload, asked: Asked) -> PlacementFound:
         raise error
 
     return answer

@@ -13,7 +13,7 @@ from edgepart.planner.errors import InternalError
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.engine.load import max_load
 from edgepart.planner.placing.problem.checker import check, violations
-from edgepart.planner.placing.problem.schedule import Found, Schedule, Transfer
+from edgepart.planner.placing.problem.schedule import PlacedTransfer, PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
 from tests.planner.placing.workloads import INF, workload, workloads
 
@@ -24,12 +24,12 @@ BRANCHES = workload(
 )
 
 
-def found(workload: Workload, placement: tuple[int, ...]) -> Found:
+def found(workload: Workload, placement: tuple[int, ...]) -> PlacementFound:
     schedule = dispatch(workload, placement)
-    return Found(placement, schedule.makespan_s, schedule)
+    return PlacementFound(placement, schedule.makespan_s, schedule)
 
 
-def rules(workload: Workload, answer: Found, objective: str = "latency") -> set[str]:
+def rules(workload: Workload, answer: PlacementFound, objective: str = "latency") -> set[str]:
     return {violation.rule for violation in violations(workload, answer, objective)}
 
 
@@ -38,19 +38,19 @@ def test_what_is_dispatched_is_sound(workload: Workload, data: st.DataObject) ->
     machines = st.integers(0, len(workload.machines) - 1)
     placement = tuple(data.draw(machines) for _ in workload.tasks)
     check(workload, found(workload, placement))
-    check(workload, Found(placement, max_load(workload, placement)), "throughput")
+    check(workload, PlacementFound(placement, max_load(workload, placement)), "throughput")
     check(
         replace(workload, overlap=False),
-        Found(placement, max_load(replace(workload, overlap=False), placement)),
+        PlacementFound(placement, max_load(replace(workload, overlap=False), placement)),
         "throughput",
     )
 
 
-def _schedule(**changed: object) -> Callable[[Schedule], Schedule]:
+def _schedule(**changed: object) -> Callable[[PlacementSchedule], PlacementSchedule]:
     return lambda schedule: replace(schedule, **changed)  # type: ignore[arg-type]
 
 
-T = Transfer
+T = PlacedTransfer
 GOOD = found(BRANCHES, (0, 0, 1, 0))
 """Starts 0, 1, 2.5, 6.5; a transfer there at 1 to 2.5, one back at 5.5 to 6.5."""
 
@@ -84,20 +84,20 @@ def test_what_is_wrong_with_a_schedule_is_named(rule: str, change: dict[str, obj
 def test_a_side_of_a_machine_does_one_thing_at_a_time() -> None:
     fan = workload([(1.0,) * 3] * 3, [(0, (1,), 100.0), (0, (2,), 100.0)])
     late = T(0, 0, 1, 1.0, 2.0), T(1, 0, 2, 1.5, 2.5)
-    answer = Schedule((0, 1, 2), (0.0, 2.0, 2.5), late, 3.5)
-    assert rules(fan, Found((0, 1, 2), 3.5, answer)) == {"sending"}
+    answer = PlacementSchedule((0, 1, 2), (0.0, 2.0, 2.5), late, 3.5)
+    assert rules(fan, PlacementFound((0, 1, 2), 3.5, answer)) == {"sending"}
     join = workload([(1.0,) * 3] * 3, [(0, (2,), 100.0), (1, (2,), 100.0)])
     both = T(0, 0, 2, 1.0, 2.0), T(1, 1, 2, 1.0, 2.0)
-    assert rules(join, Found((0, 1, 2), 3.0, Schedule((0, 1, 2), (0.0, 0.0, 2.0), both, 3.0))) == {
-        "receiving"
-    }
+    assert rules(
+        join, PlacementFound((0, 1, 2), 3.0, PlacementSchedule((0, 1, 2), (0.0, 0.0, 2.0), both, 3.0))
+    ) == {"receiving"}
 
 
 def test_what_takes_no_time_is_not_in_the_middle_of_another() -> None:
     pair = workload([(2.0,), (0.0,)], [])
     for start_s, broken in ((0.0, set()), (1.0, {"computing"}), (2.0, set())):
-        schedule = Schedule((0, 0), (0.0, start_s), (), 2.0)
-        assert rules(pair, Found((0, 0), 2.0, schedule)) == broken
+        schedule = PlacementSchedule((0, 0), (0.0, start_s), (), 2.0)
+        assert rules(pair, PlacementFound((0, 0), 2.0, schedule)) == broken
 
 
 def test_places_are_judged_whatever_the_objective() -> None:
@@ -105,8 +105,8 @@ def test_places_are_judged_whatever_the_objective() -> None:
         [(1.0, INF), (1.0, 1.0)], [], memory_bytes=(5.0, 10.0), task_bytes=(4.0, 4.0), colocate=("g", "g")
     )
     for objective in ("latency", "throughput"):
-        assert {"runs", "colocation"} <= rules(tight, Found((1, 0), 1.0), objective)
-        assert "memory" in rules(tight, Found((0, 0), 2.0), objective)
+        assert {"runs", "colocation"} <= rules(tight, PlacementFound((1, 0), 1.0), objective)
+        assert "memory" in rules(tight, PlacementFound((0, 0), 2.0), objective)
 
 
 def test_values_and_bounds() -> None:
@@ -123,13 +123,13 @@ def test_values_and_bounds() -> None:
 
 def test_replicas_take_turns_sample_by_sample() -> None:
     pair = workload([(2.0,) * 4, (4.0,) * 4], [(0, (1,), 100.0)])
-    twice = Found((0, 1), 2.0, replicas=((0,), (1, 2)))
+    twice = PlacementFound((0, 1), 2.0, replicas=((0,), (1, 2)))
     assert rules(pair, twice, "throughput") == set()
     assert rules(pair, replace(twice, value_s=4.0), "throughput") == {"value"}
     # Machines 0 and 1 of both tasks meet at every sample: nothing travels.
-    both = Found((0, 0), 3.0, replicas=((0, 1), (0, 1)))
+    both = PlacementFound((0, 0), 3.0, replicas=((0, 1), (0, 1)))
     assert rules(pair, both, "throughput") == set()
     assert rules(pair, replace(both, replicas=((0, 1), (1, 0))), "throughput") == {"shape"}
     assert rules(pair, replace(twice, replicas=((0,),)), "throughput") == {"shape"}
     full = workload([(2.0,) * 2], [], memory_bytes=(1.0, 0.0), task_bytes=(1.0,))
-    assert rules(full, Found((0,), 1.0, replicas=((0, 1),)), "throughput") == {"memory"}
+    assert rules(full, PlacementFound((0,), 1.0, replicas=((0, 1),)), "throughput") == {"memory"}

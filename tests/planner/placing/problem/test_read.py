@@ -17,7 +17,7 @@ from edgepart.planner.errors import ModelError
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.problem import read
 from edgepart.planner.placing.problem.read import looks_like_workload, read_workload, workload_of
-from edgepart.planner.placing.problem.schedule import Found
+from edgepart.planner.placing.problem.schedule import PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
 from edgepart.planner.placing.problem.write import answer_document, workload_document
 from tests.planner.placing.workloads import workloads
@@ -183,7 +183,7 @@ def test_a_latency_that_differs_by_direction_is_written_with_each_tensor() -> No
 def test_an_answer_can_be_replayed_from_what_it_says() -> None:
     workload = workload_of(BRANCHES)
     schedule = dispatch(workload, (0, 1, 2, 1))
-    found = Found((0, 1, 2, 1), schedule.makespan_s, schedule, bound_s=0.01, why="so")
+    found = PlacementFound((0, 1, 2, 1), schedule.makespan_s, schedule, bound_s=0.01, why="so")
     document = json.loads(
         json.dumps(answer_document(workload, found, "heft", "latency", 0.5), allow_nan=False)
     )
