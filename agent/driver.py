@@ -144,7 +144,7 @@ class Shell:
     def _obey(self, effect: events.Effect) -> None:
         doors = self._doors
         match effect:
-            case events.Send(node, message):
+            case events.SendMessage(node, message):
                 doors.post.control(node, message)
             case events.Connect():
                 self._spawn(self._connect(effect))

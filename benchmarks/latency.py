@@ -1,7 +1,7 @@
 """How much sooner an answer comes from several hosts than from one: the README's speed-ups, in the laboratory (as root).
 
     python -m benchmarks.latency [--models A,B] [--hosts 2,4] [--slow 8 | --slow 4,8,8,16] [--rate 1gbit] [--strategy auto]
-                                 [--markdown] [--json FILE]
+                                 [--agents="--compiled 0"] [--markdown] [--json FILE]
 
 A speed-up is what a bare ONNX Runtime session takes on the fastest of the hosts alone, over what a client on the first
 host waits for the cluster's answer. Nothing here passes or fails. The machine should have nothing else to do.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -104,12 +105,13 @@ def write(path: Path | None, rows: Sequence[Any], load: Sequence[float]) -> None
 def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
     parser.add_argument("--strategy", default="auto")
+    parser.add_argument("--agents", default="", help="further options of every agent")
     options = parser.parse_args(given)
     load = os.getloadavg()
     rows: list[Row] = []
     cases = [Case(model, count, options.strategy) for model in options.models for count in options.hosts]
     for rate in options.rate:
-        rows.extend(measured(options.slow, rate, cases))
+        rows.extend(measured(options.slow, rate, cases, shlex.split(options.agents)))
         write(options.json, rows, load)
     print(sentence())
     for rate in options.rate:

@@ -150,7 +150,7 @@ ALL: list[events.Effect] = [
     events.PersistTerm(7),
     events.PersistDeployments((ENTRY, GONE)),
     events.MembersChanged(()),
-    events.Send("b", Goodbye(1)),
+    events.SendMessage("b", Goodbye(1)),
     events.LoadPlan("net", Version(1, "a"), Epoch(1, 1), b"", (), MODEL, ()),
     events.SwitchTo("net", Epoch(1, 1)),
     events.SwitchOff("net@1"),

@@ -31,7 +31,7 @@ from edgepart.agent.cluster.state.events import (
     PlanLoaded,
     PlanTried,
     Received,
-    Send,
+    SendMessage,
     StandingChanged,
     StoreModel,
     SwitchOff,
@@ -67,7 +67,7 @@ def obey(net: SimNet, box: Box, effects: list[Effect]) -> None:
             if box.fuse < 0:
                 net.crash(here)
                 return
-        if type(effect) is Send:
+        if type(effect) is SendMessage:
             to = at + 1 if box.fuse >= 0 else _same(effects, at)
             _send(net, box, [e.node for e in effects[at:to]], effect.message)  # type: ignore[union-attr]
             at = to
@@ -82,9 +82,9 @@ def obey(net: SimNet, box: Box, effects: list[Effect]) -> None:
 def _same(effects: list[Effect], at: int) -> int:
     """Where those end that send the same."""
     effect, end = effects[at], len(effects)
-    assert type(effect) is Send
+    assert type(effect) is SendMessage
     message = effect.message
-    while at < end and type(other := effects[at]) is Send and other.message is message:
+    while at < end and type(other := effects[at]) is SendMessage and other.message is message:
         at += 1
     return at
 

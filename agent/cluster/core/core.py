@@ -47,7 +47,7 @@ from edgepart.agent.cluster.state.events import (
     Received,
     RoundingMeasured,
     SegmentsTimed,
-    Send,
+    SendMessage,
     StandingChanged,
     TermKept,
     UndeployRequested,
@@ -214,7 +214,7 @@ class Core:
 
         def out(some: Iterable[Effect]) -> None:
             for effect in some:
-                if isinstance(effect, Send) and effect.node == self.node:
+                if isinstance(effect, SendMessage) and effect.node == self.node:
                     to_self.append(effect.message)
                 else:
                     effects.append(effect)
@@ -273,7 +273,7 @@ class Core:
                 return []
             case AskAbout():
                 opinion = self.membership.opines(node, message.node, now)
-                return None if opinion is None else [Send(node, opinion)]
+                return None if opinion is None else [SendMessage(node, opinion)]
             case Report() if not self._stale:
                 known = self._reports.get(node)
             case Card():
@@ -334,7 +334,7 @@ class Core:
                 if (entry := self.deployments.set_aside(self.node, name, model, why)) is not None:
                     yield from self._deployed((entry,))
             case BindingWanted(name, version, shapes) if self.leader:
-                yield Send(self.leader, Want(name, version, shapes))
+                yield SendMessage(self.leader, Want(name, version, shapes))
             case SegmentsTimed(timings):
                 if news := self.profiles.learn(timings):
                     yield from self._learnt()
@@ -345,7 +345,7 @@ class Core:
                 self._stale = True
                 yield from self._tell_all(told)
             case LatencyMeasured(name, epoch, seconds, requests) if self.leader:
-                yield Send(self.leader, Latency(name, epoch, seconds, requests))
+                yield SendMessage(self.leader, Latency(name, epoch, seconds, requests))
             case RoundingMeasured():
                 if self.controller is not None:
                     self.controller.rounded(event)
@@ -423,12 +423,12 @@ class Core:
         match message:
             case Hello() if node in self.membership.alive():
                 if self.node in self.cards:
-                    yield Send(node, self.cards[self.node])
-                yield Send(node, Deployments(tuple(self.deployments)))
+                    yield SendMessage(node, self.cards[self.node])
+                yield SendMessage(node, Deployments(tuple(self.deployments)))
                 yield from self._greet(node)
                 if timings := self.profiles.profiles(TOLD_TIMINGS):
-                    yield Send(node, Timed(timings))
-                yield from (Send(node, drift) for drift in self.drifts.of(self.node))
+                    yield SendMessage(node, Timed(timings))
+                yield from (SendMessage(node, drift) for drift in self.drifts.of(self.node))
                 if self.controller is not None:
                     yield from self.controller.retell([node])
             case Heartbeat(boot) if boot == self._boots.get(node):
@@ -546,7 +546,7 @@ class Core:
             yield from self.draining.greeting(newcomer)
 
     def _tell_all(self, message: Card | Deployments | Timed | Drift) -> Iterator[Effect]:
-        return (Send(node, message) for node in self.membership.alive())
+        return (SendMessage(node, message) for node in self.membership.alive())
 
     # What comes round
 
@@ -555,9 +555,9 @@ class Core:
         others = self.membership.alive()
         told = others if self.election.leading else [node for node in others if node == self.leader]
         for node in told:
-            yield Send(node, Deployments(tuple(self.deployments)))
+            yield SendMessage(node, Deployments(tuple(self.deployments)))
             if self.node in self.cards:
-                yield Send(node, self.cards[self.node])
+                yield SendMessage(node, self.cards[self.node])
         yield from self.membership.remind()
         if self.controller is not None:
             yield from self.controller.retell(others)
@@ -582,7 +582,7 @@ class Core:
         self._report_at = now + self.timing.report_s
         self.follower.changed = False
         if self.leader and not self.election.leading:
-            yield Send(self.leader, self.follower.report(self._kept))
+            yield SendMessage(self.leader, self.follower.report(self._kept))
 
     def _look_soon(self, now: float) -> None:
         """As leader: at once where the last look is long enough ago."""

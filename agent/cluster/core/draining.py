@@ -20,7 +20,7 @@ from edgepart.agent.cluster.state.events import (
     Effect,
     Member,
     PersistDrains,
-    Send,
+    SendMessage,
 )
 from edgepart.agent.wire.control import (
     ALIVE,
@@ -125,7 +125,7 @@ class Draining:
         effects = self._changed(changed, members) if changed else []
         known = [self.map.get(entry.node) for entry in good]
         newer = self._signed(k for k, e in zip(known, good, strict=True) if k is not None and k != e)
-        return [*effects, Send(teller, Drains(newer))] if newer and teller else effects
+        return [*effects, SendMessage(teller, Drains(newer))] if newer and teller else effects
 
     def _signed(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
         """What others believe."""
@@ -136,7 +136,10 @@ class Draining:
         entries = self._signed(self.map)
         if not entries or not understands(member.version, DRAINS):
             return []
-        return [Send(member.node, Drains(entries)), *(Send(member.node, s) for s in self._looked.values())]
+        return [
+            SendMessage(member.node, Drains(entries)),
+            *(SendMessage(member.node, s) for s in self._looked.values()),
+        ]
 
     def farewell(self, node: str, version: str) -> list[Effect]:
         """What a device is told that was removed, and does not know it."""
@@ -145,7 +148,7 @@ class Draining:
             return []
         if not self._genuine(entry):
             return []
-        return [Send(node, Drains((entry,)))]
+        return [SendMessage(node, Drains((entry,)))]
 
     def _changed(self, changed: Sequence[Drain], members: Members) -> list[Effect]:
         effects: list[Effect] = [PersistDrains(tuple(self.map))]
@@ -192,7 +195,7 @@ class Draining:
 
 def _to_all(message: Drains | DrainStanding, members: Members, me: str) -> list[Effect]:
     told = [m.node for m in members if m.node != me and understands(m.version, DRAINS)]
-    return [Send(node, message) for node in told]
+    return [SendMessage(node, message) for node in told]
 
 
 def _left(node: str, world: LeaderView, served: ServedPlans) -> Iterator[str]:

@@ -22,7 +22,7 @@ from edgepart.agent.cluster.state.events import (
     PlanFailed,
     PlanTried,
     RoundingMeasured,
-    Send,
+    SendMessage,
 )
 from edgepart.agent.wire.control import Latency, Prepare, Retire, Standing, Want
 from edgepart.agent.wire.inference import Epoch
@@ -109,7 +109,7 @@ class Controller:
                 self._swept[key] = sent.get(key, -math.inf)
                 if now >= self._swept[key] + RESEND_S:
                     self._swept[key] = now
-                    yield Send(node, Retire(world.term, name, holding.epoch))
+                    yield SendMessage(node, Retire(world.term, name, holding.epoch))
 
     def _cutover_of(self, name: str) -> Cutover | None:
         """Of a deployment or a variant."""
@@ -123,7 +123,7 @@ class Controller:
         """A gateway holds requests of these shapes."""
         variants = self._variants.get(want.deployment)
         told = variants.wish(want, self.term, now) if variants else None
-        return [] if told is None else [Send(node, told)]
+        return [] if told is None else [SendMessage(node, told)]
 
     def measured(self, latency: Latency, gateway: str = "") -> bool:
         """What requests through that gateway take on a plan; whether that says anything new."""
@@ -151,7 +151,7 @@ class Controller:
 
     def retell(self, nodes: Iterable[str]) -> list[Effect]:
         """How all deployments stand, for members that may not know."""
-        return [Send(node, standing) for node in nodes for standing in self.standings()]
+        return [SendMessage(node, standing) for node in nodes for standing in self.standings()]
 
     def standings(self) -> list[Standing]:
         return [c.standing for c in self._cutovers.values() if c.standing is not None]

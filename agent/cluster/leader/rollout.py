@@ -30,7 +30,7 @@ from edgepart.agent.cluster.state.events import (
     PlanKey,
     PlanTried,
     RoundingMeasured,
-    Send,
+    SendMessage,
     TryPlan,
 )
 from edgepart.agent.cluster.state.judging import (
@@ -168,7 +168,7 @@ class Cutover:
             self.next = None
         self.spares.refuse(placement)
         order = Retire(term, self.deployment.name, placement.epoch)
-        return [Send(node, order) for node in nodes]
+        return [SendMessage(node, order) for node in nodes]
 
     def measured(self, latency: Latency, gateway: str = "") -> bool:
         """What requests through that gateway take on a plan of this deployment; whether that is news."""
@@ -207,7 +207,7 @@ class Cutover:
         if outdated or not self.next.can_run(world) or self.next.loses(world):
             order = Retire(world.term, self.deployment.name, self.next.epoch)
             self.next = None
-            yield from (Send(node, order) for node in world.nodes)
+            yield from (SendMessage(node, order) for node in world.nodes)
 
     def _step_in(self, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
         """A spare plan takes over from one that lost a device, or has one that leaves."""
@@ -263,7 +263,7 @@ class Cutover:
             self.planning.settle(self.active.order.plan)
             order = Retire(world.term, self.deployment.name, self.next.epoch)
             self.next = None
-            yield from (Send(node, order) for node in world.nodes)
+            yield from (SendMessage(node, order) for node in world.nodes)
             return
         self._serve(self.next, world, new_epoch)
 
@@ -301,7 +301,7 @@ class Cutover:
         for node in wanted:
             if now >= self._fetch_at.get(node, -math.inf) + RESEND_S:
                 self._fetch_at[node] = now
-                yield Send(node, FetchModel(world.term, model, size, tuple(holders)))
+                yield SendMessage(node, FetchModel(world.term, model, size, tuple(holders)))
 
     def _plan(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
         planning, cluster = self.planning, world.cluster
@@ -525,7 +525,7 @@ class Cutover:
             what = (node, type(order).__name__)
             if now >= placement.sent_at.get(what, -math.inf) + RESEND_S:
                 placement.sent_at[what] = now
-                yield Send(node, order)
+                yield SendMessage(node, order)
         nodes = set(world.nodes)
         placement.sent_at = {what: at for what, at in placement.sent_at.items() if what[0] in nodes}
 
@@ -538,7 +538,7 @@ class Cutover:
                     placement = kept.get(holding.epoch)
                     failed = holding.state == FAILED and (placement is None or node not in placement.nodes)
                     if failed or (placement is None and self._pointless(holding)):
-                        yield Send(node, Retire(world.term, holding.deployment, holding.epoch))
+                        yield SendMessage(node, Retire(world.term, holding.deployment, holding.epoch))
 
     def _pointless(self, holding: Holding) -> bool:
         """Older ones that are READY may still finish requests; their member drops them by itself."""
@@ -552,7 +552,7 @@ class Cutover:
         now = self._standing(world)
         if now != self.standing:
             self.standing = now
-            yield from (Send(node, now) for node in world.nodes)
+            yield from (SendMessage(node, now) for node in world.nodes)
 
     def _standing(self, world: LeaderView) -> Standing:
         state, text = self._state(world)

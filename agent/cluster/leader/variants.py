@@ -15,7 +15,7 @@ from edgepart.agent.cluster.leader.replan_policy import PlanningTiming
 from edgepart.agent.cluster.leader.rollout import Cutover
 from edgepart.agent.cluster.leader.rollout_state import LeaderView
 from edgepart.agent.cluster.state.bindings import Shapes, as_text, variant_name
-from edgepart.agent.cluster.state.events import Effect, Send
+from edgepart.agent.cluster.state.events import Effect, SendMessage
 from edgepart.agent.wire import control
 from edgepart.agent.wire.control import Deployment, Prepare, Standing, Want
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
@@ -164,7 +164,7 @@ class Variants:
         self._refused[name] = _Refusal(standing, until)
         if len(self._refused) > MAX_REFUSED:
             self._refused.popitem(last=False)
-        return effects + [Send(node, standing) for node in world.nodes]
+        return effects + [SendMessage(node, standing) for node in world.nodes]
 
     def _rest_s(self, variant: VariantState, now: float) -> float:
         return min(now - variant.made_at, self._timing.most_rest_s)

@@ -35,7 +35,7 @@ from edgepart.agent.cluster.state.events import (
     MembersChanged,
     PersistIncarnation,
     Received,
-    Send,
+    SendMessage,
     StarvationSeen,
 )
 from edgepart.agent.wire.control import (
@@ -98,7 +98,7 @@ class Membership:
         self._alive: list[str] | None = None
         self._alive_set: frozenset[str] | None = None
         self._last_beat: tuple[tuple[int, tuple[str, int, int]], Heartbeat] | None = None
-        self._last_beats: list[Send] | None = None
+        self._last_beats: list[SendMessage] | None = None
         """One to each linked member."""
         self._suspects: dict[str, Peer] = {}
         self._said: set[str] = set()
@@ -149,7 +149,7 @@ class Membership:
 
     def _told_starved(self, nodes: Iterable[str]) -> Iterator[Effect]:
         able = (node for node in nodes if understands(self.peers[node].hello.version, STARVES))
-        return (Send(node, self._starved) for node in able)
+        return (SendMessage(node, self._starved) for node in able)
 
     def _heard_now(self) -> frozenset[str]:
         if self._alive_set is None:
@@ -230,7 +230,9 @@ class Membership:
             case AddressesChanged(listen, http):
                 self.facts = replace(self.facts, listen=listen, http=http)
                 self._changed()
-                effects += (Send(p.node, self._hello(reply=True)) for p in self.peers.values() if p.linked)
+                effects += (
+                    SendMessage(p.node, self._hello(reply=True)) for p in self.peers.values() if p.linked
+                )
             case Received(node, message):
                 effects += self._received(node, message, now)
             case StarvationSeen(starved):
@@ -239,7 +241,7 @@ class Membership:
             case LeaveAnnounced():
                 self._leaving = True
                 self._changed()
-                effects += (Send(node, Leaving(self.facts.boot)) for node in self._told_of_leaving())
+                effects += (SendMessage(node, Leaving(self.facts.boot)) for node in self._told_of_leaving())
             case LeaveRequested():
                 return self._leave()
         return effects + self._settle(now)
@@ -306,7 +308,7 @@ class Membership:
             if peer.status in ("", DEAD, LEFT):  # it has `hello_s` to say Hello
                 self._turn(peer, "", now)
                 peer.since = peer.heard_at = now
-        yield Send(node, self._hello(reply=False))
+        yield SendMessage(node, self._hello(reply=False))
 
     def _new(self, hello: Hello, now: float) -> Peer:
         return Peer(hello.node, hello, "", False, now, now, Gaps(self.timing.silence))
@@ -334,7 +336,7 @@ class Membership:
         peer.ask_at = now + (self.timing.heartbeat_s if calm else self.timing.ask_s)
         asked = to_ask(self.facts.node, peer.node, self.alive(), suspects=len(self._suspects))
         peer.asks(asked)
-        yield from (Send(node, AskAbout(peer.node)) for node in asked)
+        yield from (SendMessage(node, AskAbout(peer.node)) for node in asked)
 
     # Messages
 
@@ -349,7 +351,7 @@ class Membership:
             case Heartbeat(boot, incarnation):
                 if boot != peer.hello.boot:
                     # From before its restart, or its new Hello got lost.
-                    yield Send(node, self._hello(reply=False))
+                    yield SendMessage(node, self._hello(reply=False))
                     return
                 if incarnation > peer.hello.incarnation:
                     peer.hello = replace(peer.hello, incarnation=incarnation)
@@ -366,7 +368,7 @@ class Membership:
             case View():
                 yield from self._viewed(node, message, now)
             case AskAbout(about):
-                yield Send(node, Opinion(about, self._opinion(about, now)))
+                yield SendMessage(node, Opinion(about, self._opinion(about, now)))
             case Opinion(about, status):
                 if (suspect := self.peers.get(about)) and suspect.status == SUSPECT:
                     suspect.opinions[node] = status
@@ -415,7 +417,7 @@ class Membership:
             self._dialing.dial_soon(node, now)
             return
         if not hello.reply:
-            yield Send(node, self._hello(reply=True))
+            yield SendMessage(node, self._hello(reply=True))
         self._dialing.linked(node, "")
         peer.ask_at, peer.counted = math.inf, False
         if news:
@@ -425,12 +427,12 @@ class Membership:
             self._views.forget(node)
         if greeted:  # it has all that, since it said Hello by itself
             return
-        yield Send(node, self._beat())
-        yield Send(node, self._view(now))
+        yield SendMessage(node, self._beat())
+        yield SendMessage(node, self._view(now))
         if self._starved.share:
             yield from self._told_starved([node])
         if self._leaving and understands_leaving(hello.version):
-            yield Send(node, Leaving(self.facts.boot))
+            yield SendMessage(node, Leaving(self.facts.boot))
 
     def _refuse(self, node: str, peer: Peer | None, hello: Hello, now: float) -> Iterator[Effect]:
         """It learns who we are, and so why; after that the link ends as that of one who never said Hello."""
@@ -439,7 +441,7 @@ class Membership:
             return
         self._dialing.put_off(node, now + AGAIN_S, now)
         if not hello.reply:
-            yield Send(node, self._hello(reply=True))
+            yield SendMessage(node, self._hello(reply=True))
         if peer.status != "":
             self._turn(peer, "", now)
             peer.since = now
@@ -594,7 +596,7 @@ class Membership:
             view = self._newest = View(sightings)
             self._newest_at = now
             for node in self.alive():
-                yield Send(node, view)
+                yield SendMessage(node, view)
 
     # Small things
 
@@ -604,7 +606,7 @@ class Membership:
     def _leave(self) -> list[Effect]:
         self._left = True
         linked = [node for node, peer in self.peers.items() if peer.linked]
-        return [Send(node, Goodbye(self.facts.incarnation)) for node in linked]
+        return [SendMessage(node, Goodbye(self.facts.incarnation)) for node in linked]
 
     def _opinion(self, node: str, now: float) -> str:
         peer = self.peers.get(node)
@@ -625,11 +627,13 @@ class Membership:
             self._last_beat = saying, Heartbeat(self.facts.boot, self.facts.incarnation, seen, leader, term)
         return self._last_beat[1]
 
-    def _beats(self) -> list[Send]:
+    def _beats(self) -> list[SendMessage]:
         beat = self._beat()
         if self._last_beats is None or (self._last_beats and self._last_beats[0].message is not beat):
             told = (ALIVE, SUSPECT)
-            self._last_beats = [Send(n, beat) for n, p in self.peers.items() if p.linked and p.status in told]
+            self._last_beats = [
+                SendMessage(n, beat) for n, p in self.peers.items() if p.linked and p.status in told
+            ]
         return self._last_beats
 
     def _view(self, now: float) -> View:

@@ -343,7 +343,7 @@ class Disconnect:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendMessage:
     node: str
     message: ControlMessage
 
@@ -528,7 +528,7 @@ class StandingChanged:
 Effect = (
     Connect
     | Disconnect
-    | Send
+    | SendMessage
     | MembersChanged
     | LeaderChanged
     | PersistTerm

@@ -24,7 +24,7 @@ from edgepart.agent.cluster.state.events import (
     Member,
     PersistDrains,
     Received,
-    Send,
+    SendMessage,
 )
 from edgepart.agent.security import certificates, identity
 from edgepart.agent.wire.control import (
@@ -118,7 +118,7 @@ def test_who_is_out_for_what_was_taken_back_says_so_and_is_in_again() -> None:
     out, back = replace(ENTRY, state=REMOVED), replace(ENTRY, state=IN, version=Version(4, A))
     one, other = Draining(A, [out]), Draining(B, [back])
     (reply,) = other.told([out], (), teller=A)
-    assert reply == Send(A, Drains((back,))) and other.map.state(B) == IN
+    assert reply == SendMessage(A, Drains((back,))) and other.map.state(B) == IN
     one.told([back], (), teller=B)
     assert one.map.state(B) == IN and not one.is_removed(B)
 

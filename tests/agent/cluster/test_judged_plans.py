@@ -13,7 +13,14 @@ from edgepart.agent.cluster.leader.rollout import Cutover
 from edgepart.agent.cluster.leader.rollout_state import LeaderView, epochs
 from edgepart.agent.cluster.state.cards import MeasuredDevice, write
 from edgepart.agent.cluster.state.drift import DriftBook
-from edgepart.agent.cluster.state.events import ComputePlan, Effect, Member, PlanComputed, PlanFailed, Send
+from edgepart.agent.cluster.state.events import (
+    ComputePlan,
+    Effect,
+    Member,
+    PlanComputed,
+    PlanFailed,
+    SendMessage,
+)
 from edgepart.agent.cluster.state.judging import REQUESTS
 from edgepart.agent.cluster.state.profiles import ProfileBook
 from edgepart.agent.wire.control import (
@@ -84,7 +91,7 @@ class Story:
                 self.cutover.answered(PlanFailed(order.key, "no memory", "Infeasible", True), self.now)
             else:
                 self.orders.append(order)
-        sent = [one.message for one in effects if isinstance(one, Send)]
+        sent = [one.message for one in effects if isinstance(one, SendMessage)]
         for message in sent:
             if isinstance(message, Prepare) and message.epoch not in self.held:
                 self.held[message.epoch] = False

@@ -25,7 +25,7 @@ from edgepart.agent.cluster.state.events import (
     PersistIncarnation,
     PersistTerm,
     Received,
-    Send,
+    SendMessage,
 )
 from edgepart.agent.net.dispatch import CONTROL_KINDS
 from edgepart.agent.wire.codec import frame_to_message, message_to_frame
@@ -83,7 +83,7 @@ def _hear(data: bytes) -> None:
 def _check(effects: Iterable[Effect], before: int) -> None:
     for effect in effects:
         match effect:
-            case Send(_, message):
+            case SendMessage(_, message):
                 told = Decoder(MEMBER).feed(_bytes(message_to_frame(message)))[0]
                 try:
                     frame_to_message(told, CONTROL_KINDS)

@@ -18,7 +18,7 @@ from edgepart.agent.cluster.state.events import (
     PlanComputed,
     PlanFailed,
     PlanKey,
-    Send,
+    SendMessage,
 )
 from edgepart.agent.planwork.plan_job import limited
 from edgepart.agent.wire.control import (
@@ -102,7 +102,7 @@ class Leader:
     def _obey(self, effect: Effect) -> None:
         if isinstance(effect, ComputePlan):
             self.asked.append(effect)
-        elif isinstance(effect, Send) and isinstance(effect.message, Prepare):
+        elif isinstance(effect, SendMessage) and isinstance(effect.message, Prepare):
             order = effect.message
             self.holdings[order.deployment] = Holding(order.deployment, order.epoch, READY, True)
 
@@ -162,7 +162,7 @@ def test_spare_plans_give_way() -> None:
     assert [placement.epoch for placement in cutover.spares] == [Epoch(1, 2)]
     effects = cutover.step(full, epochs(2), 1.0)
     assert [*cutover.spares] == []
-    assert Send("a", Retire(1, "net", Epoch(1, 2))) in effects
+    assert SendMessage("a", Retire(1, "net", Epoch(1, 2))) in effects
 
 
 def test_a_new_leader_serves_what_it_finds_ready() -> None:
@@ -174,5 +174,5 @@ def test_a_new_leader_serves_what_it_finds_ready() -> None:
     member = Member("a", "pi", "boot", ALIVE, (), "", "")
     world = LeaderView("a", 2, ClusterView((member,), {"a": CARD}, {"a": "d"}, frozenset()), {"a": report})
     effects = cutover.step(world, epochs(2), 0.0)
-    assert Send("a", Activate(2, "net", Epoch(1, 2))) in effects
+    assert SendMessage("a", Activate(2, "net", Epoch(1, 2))) in effects
     assert not any(isinstance(effect, ComputePlan) and effect.urgent for effect in effects)

@@ -14,7 +14,14 @@ from edgepart.agent.cluster.membership.failure_detector import Gaps, SilenceTimi
 from edgepart.agent.cluster.membership.flapping import Flapping, FlapTiming
 from edgepart.agent.cluster.membership.membership import Facts, Membership
 from edgepart.agent.cluster.membership.peer import ASKED
-from edgepart.agent.cluster.state.events import Effect, LinkDown, LinkUp, MembersChanged, Received, Send
+from edgepart.agent.cluster.state.events import (
+    Effect,
+    LinkDown,
+    LinkUp,
+    MembersChanged,
+    Received,
+    SendMessage,
+)
 from edgepart.agent.wire.control import (
     ALIVE,
     FLAPPING,
@@ -129,7 +136,9 @@ def test_of_many_only_some_are_asked_and_others_about_each() -> None:
     asked = []
     for n in (5, 6, 7, 8):
         effects = core.handle(LinkDown(f"{n:016x}"), 0.1)
-        asked.append({e.node for e in effects if isinstance(e, Send) and e.message == AskAbout(f"{n:016x}")})
+        asked.append(
+            {e.node for e in effects if isinstance(e, SendMessage) and e.message == AskAbout(f"{n:016x}")}
+        )
     assert all(len(some) == ASKED for some in asked)
     assert len(set().union(*asked)) > 2 * ASKED
 
@@ -145,7 +154,7 @@ def test_many_that_go_together_make_one_view_each() -> None:
     while at < 0.75:
         sent += core.wake(at)
         at = max(core.wake_at(), at + 0.01)
-    to_one = [e.message for e in sent if isinstance(e, Send) and e.node == f"{1:016x}"]
+    to_one = [e.message for e in sent if isinstance(e, SendMessage) and e.node == f"{1:016x}"]
     assert (
         sum(isinstance(message, View) for message in to_one) == 1
     )  # in which they are suspect; that they are gone is in the next

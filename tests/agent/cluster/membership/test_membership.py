@@ -23,7 +23,7 @@ from edgepart.agent.cluster.state.events import (
     MembersChanged,
     PersistIncarnation,
     Received,
-    Send,
+    SendMessage,
     StarvationSeen,
 )
 from edgepart.agent.wire.control import (
@@ -82,7 +82,7 @@ def quiet(core: Membership, start: float, end: float, *speaking: str) -> list[Ef
 
 def test_a_closed_link_makes_suspect_and_another_view_confirms(core: Membership) -> None:
     effects = core.handle(LinkDown(B, "eof"), 0.1)
-    assert Send(C, AskAbout(B)) in effects
+    assert SendMessage(C, AskAbout(B)) in effects
     assert core.peers[B].status == SUSPECT
     effects = core.handle(Received(C, Opinion(B, SUSPECT)), 0.11)
     assert Disconnect(B, "it is dead") in effects
@@ -103,7 +103,7 @@ def test_who_vouched_and_is_asked_no_more_keeps_nobody(core: Membership) -> None
         meet(core, node, 0.0)
 
     def asked(effects: list[Effect]) -> list[str]:
-        return [e.node for e in effects if isinstance(e, Send) and e.message == AskAbout(B)]
+        return [e.node for e in effects if isinstance(e, SendMessage) and e.message == AskAbout(B)]
 
     vouches = asked(core.handle(LinkDown(B), 0.1))[-1]
     core.handle(Received(vouches, Opinion(B, ALIVE)), 0.11)
@@ -134,7 +134,7 @@ def test_newcomers_that_come_together_are_told_the_same_view_and_later_ones_a_ne
     def told(node: str, now: float) -> View:
         core.handle(LinkUp(node), now)
         effects = core.handle(Received(node, hello(node)), now)
-        return next(e.message for e in effects if isinstance(e, Send) and isinstance(e.message, View))
+        return next(e.message for e in effects if isinstance(e, SendMessage) and isinstance(e.message, View))
 
     first, at_once, later = told("d" * 16, 1.0), told("e" * 16, 1.001), told("f" * 16, 1.5)
     assert at_once is first
@@ -143,7 +143,7 @@ def test_newcomers_that_come_together_are_told_the_same_view_and_later_ones_a_ne
 
 def test_a_process_whose_hello_got_lost_is_asked_for_it(core: Membership) -> None:
     effects = core.handle(Received(B, beat("two")), 0.1)
-    assert [e.node for e in effects if isinstance(e, Send) and isinstance(e.message, Hello)] == [B]
+    assert [e.node for e in effects if isinstance(e, SendMessage) and isinstance(e.message, Hello)] == [B]
     core.handle(Received(B, hello(B, "two", 2)), 0.11)
     assert {m.node: m.boot for m in core.members()}[B] == "two"
 
@@ -182,10 +182,10 @@ def test_an_opinion_is_about_what_was_heard_just_now(core: Membership) -> None:
         quiet(core, 0.0, now, C)
         return core.handle(Received(C, AskAbout(B)), now)[0]
 
-    assert asked(1.0) == Send(C, Opinion(B, ALIVE))
-    assert asked(1.4) == Send(C, Opinion(B, SUSPECT))
+    assert asked(1.0) == SendMessage(C, Opinion(B, ALIVE))
+    assert asked(1.4) == SendMessage(C, Opinion(B, SUSPECT))
     core.handle(Received(B, Goodbye(1)), 1.5)
-    assert asked(1.5) == Send(C, Opinion(B, LEFT))
+    assert asked(1.5) == SendMessage(C, Opinion(B, LEFT))
 
 
 def test_one_that_left_is_not_dialled_until_it_starts_again(core: Membership) -> None:
@@ -306,7 +306,7 @@ def test_times_that_contradict_each_other_are_refused() -> None:
 
 def test_members_are_told_of_a_new_address_and_go_by_it(core: Membership) -> None:
     effects = core.handle(AddressesChanged(("new:1",), "http://new:2"), 0.5)
-    told = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, Hello)]
+    told = [e.message for e in effects if isinstance(e, SendMessage) and isinstance(e.message, Hello)]
     assert told and all((h.listen, h.http, h.reply) == (("new:1",), "http://new:2", True) for h in told)
     assert any(member.listen == ("new:1",) for member in core.members())
     moved = replace(hello(B), listen=("b-new:1",), reply=True)
@@ -333,7 +333,7 @@ def test_news_of_the_leader_is_told_at_once(core: Membership) -> None:
     core.wake(0.1)
     core.announce(A, 7, 7, 0.11)
     said = Heartbeat("boot", 1, 7, A, 7)
-    assert core.wake(0.11) == [Send(B, said), Send(C, said)]
+    assert core.wake(0.11) == [SendMessage(B, said), SendMessage(C, said)]
     assert core.wake(0.12) == []
 
 
@@ -421,7 +421,9 @@ def test_who_understands_it_is_told_that_this_device_is_starved() -> None:
 
     def told(effects: list[Effect]) -> list[tuple[str, object]]:
         return [
-            (e.node, e.message) for e in effects if isinstance(e, Send) and isinstance(e.message, Starved)
+            (e.node, e.message)
+            for e in effects
+            if isinstance(e, SendMessage) and isinstance(e.message, Starved)
         ]
 
     def join(node: str, version: str, now: float) -> list[Effect]:
