@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
+.PHONY: figures unequal test-all demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -50,16 +50,30 @@ lab-commands:  ## what the laboratory is made of, where it is missing and apt ca
 	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $$missing; } \
 	    || echo "the laboratory's tests will be skipped: apt-get could not install$$missing" >&2; fi
 
-bench: .venv/.dev  ## the README's numbers on one device; takes about six minutes on a machine that does nothing else
-	$(BIN)/python -m benchmarks.overhead --markdown
+# Benchmarks print what they found, and $(call record,TABLE) keeps that in docs/benchmarks.md with the commit, the day and the machine.
+record = cat $(1:%=results/%.md) && $(BIN)/python -m benchmarks.page $(firstword $(1)) "make $@" $(1:%=results/%.md)
 
-latency: .venv/.dev lab-commands  ## as root: how much sooner several hosts answer; takes a quarter of an hour
-	$(BIN)/python -m benchmarks.latency --markdown --json results/latency.json
+results:
+	mkdir -p $@
+
+figures: .venv/.dev  ## names the tables of docs/benchmarks.md that are stale
+	$(BIN)/python -m benchmarks.page --check
+
+bench: .venv/.dev | results  ## what an agent adds on one device; takes about six minutes on a machine that does nothing else
+	$(BIN)/python -m benchmarks.overhead --markdown > results/bench.md
+	$(call record,bench)
+
+latency: .venv/.dev lab-commands | results  ## as root: how much sooner several hosts answer; takes a quarter of an hour
+	$(BIN)/python -m benchmarks.latency --markdown --json results/latency.json > results/latency.md
+	$(call record,latency)
+
+unequal: .venv/.dev lab-commands | results  ## as root: the same on unequal hosts, and on two to eight equal ones; takes half an hour
 	$(BIN)/python -m benchmarks.latency --models vgg19,resnet50 --hosts 4 --slow 4,8,8,16 --markdown
 	$(BIN)/python -m benchmarks.latency --models vgg19,resnet50 --hosts 2,3,4,5,6,7,8 --markdown
 
-throughput: .venv/.dev lab-commands  ## as root: how many answers a second four hosts give; takes some minutes
-	$(BIN)/python -m benchmarks.throughput --markdown --json results/throughput.json
+throughput: .venv/.dev lab-commands | results  ## as root: how many answers a second four hosts give; takes some minutes
+	$(BIN)/python -m benchmarks.throughput --markdown --json results/throughput.json > results/throughput.md
+	$(call record,throughput)
 
 links: .venv/.dev lab-commands  ## as root: every strategy over slow links; takes two hours
 	$(BIN)/python -m benchmarks.links --markdown --json results/links.json
@@ -76,11 +90,13 @@ placing: .venv/.dev  ## Moirai's comparison of placers, and the figures in docs/
 placing-scale: .venv/.dev  ## more than 50,000 operators on eight devices, by every placer; takes some minutes
 	$(BIN)/python -m benchmarks.placing_scale --json results/placing_scale.json
 
-placing-proofs: .venv/.dev  ## what moirai proves: Inception-v1's modules, random graphs of 30 operators; under a minute
-	$(BIN)/python -m benchmarks.placing_proofs --json results/placing_proofs.json
+placing-proofs: .venv/.dev | results  ## what moirai proves: Inception-v1's modules, random graphs of 30 operators; under a minute
+	$(BIN)/python -m benchmarks.placing_proofs --markdown --json results/placing_proofs.json > results/proofs.md
+	$(call record,proofs)
 
-search: .venv/.dev  ## how long strategies search; takes some minutes
-	$(BIN)/python -m benchmarks.search_time --devices 4 8 32 --unequal
+search: .venv/.dev | results  ## how long strategies search; takes some minutes
+	$(BIN)/python -m benchmarks.search_time --devices 4 8 32 --unequal --markdown > results/search.md
+	$(call record,search)
 
 transports: .venv/.dev  ## the data path over TCP and through a broker (mosquitto has to be installed); takes a minute
 	$(BIN)/python -m benchmarks.transports --markdown
@@ -88,8 +104,9 @@ transports: .venv/.dev  ## the data path over TCP and through a broker (mosquitt
 replan: .venv/.dev lab-commands  ## as root: how long requests wait when a device joins, leaves or dies; takes an hour
 	$(BIN)/python -m benchmarks.replan --markdown
 
-chaos: .venv/.dev lab-commands  ## as root: five minutes of kills, freezes, cuts and full disks under four requests at once; CHAOS="--seed 2"
-	$(BIN)/python -m benchmarks.chaos --markdown --json results/chaos.json $(CHAOS)
+chaos: .venv/.dev lab-commands | results  ## as root: five minutes of kills, freezes, cuts and full disks under four requests at once; CHAOS="--seed 2"
+	$(BIN)/python -m benchmarks.chaos --markdown --json results/chaos.json $(CHAOS) > results/chaos.md
+	$(call record,chaos)
 
 answers: .venv/.dev  ## every model under every strategy, and along every axis, answers what one session does; takes an hour
 	$(BIN)/python -m benchmarks.answers
@@ -106,9 +123,9 @@ $(TORCH)/.made: .venv/.dev
 exports: $(TORCH)/.made  ## the models that torch exports, in the cache of models; takes some minutes
 	$(TORCH)/bin/python -m benchmarks.exports
 
-models: .venv/.dev  ## every model under every strategy on real agents, and the table in docs/benchmarks.md; goes on where it was stopped; takes hours
+models: .venv/.dev  ## every model under every strategy on real agents, and the table in docs/models.md; goes on where it was stopped; takes hours
 	$(MAKE) exports || echo "models that torch exports are left out, but for those that were made before" >&2
-	$(BIN)/python -m benchmarks.everywhere --json results/everywhere.json --docs docs/benchmarks.md
+	$(BIN)/python -m benchmarks.everywhere --json results/everywhere.json --docs docs/models.md
 
 docs: .venv/.dev  ## docs/operators.md: what can be split along what; the first time it makes every model, in some minutes
 	$(BIN)/python -m benchmarks.operators
@@ -164,11 +181,13 @@ aarch64: $(ARM)/.made  ## on an emulated aarch64
 # What `make fuzz` does, as `python -m tests.fuzz --help` has it: 460,000 cases for each door, fewer for slow ones, are 12.4 million in all.
 FUZZ ?= --cases 460000 --seed 0
 
-fuzz: .venv/.dev  ## cases without end for everything that comes from outside; takes a quarter of an hour on two cores
-	$(BIN)/python -m tests.fuzz $(FUZZ) --json results/fuzz.json
+fuzz: .venv/.dev | results  ## cases without end for everything that comes from outside; takes a quarter of an hour on two cores
+	$(BIN)/python -m tests.fuzz $(FUZZ) --json results/fuzz.json > results/fuzz.md
+	$(call record,fuzz)
 
-load: .venv/.dev  ## a gateway between thousands of clients, some slow on purpose; takes two minutes
-	$(BIN)/python -m benchmarks.load --json results/load.json
+load: .venv/.dev | results  ## a gateway between thousands of clients, some slow on purpose; takes two minutes
+	$(BIN)/python -m benchmarks.load --json results/load.json > results/load.md
+	$(call record,load)
 
 # What `make simulate` plays, as `python -m tests.simulation --help` has it; a run can be split: SIMULATE="--first 1000 --seeds 500";
 # `python -m tests.simulation --together FILES` adds up what such parts wrote with --json.

@@ -1,6 +1,6 @@
 """Whether every model answers the same under every strategy on real agents: models x strategies x numbers of devices.
 
-    python -m benchmarks.everywhere --json results/everywhere.json [--models a b] [--docs docs/benchmarks.md]
+    python -m benchmarks.everywhere --json results/everywhere.json [--models a b] [--docs docs/models.md]
 
 One cluster of three agents, as processes with the options of a deployment. Each model is deployed on two of them and on all
 three, asked through an agent that computes and through the last one, compared with one ONNX Runtime session over its file,
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ import numpy as np
 from benchmarks.comparing import Values, alone, differences, largest_difference, tolerance_for
 from benchmarks.every_axis import ANYTHING, SATURATED
 from benchmarks.everywhere_report import Cell, Cells, Key, Outcome, notes, page, rewritten, summary
-from benchmarks.machine import describe, sentence
+from benchmarks.machine import commit, describe, sentence
 from benchmarks.models import SMALL, ZOO, Model, zoo_model
 from benchmarks.serving import client_of, deploy
 from edgepart.agent.wire.inference import DeployOptions
@@ -160,13 +159,13 @@ def _worse(difference: float) -> float:
 
 async def collect(cluster: LocalCluster, todo: Sequence[tuple[str, Any]], known: Cells, kept: Path) -> Cells:
     """What was known and what was tried. ClusterError where an agent died: what is written down stays."""
-    found, commit, machine = dict(known), _commit(), sentence()
+    found, source, machine = dict(known), commit(), sentence()
     async with AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(client_of(agent)) for agent in cluster.living]
         for name, missing in todo:
             case = Case(zoo_model(name))
             for strategy, count in missing:
-                cell = replace(await tried(clients, case, strategy, count), commit=commit, machine=machine)
+                cell = replace(await tried(clients, case, strategy, count), commit=source, machine=machine)
                 found[cell.key] = cell
                 write(kept, found)
                 note(_line(cell))
@@ -178,12 +177,6 @@ async def collect(cluster: LocalCluster, todo: Sequence[tuple[str, Any]], known:
 def _line(cell: Cell) -> str:
     said = f"{cell.difference:.0e} on {len(cell.used)}" if cell.difference is not None else cell.text
     return f"{cell.model} {cell.strategy} {cell.devices}: {cell.outcome.value}, {said} ({cell.seconds:.1f} s)"
-
-
-def _commit() -> str:
-    """Of the source; "" where this is no checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def read(path: Path) -> dict[Key, Cell]:

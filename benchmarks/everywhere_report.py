@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from benchmarks.machine import as_markdown
+from benchmarks.page import replaced
 from edgepart.cli.output import table
-from edgepart.planner.errors import InternalError
 from edgepart.planner.figures import figure
 
 BEGIN, END = "<!-- figures: written by `make models` -->", "<!-- end of figures -->"
@@ -186,9 +186,5 @@ def _cleaned(text: str) -> str:
 
 
 def rewritten(document: str, figures: str) -> str:
-    """The document with those figures instead of what it had. InternalError where it has no place for them."""
-    head, begin, rest = document.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise InternalError(f"the document has no {BEGIN!r} or {END!r}")
-    return f"{head}{BEGIN}\n\n{figures}\n\n{END}{tail}"
+    """The document with those figures instead of what it had."""
+    return replaced(document, BEGIN, END, f"\n{figures}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,12 @@ def sentence() -> str:
         f"{it['processor']}, {it['cores']} cores, {it['memory_bytes'] / 2**30:.0f} GiB, {it['system']}, "
         f"Python {it['python']}, ONNX Runtime {it['onnxruntime']}"
     )
+
+
+def commit() -> str:
+    """Of the source; "" where this is no checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def show_table(table: Table, markdown: bool = False) -> None:

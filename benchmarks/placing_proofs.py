@@ -1,6 +1,6 @@
 """What moirai proves to be the best placement, and how long that takes.
 
-    python -m benchmarks.placing_proofs [--budget 60] [--json FILE]
+    python -m benchmarks.placing_proofs [--budget 60] [--markdown] [--json FILE]
 
 The modules of Inception-v1 on two and three unequal devices, as models are placed, and random graphs of 30 tasks on two to
 four unequal devices, half of them with scarce memory. Every schedule is held against the rules by the checker. Exit code 1
@@ -86,6 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.placing_proofs", description=__doc__)
     parser.add_argument("--json", type=Path, help="every number is kept there")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds of search for each graph")
+    parser.add_argument("--markdown", action="store_true", help="print the table as documents have it")
     options = parser.parse_args()
     cells, rows, wrong = [], [], 0
     for graph in graphs():
@@ -113,7 +114,7 @@ def main() -> int:
         rows.append((graph.name, str(len(graph.tasks)), less, f"{gap:.1e}", f"{took_s:.2f}", f"{cpu_s:.2f}"))
     say(f"On {sentence()}.")
     columns = ("graph", "tasks", "less than heft's", "gap", "s", "CPU s")
-    show_table(table(columns, rows, columns[1:]))
+    show_table(table(columns, rows, columns[1:]), options.markdown)
     say(
         f"{len(cells) - wrong} of {len(cells)} proved, no rule broken"
         if not wrong

@@ -10,9 +10,9 @@ from rich.table import Table
 
 from benchmarks.machine import as_markdown
 from benchmarks.models.sketches import TABLE
+from benchmarks.page import replaced
 from benchmarks.placing_trial import Cell
 from edgepart.cli.output import table
-from edgepart.planner.errors import InternalError
 
 Key = tuple[str, str, str, str]
 """Model, setting, graph and placer."""
@@ -263,11 +263,7 @@ def page(cells: Cells, machine: str) -> str:
 
 def rewritten(document: str, figures: str) -> str:
     """The document with those figures instead of what it had."""
-    head, begin, rest = document.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise InternalError(f"the document has no {BEGIN!r} or {END!r}")
-    return f"{head}{BEGIN}\n\n{figures}\n\n{END}{tail}"
+    return replaced(document, BEGIN, END, f"\n{figures}\n")
 
 
 def _where(cells: Cells) -> list[tuple[str, str]]:

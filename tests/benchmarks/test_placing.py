@@ -100,7 +100,7 @@ def test_ratios_and_savings() -> None:
 
 def test_the_document_has_room_for_figures() -> None:
     assert rewritten((ROOT / "docs" / "placing.md").read_text(), "figures").count("figures") > 1
-    with pytest.raises(InternalError, match="has no"):
+    with pytest.raises(InternalError, match="has 0 places"):
         rewritten("nothing", "figures")
 
 

@@ -1,0 +1,126 @@
+"""The tables of docs/benchmarks.md: each is what one command printed, with that command, the commit, the day and the
+machine.
+
+    python -m benchmarks.page latency "make latency" results/latency.md ...    writes what these files hold into the page
+    python -m benchmarks.page --check                                          names the tables that are stale
+
+A table is stale when nobody can say what it was measured with any more: its commit is not in the history, the benchmark
+that made it has changed since, or it is older than half a year.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from pathlib import Path
+
+from benchmarks.machine import commit, sentence
+from edgepart.planner.errors import InternalError
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+OLD = timedelta(days=183)
+
+_SECTION = re.compile(r"<!-- table (\w+) -->\n(.*?)<!-- end -->", re.DOTALL)
+_SOURCE = re.compile(
+    r"\*`(?P<command>[^`]+)`, commit (?P<commit>[0-9a-f]{7,40}), (?P<day>\d{4}-\d\d-\d\d), .+\.\*"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a table was made with."""
+
+    table: str
+    command: str
+    commit: str
+    day: date
+
+
+def replaced(document: str, begin: str, end: str, text: str) -> str:
+    """The document with that text between the two marks. InternalError where it has not exactly one place for it."""
+    head, *found = re.split(f"{re.escape(begin)}\\n.*?{re.escape(end)}", document, flags=re.DOTALL)
+    if len(found) != 1:
+        raise InternalError(
+            f"the document has {len(found)} places between {begin!r} and {end!r}; one is wanted"
+        )
+    return f"{head}{begin}\n{text}\n{end}{found[0]}"
+
+
+def rewritten(page: str, table: str, command: str, commit: str, day: date, printed: str) -> str:
+    """The page with what `command` printed in the place of that table. InternalError where it has no place for it."""
+    source = f"*`{command}`, commit {commit}, {day}, {sentence()}.*"
+    return replaced(page, f"<!-- table {table} -->", "<!-- end -->", f"{source}\n\n{printed.strip()}")
+
+
+def sources(page: str) -> Iterator[Source]:
+    """InternalError for a table that does not say what it was made with."""
+    for match in _SECTION.finditer(page):
+        found = _SOURCE.match(match[2])
+        if found is None:
+            raise InternalError(f"the table {match[1]!r} does not say its command, commit, day and machine")
+        yield Source(match[1], found["command"], found["commit"], date.fromisoformat(found["day"]))
+
+
+def unplaced(page: str) -> list[str]:
+    """Rows of tables outside of the places that commands write."""
+    return [line for line in _SECTION.sub("", page).splitlines() if line.startswith("|")]
+
+
+def modules(makefile: str, command: str) -> tuple[str, ...]:
+    """The benchmarks that `make TARGET ...` runs."""
+    target = re.search(rf"^{re.escape(command.split()[1])}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    if target is None:
+        raise InternalError(f"the Makefile has no target for `{command}`")
+    return tuple(name for name in re.findall(r"-m benchmarks\.(\w+)", target[1]) if name != "page")
+
+
+def stale(found: Source, today: date) -> str | None:
+    """Why that table is stale; None where it is not."""
+    if _git("merge-base", "--is-ancestor", found.commit, "HEAD").returncode:
+        return f"its commit {found.commit} is not in the history"
+    if today - found.day > OLD:
+        return f"it was measured on {found.day}"
+    files = [f"benchmarks/{name}.py" for name in modules((ROOT / "Makefile").read_text(), found.command)]
+    changed = _git("diff", "--name-only", found.commit, "HEAD", "--", *files).stdout.split()
+    return f"{', '.join(changed)} changed since" if changed else None
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="name stale tables, and fail where there are any"
+    )
+    parser.add_argument("table", nargs="?")
+    parser.add_argument("command", nargs="?")
+    parser.add_argument("printed", nargs="*", type=Path)
+    options = parser.parse_args(given)
+    page = PAGE.read_text()
+    if options.check:
+        found = [(source, stale(source, date.today())) for source in sources(page)]
+        for source, why in found:
+            if why is not None:
+                print(
+                    f"docs/benchmarks.md: the table {source.table!r} is stale: {why}. Run `{source.command}` again."
+                )
+        return int(any(why for _, why in found))
+    printed = "\n\n".join(file.read_text().strip() for file in options.printed)
+    if "\n|" not in printed:  # Not made for documents: keep its columns.
+        printed = f"```\n{printed}\n```"
+    PAGE.write_text(rewritten(page, options.table, options.command, commit(), date.today(), printed))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
