@@ -249,18 +249,6 @@ class Region:
         """The smallest box around this region."""
         return self if self.is_box else Region(tuple(span_hull(s) for s in self.spans))
 
-    def translate(self, offsets: Sequence[int]) -> Region:
-        return Region(
-            tuple(
-                tuple(Interval(i.start + by, i.stop + by) for i in s)
-                for s, by in zip(self.spans, offsets, strict=True)
-            )
-        )
-
-    def clamp(self, shape: Sequence[int]) -> Region:
-        """The part inside a tensor of `shape`."""
-        return self.intersect(Region.full(tuple(shape)))
-
     def boxes(self) -> tuple[Region, ...]:
         """The same elements as boxes with one interval per axis."""
         return tuple(Region(tuple((i,) for i in choice)) for choice in product(*self.spans))

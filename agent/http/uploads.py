@@ -19,7 +19,7 @@ from aiohttp import BodyPartReader, MultipartReader, web
 from aiohttp.http import HttpProcessingError
 
 from edgepart.agent.http.bodies import BodyLimits, TooLarge
-from edgepart.agent.wire.codec import json_record, read_json_record
+from edgepart.agent.wire.codec import read_json_record
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import FrameError, RequestError, UsageError
 from edgepart.planner.vocabulary import STRATEGIES, one_of
@@ -85,12 +85,6 @@ def read_options(text: str) -> DeployOptions:
         raise UsageError(f"options: {str(error).removeprefix('DeployOptions.')}") from error
     one_of(options.strategy, STRATEGIES, "options: strategy")
     return options
-
-
-def options_document(options: DeployOptions) -> dict[str, Any]:
-    """The JSON that `read_options` reads."""
-    document: dict[str, Any] = json_record(options)
-    return document
 
 
 def _place(folder: Path, name: str | None) -> Path:

@@ -186,14 +186,6 @@ class Store:
             write_atomic(self.path(digest), data, synced=synced)
         return digest
 
-    def put_file(self, path: Path) -> str:
-        """Keeps a copy of a file (the caller's may change later); its digest. It is not read into memory."""
-        with tempfile.TemporaryDirectory(dir=self.root / "partial", prefix=NEW) as making:
-            digest = atomic_files.copy(path, copy := Path(making) / "copy")
-            if not self.has(digest):
-                move(copy, self.path(digest))
-        return digest
-
     def delete(self, digest: str) -> None:
         """Forgets a blob; nothing happens where it is not there, or is a model's file."""
         if not self.path(digest).is_symlink():
@@ -308,12 +300,6 @@ class Store:
     def model_path(self, digest: str) -> Path:
         """The model's .onnx file, its external data beside it. Unavailable: it is not here."""
         return self.root / "models" / digest / "files" / self.manifest(digest).files[0].path
-
-    def delete_model(self, digest: str) -> None:
-        """Forgets a model and the blobs that are its files."""
-        if self.has_model(digest):
-            self._set_model_aside(digest)
-            self.empty_trash()
 
     def _set_model_aside(self, digest: str, kept: Path | None = None) -> None:
         home = self.root / "models" / digest

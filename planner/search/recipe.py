@@ -8,7 +8,7 @@ divided."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.choices import Choice, Divide, Whole
@@ -48,9 +48,6 @@ class Recipe:
     shares: Shares
     home: str
     """The device that does what is not divided."""
-
-    def with_mode(self, number: int, mode: Mode) -> Recipe:
-        return replace(self, modes=(*self.modes[:number], mode, *self.modes[number + 1 :]))
 
     @property
     def devices(self) -> tuple[str, ...]:

@@ -106,18 +106,6 @@ def test_within_finds_a_part_in_the_packed_whole(one: Region, two: Region) -> No
     assert (inner.within(one).crop(one.crop(array)) == inner.crop(array)).all()
 
 
-@given(regions, st.tuples(*[st.integers(0, 3)] * 3))
-def test_translate_moves_every_element(region: Region, by: tuple[int, int, int]) -> None:
-    moved = region.translate(by)
-    assert moved.shape == region.shape
-    assert moved.translate([-n for n in by]) == region
-
-
-@given(boxes)
-def test_clamp_keeps_what_is_inside(box: Region) -> None:
-    assert box.clamp((3, 3, 3)) == box.intersect(Region.full((3, 3, 3)))
-
-
 def test_a_scalar_and_an_unknown_shape_are_all_or_nothing() -> None:
     whole = Region.full(None)
     assert whole == Region.full(()) == Region(())

@@ -218,7 +218,7 @@ def test_a_corrupt_source_among_sound_ones_is_found_named_and_asked_last(
         wire.add("liar", there, lie)
         wire.add("honest", there)
         await wire.fetching.model(model, ["liar", "honest"])
-        here.delete_model(model)
+        here.prune(())
         wire.asked.clear()
         await wire.fetching.model(model, ["liar", "honest"])
 

@@ -14,15 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.agent.cluster.state.deployments import MAX_COUNTER, DeploymentMap
-from edgepart.agent.http.uploads import options_document, read_options
+from edgepart.agent.http.uploads import read_options
 from edgepart.agent.net.dispatch import CONTROL_KINDS, DATA_KINDS
 from edgepart.agent.state_files import StateFiles
 from edgepart.agent.wire.bounds import LARGEST
-from edgepart.agent.wire.codec import frame_to_message, message_to_frame
+from edgepart.agent.wire.codec import frame_to_message, json_record, message_to_frame
 from edgepart.agent.wire.control import Deployment, Deployments, Drain, Profile, Version
-from edgepart.agent.wire.frames import MEMBER, Decoder, encode
+from edgepart.agent.wire.frames import MEMBER, encode
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.errors import FrameError, UsageError
+from tests.agent.wire.decoder import Decoder
 from tests.agent.wire.schema import records, values
 
 KINDS = {**CONTROL_KINDS, **DATA_KINDS}
@@ -74,7 +75,7 @@ def test_what_http_takes_is_told_written_and_read_again(document: dict[str, Any]
     except UsageError as error:
         assert str(error).startswith("options: ")
         return
-    assert read_options(json.dumps(options_document(options))) == options
+    assert read_options(json.dumps(json_record(options))) == options
     entry = DeploymentMap().put("0" * 16, "net", "1" * 64, LARGEST, options)
     other = DeploymentMap()
     (heard,) = other.merge(told(Deployments((entry,))).entries)

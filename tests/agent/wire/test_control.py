@@ -39,8 +39,9 @@ from edgepart.agent.wire.control import (
     View,
     Want,
 )
-from edgepart.agent.wire.frames import Decoder, encode
+from edgepart.agent.wire.frames import encode
 from edgepart.agent.wire.inference import DeployOptions, Epoch
+from tests.agent.wire.decoder import Decoder
 
 EPOCH = Epoch(2**50, 3)
 VERSION = Version(4, "a")

@@ -17,18 +17,10 @@ from hypothesis.extra import numpy as hnp
 
 from edgepart.agent.wire import inference
 from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
-from edgepart.agent.wire.frames import (
-    MAGIC,
-    PREFIX,
-    Decoder,
-    Frame,
-    FrameLimits,
-    encode,
-    parse_frame,
-    parse_prefix,
-)
+from edgepart.agent.wire.frames import MAGIC, PREFIX, Frame, FrameLimits, encode, parse_frame, parse_prefix
 from edgepart.agent.wire.tensors import ALIGNMENT, pack_arrays, unpack_arrays
 from edgepart.planner.errors import FrameError, InternalError
+from tests.agent.wire.decoder import Decoder
 
 SMALL = FrameLimits(header_bytes=1000, payload_bytes=1000)
 

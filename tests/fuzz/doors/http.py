@@ -22,7 +22,8 @@ from edgepart.agent.api.protocol import InferResult, ModelCard, Progress
 from edgepart.agent.http import oip
 from edgepart.agent.http.bodies import BodyLimits
 from edgepart.agent.http.server import HttpServer
-from edgepart.agent.http.uploads import options_document, read_options
+from edgepart.agent.http.uploads import read_options
+from edgepart.agent.wire.codec import json_record
 from edgepart.agent.wire.inference import DeployOptions, Epoch
 from edgepart.cli.tensors import encode_request
 from edgepart.planner.errors import RequestError, UnknownDeployment, UsageError
@@ -114,7 +115,7 @@ OPTIONS = DeployOptions({"x": (1, 3)}, "throughput", "auto", "height", ("a", "b"
 
 def _options(data: bytes) -> None:
     found = read_options(data.decode("utf-8", "surrogateescape"))
-    again = read_options(json.dumps(options_document(found)))
+    again = read_options(json.dumps(json_record(found)))
     expect(again == found, "options are others after a round trip")
 
 
@@ -369,7 +370,7 @@ TARGETS = (
     Target("HTTP: binary bodies", _binary_seeds, plainly(_binary_body), (RequestError,), Headed(Json())),
     Target(
         "HTTP: options",
-        lambda: [json.dumps(options_document(OPTIONS)).encode(), b"{}"],
+        lambda: [json.dumps(json_record(OPTIONS)).encode(), b"{}"],
         plainly(_options),
         (UsageError,),
         Json(),

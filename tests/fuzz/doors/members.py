@@ -30,10 +30,11 @@ from edgepart.agent.cluster.state.events import (
 from edgepart.agent.net.dispatch import CONTROL_KINDS
 from edgepart.agent.wire.codec import frame_to_message, message_to_frame
 from edgepart.agent.wire.control import Card, Drains, Heartbeat, Hello, Report, View
-from edgepart.agent.wire.frames import MEMBER, Decoder, Frame, encode
+from edgepart.agent.wire.frames import MEMBER, Frame, encode
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import FrameError
+from tests.agent.wire.decoder import Decoder
 from tests.fuzz.doors.samples import NODES, sample
 from tests.fuzz.forms import Frames
 from tests.fuzz.target import Target, expect, plainly

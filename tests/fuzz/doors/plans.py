@@ -23,7 +23,7 @@ from edgepart.agent.replication.blobs import Serving
 from edgepart.agent.storage.store import Store, manifest_from_text
 from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
 from edgepart.agent.wire.control import Card
-from edgepart.agent.wire.frames import Decoder, encode
+from edgepart.agent.wire.frames import encode
 from edgepart.agent.wire.queries import WantFiles, WantPart
 from edgepart.cli import traced
 from edgepart.cli.plan import read_cluster
@@ -34,6 +34,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose
 from edgepart.planner.plans.check import check
 from edgepart.planner.plans.plan import for_device, from_bytes, to_bytes
+from tests.agent.wire.decoder import Decoder
 from tests.fuzz.forms import Frames, Json, MessagePack
 from tests.fuzz.target import Take, Target, expect, plainly
 

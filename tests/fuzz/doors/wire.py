@@ -14,18 +14,11 @@ from edgepart.agent.net.dispatch import CONTROL_KINDS, DATA_KINDS
 from edgepart.agent.net.links import LINK_KINDS
 from edgepart.agent.trace.spans import Span, Subject, pack, unpack
 from edgepart.agent.wire.codec import Kinds, frame_to_message, message_to_frame
-from edgepart.agent.wire.frames import (
-    MEMBER,
-    UNAUTHENTICATED,
-    Decoder,
-    Frame,
-    FrameLimits,
-    encode,
-    parse_frame,
-)
+from edgepart.agent.wire.frames import MEMBER, UNAUTHENTICATED, Frame, FrameLimits, encode, parse_frame
 from edgepart.agent.wire.reduced_precision import Rounded, restored, rounded
 from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
 from edgepart.planner.errors import FrameError
+from tests.agent.wire.decoder import Decoder
 from tests.fuzz.doors.samples import sample
 from tests.fuzz.forms import Bytes, Frames, Headed, MessagePack, headed, parted
 from tests.fuzz.target import Target, expect, plainly

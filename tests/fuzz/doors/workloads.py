@@ -10,9 +10,10 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.problem.checker import violations
 from edgepart.planner.placing.problem.read import looks_like_workload, read_workload
 from edgepart.planner.placing.problem.schedule import PlacementFound
-from edgepart.planner.placing.problem.write import answer_document, workload_document
+from edgepart.planner.placing.problem.write import answer_document
 from tests.fuzz.forms import Json
 from tests.fuzz.target import Target, expect, plainly
+from tests.planner.placing.workload_files import workload_document
 
 WORKLOAD: dict[str, Any] = {
     "schema": "edgepart-workload/1",

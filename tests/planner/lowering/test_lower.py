@@ -225,7 +225,8 @@ def test_layouts_that_are_no_strategy_are_refused(chain: Graph) -> None:
     holes = Layout({"ada": Region.box((0, 1), (0, 4), (0, 5), (0, 6))})
     assert "0:1x0:4x5:12x0:6 of 'y'" in refused(y=holes)
     assert "not in the cluster" in refused(a=Layout({"zoe": full}))
-    assert "not inside the tensor" in refused(a=Layout({"ada": full.translate((0, 0, 1, 0))}))
+    beside = Region.box((0, 1), (0, 4), (1, 13), (0, 6))
+    assert "not inside the tensor" in refused(a=Layout({"ada": beside}))
     assert "not inside the tensor" in refused(a=Layout({"ada": Region.box((0, 1))}))
 
 

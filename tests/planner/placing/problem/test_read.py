@@ -19,7 +19,8 @@ from edgepart.planner.placing.problem import read
 from edgepart.planner.placing.problem.read import looks_like_workload, read_workload, workload_of
 from edgepart.planner.placing.problem.schedule import PlacementFound
 from edgepart.planner.placing.problem.workload import Workload
-from edgepart.planner.placing.problem.write import answer_document, workload_document
+from edgepart.planner.placing.problem.write import answer_document
+from tests.planner.placing.workload_files import workload_document
 from tests.planner.placing.workloads import workloads
 
 BRANCHES: dict[str, Any] = {
