@@ -27,7 +27,10 @@ LAB ?= --hosts 4 --slow 8 --rate 1gbit
 demo: .venv/.demo  ## three agents on this machine: find each other, deploy, kill one, join one
 	$(BIN)/edgepart demo
 
-test: lint types tests  ## everything .ci/run checks
+test: lint types tests  ## everything .ci/run checks; about ten minutes on two cores
+
+test-all: .venv/.dev lint types  ## the same with the tests that take long; about half an hour
+	$(TESTS) --nightly
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
@@ -37,18 +40,22 @@ lint: .venv/.dev
 types: .venv/.dev
 	$(BIN)/mypy
 
+TESTS = $(BIN)/pytest --cov --cov-report=term:skip-covered --durations=20 -n 2 --dist loadfile
+
 tests: .venv/.dev
-	$(BIN)/pytest --cov --cov-report=term:skip-covered -n 2 --dist loadfile
+	$(TESTS) --examples 50
 
 lab: .venv/.dev lab-commands  ## as root: a cluster of emulated hosts to play with, until Ctrl-C (docs/laboratory.md)
 	$(BIN)/python -m tests.lab $(LAB)
 
-lab-commands:  ## what the laboratory is made of, where it is missing and apt can bring it; else its tests say why they are skipped
-	@for pair in ip:iproute2 tc:iproute2 nsenter:util-linux; do \
+lab-commands:  ## what the laboratory and the broker's tests need of the system; as root it is installed, and the target fails where it cannot be
+	@for pair in ip:iproute2 tc:iproute2 nsenter:util-linux mosquitto:mosquitto; do \
 	  command -v $${pair%%:*} > /dev/null || missing="$$missing $${pair##*:}"; done; \
-	if [ -n "$$missing" ] && [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
-	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $$missing; } \
-	    || echo "the laboratory's tests will be skipped: apt-get could not install$$missing" >&2; fi
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	if [ "$$(id -u)" != 0 ]; then \
+	  echo "tests that need$$missing are skipped: install these packages, or run as root" >&2; exit 0; fi; \
+	command -v apt-get > /dev/null || { echo "install$$missing: tests need it, and there is no apt-get here" >&2; exit 1; }; \
+	apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends $$missing
 
 # Benchmarks print what they found, and $(call record,TABLE) keeps that in docs/benchmarks.md with the commit, the day and the machine.
 record = cat $(1:%=results/%.md) && $(BIN)/python -m benchmarks.page $(firstword $(1)) "make $@" $(1:%=results/%.md)
@@ -137,7 +144,7 @@ cases: .venv/.dev  ## the ONNX project's node cases, each divided along every ax
 # nor VNNI, and an aarch64 with float16 arithmetic and dot products (ARM_CPU=cortex-a72 has neither), without the matrix unit SME, which
 # docs/architecture.md says more of. Emulated, a hypothesis test tries fewer examples.
 NUMBERS := tests/agent/execution/test_eight_bits.py tests/agent/verify/test_reference.py tests/test_comparing.py tests/planner/access
-ON_EMULATED := -u -m pytest -p no:cacheprovider --override-ini timeout=3600 --examples 2
+ON_EMULATED := -u -m pytest -p no:cacheprovider --override-ini timeout=3600 --examples 2 --no-shrink
 ARM := .venv/aarch64
 ARM_CPU ?= max,sme=off
 # The wheels for aarch64 from 1.28 to 1.32 crash where Debian 12's qemu imports them.

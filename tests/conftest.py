@@ -16,19 +16,29 @@ _PHASES = (Phase.explicit, Phase.generate)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--nightly", action="store_true", help="run tests that are marked nightly, too")
     parser.addoption(
         "--examples",
         type=int,
-        help="how many examples a hypothesis test draws at most; one that fails is not made smaller",
+        help="how many examples a hypothesis test draws at most",
     )
+    parser.addoption("--no-shrink", action="store_true", help="an example that fails is not made smaller")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--nightly"):
+        skipped = pytest.mark.skip(reason="takes long: `make test-all` runs it")
+        for item in items:
+            if item.get_closest_marker("nightly"):
+                item.add_marker(skipped)
+    # Files that take long go first, so that no core is left over with one of them at the end.
+    items.sort(key=lambda item: not item.get_closest_marker("processes"))
     most = config.getoption("--examples")
+    phases = _PHASES if config.getoption("--no-shrink") else tuple(Phase)
     for item in items if most is not None else ():
         test = getattr(item, "obj", None)
         if hasattr(test, "hypothesis"):
             test = getattr(test, "__func__", test)
             kept = getattr(test, _SETTINGS)
-            chosen = settings(kept, max_examples=min(most, kept.max_examples), phases=_PHASES)
+            chosen = settings(kept, max_examples=min(most, kept.max_examples), phases=phases)
             setattr(test, _SETTINGS, chosen)

@@ -95,6 +95,7 @@ def test_what_went_well_is_not_tried_again_and_faults_are() -> None:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.processes
 def test_cells_are_tried_on_real_agents_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -17,6 +17,7 @@ STOOD_STILL_S = 5.0
 """When the machine itself stands still for longer, what happens on it says nothing of the cluster."""
 
 
+@pytest.mark.nightly
 def test_a_minute_of_chaos_loses_nothing_answers_rightly_and_leaves_no_ghost(
     possible: None, tmp_path: Path
 ) -> None:

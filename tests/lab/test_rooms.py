@@ -43,6 +43,7 @@ def test_they_find_each_other_over_ipv6_alone(room: Rooms, tmp_path: Path) -> No
             assert addresses and all(at.startswith("fe80:") for at in hosts_of(addresses))
 
 
+@pytest.mark.nightly
 def test_the_second_interface_does_and_an_address_may_change(possible: None, tmp_path: Path) -> None:
     """The first interfaces are in different rooms, both boxes have the same bridge for containers, and the second's address
     changes, as with another lease."""
@@ -86,6 +87,7 @@ def dense(tmp_path: Path) -> Path:
     return tmp_path / "dense.onnx"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(program() is None, reason="mosquitto is not installed")
 def test_a_broker_brings_two_rooms_together_and_may_die(possible: None, dense: Path, tmp_path: Path) -> None:
     """No multicast between the rooms: whoever is in the other one is heard of at the broker, and reached by TCP. While the

@@ -9,19 +9,17 @@ from benchmarks.models import light, real_models, sample_inputs
 
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
+from tests.nightly import nightly
 from tests.processes.asking import alone, deploy, differences, infer, undeploy
 
 pytestmark = pytest.mark.processes
 
 WAYS = [
     ("single",),
-    ("modnn",),
-    ("deepthings",),
     ("bbgrap",),
     ("auto",),
-    ("bbgrap", "--axis", "height"),
-    ("bbgrap", "--axis", "width"),
     ("bbgrap", "--axis", "channel"),
+    *nightly(("modnn",), ("deepthings",), ("bbgrap", "--axis", "height"), ("bbgrap", "--axis", "width")),
 ]
 """The rest of the nine light models, and the real ones under every strategy: `make answers`."""
 

@@ -64,6 +64,7 @@ def load(pair: LocalCluster) -> Iterator[None]:
         loop.wait()
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("load")
 def test_a_load_of_some_seconds_makes_no_plan_and_no_suspect(pair: LocalCluster) -> None:
     model = light("squeezenet")

@@ -50,6 +50,7 @@ def in_a_segment(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.nightly
 def test_compiled_segments_survive_a_restart_and_damaged_ones_are_made_again(tmp_path: Path) -> None:
     model = in_a_segment(tmp_path)
     inputs = sample_inputs(load_graph(model))

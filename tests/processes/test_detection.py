@@ -34,6 +34,7 @@ def test_a_frozen_process_is_out_and_comes_back(victims: LocalCluster) -> None:
     victims.wait_for_members(3)
 
 
+@pytest.mark.nightly
 def test_one_that_dies_again_and_again_stays_a_member_that_is_not_planned_with(victims: LocalCluster) -> None:
     flapping, watching = victims.agents["c"], victims.agents["b"]
 

@@ -90,6 +90,7 @@ def test_a_box_is_drained_taken_back_and_removed_and_nothing_is_lost(victims: Lo
         asked.type("drain", asked.name)
 
 
+@pytest.mark.nightly
 def test_whoever_waits_too_long_is_told_that_it_goes_on(victims: LocalCluster) -> None:
     """A plan that only one box may compute cannot do without it."""
     deploy(victims, PATH, "squeezenet", "--devices", "b")
@@ -111,6 +112,7 @@ def test_whoever_waits_too_long_is_told_that_it_goes_on(victims: LocalCluster) -
     victims.wait(lambda: not victims.status(victims.agents["c"])["drains"], "all to know")
 
 
+@pytest.mark.nightly
 def test_a_deployment_outlives_its_leader_that_dies_as_it_is_acknowledged(victims: LocalCluster) -> None:
     leader = victims.agents[victims.status()["leader"]]
     leader.type("deploy", str(PATH), "--name", "squeezenet", timeout_s=180)
@@ -123,6 +125,7 @@ def test_a_deployment_outlives_its_leader_that_dies_as_it_is_acknowledged(victim
     victims.wait(serves, "the others to serve it")
 
 
+@pytest.mark.nightly
 def test_a_box_of_a_version_too_far_off_is_refused_by_name_on_both_sides(tmp_path: Path) -> None:
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "sitecustomize.py").write_text(
@@ -160,6 +163,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.nightly
 def test_an_agent_with_a_full_disk_serves_says_so_and_recovers(small_disk: Path) -> None:
     expected = alone(PATH, INPUTS)
     with LocalCluster(["a"], options=(*OPTIONS, "--compiled", "0"), folder=small_disk) as one:

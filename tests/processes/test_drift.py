@@ -37,6 +37,7 @@ def part_of_b(cluster: LocalCluster) -> float:
     return float(flops.get("b", 0.0) / sum(flops.values()))
 
 
+@pytest.mark.nightly
 def test_work_moves_away_from_a_device_that_slows_down(tmp_path: Path) -> None:
     names, files = ("a", "b"), {}
     for name in names:

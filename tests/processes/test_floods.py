@@ -63,6 +63,7 @@ def watched(agent: LocalAgent) -> Iterator[list[int]]:
         thread.join()
 
 
+@pytest.mark.nightly
 def test_brackets_and_bombs_take_neither_memory_nor_answers_nor_links(tmp_path: Path) -> None:
     options = ("--threads", "1", "--no-mdns")
     with LocalCluster(["a", "b", "c"], options=options, folder=tmp_path) as cluster:

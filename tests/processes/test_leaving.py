@@ -9,6 +9,7 @@ from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model.load import load_graph
+from tests.nightly import nightly
 from tests.processes.asking import alone, deploy, requests_during
 
 pytestmark = pytest.mark.processes
@@ -31,7 +32,7 @@ def ready(agents: Sequence[LocalAgent]) -> bool:
     return all(len(said(agent, LOADED)) >= 3 for agent in agents)
 
 
-@pytest.mark.parametrize("role", ["the leader", "a follower"])
+@pytest.mark.parametrize("role", ["the leader", *nightly("a follower")])
 def test_whoever_stops_goes_when_others_have_taken_over(victims: LocalCluster, role: str) -> None:
     expected = alone(PATH, INPUTS)
     deploy(victims, PATH, "net", "--strategy", "bbgrap")

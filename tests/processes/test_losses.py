@@ -9,6 +9,7 @@ from benchmarks.models import light, sample_inputs
 
 from edgepart.cli.local import LocalAgent, LocalCluster
 from edgepart.planner.model.load import load_graph
+from tests.nightly import nightly
 from tests.processes.asking import alone, deploy, differences, infer, requests_during
 
 pytestmark = pytest.mark.processes
@@ -22,7 +23,7 @@ def leader(cluster: LocalCluster) -> LocalAgent:
     return cluster.agents[cluster.status()["leader"]]
 
 
-@pytest.mark.parametrize("victim", ["the leader", "a follower", "the client's own agent"])
+@pytest.mark.parametrize("victim", ["the leader", *nightly("a follower", "the client's own agent")])
 def test_200_requests_while_an_agent_is_killed(victims: LocalCluster, victim: str) -> None:
     expected = alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet", "--strategy", "bbgrap")
@@ -59,6 +60,7 @@ def test_all_agents_restart_at_once_and_serve_again(victims: LocalCluster) -> No
     assert victims.wait(serves, "the deployment to serve again")
 
 
+@pytest.mark.nightly
 def test_an_agent_that_is_told_to_stop_leaves_and_nothing_is_lost(victims: LocalCluster) -> None:
     expected = alone(PATH, INPUTS)
     deploy(victims, PATH, "squeezenet", "--strategy", "bbgrap")

@@ -161,6 +161,7 @@ def test_orders_of_a_member_that_does_not_lead_are_not_obeyed(lied_to: tuple[Loc
     assert liar.computed == []
 
 
+@pytest.mark.nightly
 def test_a_term_that_leaps_is_refused_and_all_serve_again_after_a_restart(
     lied_to: tuple[LocalCluster, Liar],
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_term_that_leaps_is_refused_and_all_serve_again_after_a_restart(
         assert {"squeezenet", "limited"} <= {d["name"] for d in cluster.status(agent)["deployments"]}
 
 
+@pytest.mark.nightly
 def test_half_of_the_devices_are_drained_from_any_box_and_the_rest_where_the_ca_s_key_is(
     lied_to: tuple[LocalCluster, Liar],
 ) -> None:

@@ -63,6 +63,7 @@ def test_a_split_model_answers_right_and_again_after_the_broker_was_gone(
     assert pair.wait(serves, "the deployment to serve again")
 
 
+@pytest.mark.nightly
 def test_agents_with_ports_find_each_other_at_the_broker(mosquitto: Mosquitto, tmp_path: Path) -> None:
     options = ("--threads", "1", "--no-mdns", "--mqtt", mosquitto.url)
     with LocalCluster(["a", "b"], options=options, folder=tmp_path) as cluster:

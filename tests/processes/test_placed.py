@@ -15,6 +15,7 @@ from benchmarks.models import light, sample_inputs
 from edgepart.cli.local import LocalCluster
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.strategies.registry import PLACERS
+from tests.nightly import nightly
 from tests.planner.placing.models import branches, forked, looped
 from tests.processes.asking import alone, deploy, differences, infer, undeploy
 
@@ -46,7 +47,11 @@ def check(cluster: LocalCluster, path: Path, name: str, *options: str) -> Any:
     return plan
 
 
-@pytest.mark.parametrize("strategy", PLACERS)
+QUICK = ("heft", "moirai")
+"""Tried every time; the others find placements in other ways, and what comes after is the same."""
+
+
+@pytest.mark.parametrize("strategy", [name if name in QUICK else nightly(name)[0] for name in PLACERS])
 def test_placed_models_answer_as_one_session(pair: LocalCluster, tmp_path: Path, strategy: str) -> None:
     if strategy in NEED_SOLVER and find_spec("ortools") is None:
         pytest.skip("the extra 'exact' is not installed")
@@ -57,7 +62,7 @@ def test_placed_models_answer_as_one_session(pair: LocalCluster, tmp_path: Path,
         assert plan["strategy"] == strategy
 
 
-@pytest.mark.parametrize("make", [looped, forked])
+@pytest.mark.parametrize("make", [looped, *nightly(forked)])
 def test_an_opaque_middle_is_placed_and_the_rest_is_split(
     pair: LocalCluster, tmp_path: Path, make: Any
 ) -> None:

@@ -34,6 +34,7 @@ def plan_of(agent: LocalAgent) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.nightly
 def test_relays_answer_the_same_and_one_may_die(tmp_path: Path) -> None:
     expected = alone(PATH, INPUTS)
     environments = dict.fromkeys(NAMES, relaying("chain"))

@@ -28,6 +28,7 @@ def served(agent: LocalAgent) -> float:
     return float(found)
 
 
+@pytest.mark.nightly
 def test_replicas_share_the_requests_and_survive_each_other(victims: LocalCluster) -> None:
     expected = alone(PATH, INPUTS)
     deployed = deploy(victims, PATH, "squeezenet", "--objective", "throughput", "--strategy", "replicas")

@@ -88,6 +88,7 @@ def status_of(agent: LocalAgent, model: str, inputs: Values) -> tuple[int, str]:
         return error.code, str(json.loads(error.read())["error"])
 
 
+@pytest.mark.nightly
 def test_pictures_of_every_size_while_an_agent_is_killed(victims: LocalCluster, tmp_path: Path) -> None:
     path = blurring(tmp_path / "blur.onnx")
     shapes = [(1, 3, 24, 24), (1, 3, 33, 17), (2, 3, 24, 24), (3, 3, 8, 40), (1, 3, 24, 25)]

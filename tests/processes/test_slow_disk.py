@@ -53,6 +53,7 @@ def asked(agent: LocalAgent, factor: float) -> None:
     np.testing.assert_array_equal(infer(agent, "net", {"x": x})["y"], factor * x)
 
 
+@pytest.mark.nightly
 def test_agents_with_slow_disks_are_suspected_by_nobody_and_lead(tmp_path: Path) -> None:
     path = os.pathsep.join(filter(None, [str(Path(slow.__file__).parent), os.environ.get("PYTHONPATH")]))
     env = {name: {"PYTHONPATH": path, slow.FSYNC_VARIABLE: f"@{tmp_path / name}.fsync"} for name in NAMES}

@@ -281,6 +281,7 @@ def seen_by(cluster: LocalCluster, agent: LocalAgent, count: int) -> set[str]:
     return set(cluster.wait(members, f"{agent.name} to see {count} members"))
 
 
+@pytest.mark.nightly
 def test_a_certificate_is_renewed_while_the_agent_runs(tmp_path: Path) -> None:
     with LocalCluster(["a", "b"], options=OPTIONS, folder=tmp_path) as cluster:
         a, b = cluster.agents["a"], cluster.agents["b"]

@@ -175,6 +175,7 @@ def test_a_device_that_is_put_out_knows_and_stops(cluster: LocalCluster) -> None
     assert "this device was revoked" in again.stderr
 
 
+@pytest.mark.nightly
 def test_a_device_that_was_off_when_it_was_put_out_learns_it_when_it_is_back(cluster: LocalCluster) -> None:
     out = cluster.add("pi-z")
     cluster.wait_for_members(len(cluster.living))

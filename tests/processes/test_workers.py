@@ -209,6 +209,7 @@ def test_a_query_of_death_ends_nothing_but_itself(cluster: LocalCluster, tmp_pat
     undeploy(cluster, "dividing")
 
 
+@pytest.mark.nightly
 def test_a_model_that_crashes_while_it_is_loaded_is_set_aside_also_after_a_restart(tmp_path: Path) -> None:
     with LocalCluster(["a", "b"], options=OPTIONS, folder=tmp_path) as cluster:
         deploy(cluster, bystander(tmp_path), "bystander")
