@@ -8,7 +8,7 @@ HEADLESS = $(PIP) uninstall --yes opencv-python && $(PIP) install --no-deps --fo
 # What `make lab` makes, as `python -m tests.lab --help` has it.
 LAB ?= --hosts 4 --slow 8 --rate 1gbit
 
-.PHONY: figures unequal test-all demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
+.PHONY: rooms figures unequal test-all demo test lint types tests lab lab-commands bench latency throughput links truth dominance placing placing-scale placing-proofs search transports replan chaos answers exports models docs cases emulators processors avx2 aarch64 fuzz load simulate third lock clean
 .DEFAULT_GOAL := test
 
 .venv/.demo: pyproject.toml
@@ -62,6 +62,9 @@ record = cat $(1:%=results/%.md) && $(BIN)/python -m benchmarks.page $(firstword
 
 results:
 	mkdir -p $@
+
+rooms: .venv/.dev  ## the drawing of the rooms in docs/architecture.md
+	$(BIN)/python -m tests.house
 
 figures: .venv/.dev  ## names the tables of docs/benchmarks.md that are stale
 	$(BIN)/python -m benchmarks.page --check
