@@ -23,11 +23,11 @@ import psutil
 from benchmarks.comparing import largest_difference
 from benchmarks.models import light, sample_inputs
 from edgepart.agent.execution.executor import Executor
-from edgepart.agent.execution.schedule import Value
 from edgepart.agent.execution.sessions import session_options
 from edgepart.agent.measure.probe import probe_device
 from edgepart.agent.storage.store import Store
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.tensors import Value
 from edgepart.agent.workers.orders import WorkerSettings
 from edgepart.agent.workers.supervisor import Workers
 from edgepart.planner.devices.cluster import Cluster

@@ -19,12 +19,12 @@ from threading import Condition, RLock, Thread
 from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.prepared import RunnableProgram, describe
-from edgepart.agent.execution.schedule import DeviceSchedule, Progress, ReadyStep, Value, make_schedule
+from edgepart.agent.execution.schedule import DeviceSchedule, Progress, ReadyStep, make_schedule
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, SEND, WAIT, Subject
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
 from edgepart.agent.wire.reduced_precision import RoundingTally, restored, round_all
-from edgepart.agent.wire.tensors import value_bytes
+from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import ClusterError, EdgepartError, FrameError, InternalError, WorkerDied
 from edgepart.planner.plans.plan import GATEWAY, Run, Transfer
 from edgepart.planner.plans.plan import Send as Dispatch

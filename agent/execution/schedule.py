@@ -21,18 +21,6 @@ from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plans.plan import Piece, Program, Receive, Run, Send, Transfer
 
-__all__ = [
-    "CopyPlan",
-    "DeviceSchedule",
-    "Progress",
-    "ReadyStep",
-    "Value",
-    "check_pieces",
-    "make_schedule",
-    "recipe",
-    "value_bytes",
-]
-
 
 @dataclass(frozen=True)
 class DeviceSchedule:

@@ -1,6 +1,6 @@
 """Authenticated links between agents: listen, dial, stream, write, dispatch and ask.
 
-May import: agent/cluster/state, agent/execution, agent/host, agent/security, agent/trace, agent/wire, planner/errors.
+May import: agent/cluster/state, agent/host, agent/security, agent/trace, agent/wire, planner/errors.
 """
 
 __all__ = [

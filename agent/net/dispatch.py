@@ -13,14 +13,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from edgepart.agent.cluster.state.events import Received
-from edgepart.agent.execution.schedule import Value
 from edgepart.agent.net.links import CONTROL, DATA
 from edgepart.agent.security.charter import Charter
 from edgepart.agent.wire import control, inference, queries
 from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
 from edgepart.agent.wire.frames import Buffer, Frame
 from edgepart.agent.wire.inference import Cancel, Failed, Tensors
-from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
+from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 
 log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from edgepart.agent.cluster.state.events import (
 )
 from edgepart.agent.execution.executor import Executor, gateway_of
 from edgepart.agent.execution.prepared import Loader, RunnableProgram
-from edgepart.agent.execution.schedule import Value
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import CrashError, EdgepartError, InternalError
 from edgepart.planner.plans.check import check
 from edgepart.planner.plans.plan import GATEWAY, Plan, Program, WeightRef, from_bytes

@@ -18,8 +18,9 @@ import numpy as np
 
 from edgepart.agent.cluster.state.bindings import describe, parent_of
 from edgepart.agent.cluster.state.judging import Alone
+from edgepart.agent.execution.copies import CopyPlan, recipe
 from edgepart.agent.execution.executor import START, Send
-from edgepart.agent.execution.schedule import CopyPlan, Value, check_pieces, recipe
+from edgepart.agent.execution.schedule import check_pieces
 from edgepart.agent.serving import request_state as rules
 from edgepart.agent.trace.recorder import Recorder
 from edgepart.agent.trace.spans import (
@@ -35,7 +36,7 @@ from edgepart.agent.trace.spans import (
 )
 from edgepart.agent.wire.dtypes import element_dtype, element_name
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
-from edgepart.agent.wire.tensors import value_bytes
+from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import (
     ClusterError,
     CrashError,

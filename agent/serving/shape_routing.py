@@ -18,9 +18,9 @@ from math import inf
 from edgepart.agent.cluster.core.core import Core
 from edgepart.agent.cluster.state import events
 from edgepart.agent.cluster.state.bindings import Shapes, as_text, binding, bound_to, variant_name
-from edgepart.agent.execution.schedule import Value
 from edgepart.agent.serving.requester import Info, Requester, check_inputs, names_of
 from edgepart.agent.wire.control import Standing, Version
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner import errors
 from edgepart.planner.errors import ClusterError, EdgepartError, Infeasible, RequestError, Unavailable
 from edgepart.planner.plans.plan import Plan

@@ -15,9 +15,9 @@ import pytest
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.executor import START, Executor, QueueLimits
 from edgepart.agent.execution.nchwc_array import PLAIN
-from edgepart.agent.execution.schedule import Value
 from edgepart.agent.execution.sessions import PreparedProgram, Sessions
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.errors import InternalError, Unavailable, WorkerDied
 from edgepart.planner.plans.plan import GATEWAY, Plan, Program, Run, Send
 from edgepart.planner.region import Array

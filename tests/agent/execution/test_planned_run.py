@@ -11,10 +11,10 @@ import pytest
 from benchmarks.models import light, sample_inputs
 
 from edgepart.agent.execution.executor import Executor
-from edgepart.agent.execution.schedule import Value
 from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.serving.requester import Requester
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
+from edgepart.agent.wire.tensors import Value
 from edgepart.planner.devices.cluster import Cluster, Device
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import make_plan

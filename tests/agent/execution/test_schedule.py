@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgepart.agent.execution.schedule import Progress, Value, make_schedule, recipe
-from edgepart.agent.wire.tensors import value_bytes
+from edgepart.agent.execution.copies import recipe
+from edgepart.agent.execution.schedule import Progress, make_schedule
+from edgepart.agent.wire.tensors import Value, value_bytes
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.plans.plan import GATEWAY, Piece, Program, Receive, Run, Send, Transfer
 from edgepart.planner.region import Array, Region, span

@@ -13,12 +13,11 @@ import pytest
 from edgepart.agent.execution.copies import Scratch
 from edgepart.agent.execution.executor import Executor
 from edgepart.agent.execution.nchwc_array import PLAIN
-from edgepart.agent.execution.schedule import Value
 from edgepart.agent.execution.sessions import Sessions
 from edgepart.agent.serving.request_state import RequestWindow
 from edgepart.agent.serving.requester import Requester, activate_plan
 from edgepart.agent.wire.inference import Cancel, Epoch, Failed, Tensors
-from edgepart.agent.wire.tensors import pack_arrays, unpack_arrays
+from edgepart.agent.wire.tensors import Value, pack_arrays, unpack_arrays
 from edgepart.planner.errors import ClusterError, InternalError, RequestError, RunError, Unavailable
 from edgepart.planner.plans.plan import (
     GATEWAY,
