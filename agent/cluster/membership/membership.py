@@ -1,10 +1,10 @@
-"""Who is in: the rules, without I/O. Time is an argument.
+"""Membership: which devices are members. Rules, without I/O; time is an argument.
 
-Each pair of members holds one authenticated link. A closed link makes its device suspect at once, heartbeats
-catch the silent ones; a suspect is dead when another member cannot reach it either, or when there is nobody
-to ask. What this device has heard itself always counts more than what others say (SWIM's indirect probe and
-refutation, and Lifeguard's doubt about oneself, on a full mesh instead of gossip). Who leads is election.py's
-business.
+Each pair of members holds one authenticated link. A closed link makes its device suspect at once, and
+heartbeats catch silent devices. A suspect is dead when another member cannot reach it either, or when there
+is nobody to ask. What this device has heard itself always counts more than what members say. (These are
+SWIM's indirect probe and refutation, and Lifeguard's doubt about oneself, on a full mesh instead of gossip.)
+election.py decides who leads.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from edgepart.agent.wire.versions import understands
 __all__ = ["DetectorTiming", "Facts", "Membership", "Peer", "unique_names", "verdict"]
 
 LEAP = 1 << 20
-"""Starts and refutations that this device may have forgotten: its state was restored from an old copy. Who tells of more is
-not believed."""
+"""Starts and refutations that this device may have forgotten, because its state was restored from an old
+copy. A member that tells of more is not believed."""
 
 
 class Membership:
-    """One device's view of who is in."""
+    """One device's view of the members."""
 
     def __init__(self, facts: Facts, now: float, timing: DetectorTiming | None = None) -> None:
         self.timing = timing or DetectorTiming()
@@ -75,21 +75,21 @@ class Membership:
         self.peers: dict[str, Peer] = {}
         self.refusals = Refusals(facts.version)
         self._starved = Starved()
-        """This device."""
+        """Whether this device is starved."""
         self._dialing = Dialing(facts.node, self.timing.dial)
         self._views = Views(facts.node)
         self._claim = ("", 0, 0)  # leader, its term, the largest term seen
         self._beat_at = now
         self._view_at = now + self.timing.view_s
         self._view_after = now
-        """No view before this."""
+        """No view is sent before this."""
         self._view_changed = False
         self._newest: View | None = None
         self._newest_at = now
         self._slack_s = 0.0
         self._due_at = self._settled_at = now
         self._dirty = True
-        """Whether anything changed since all was settled."""
+        """Whether anything changed since `_settle` last ran."""
         self._leaving = self._left = False
         self._flapping = Flapping(self.timing.flaps)
         self._roster = Roster()
@@ -99,21 +99,22 @@ class Membership:
         self._alive_set: frozenset[str] | None = None
         self._last_beat: tuple[tuple[int, tuple[str, int, int]], Heartbeat] | None = None
         self._last_beats: list[SendMessage] | None = None
-        """One to each linked member."""
+        """One heartbeat to each linked member; None if they have to be made anew."""
         self._suspects: dict[str, Peer] = {}
         self._said: set[str] = set()
-        """Suspects of which some member said something since they were judged."""
+        """Suspects that some member gave an opinion of since they were last judged."""
         self._judge_at = math.inf
-        """No suspect has to be judged before this where nothing was said."""
+        """Without new opinions, no suspect has to be judged before this."""
         self._silent_at = math.inf
-        """Nobody was silent for too long before this."""
+        """No device can have been silent for too long before this."""
         self._told: tuple[Member, ...] = self.members()
         self._shown: tuple[Sighting, ...] = self._sightings()
 
-    # What others ask of it
+    # Queries
 
     def members(self) -> tuple[Member, ...]:
-        """Who is in, this device included, sorted by node id; suspects stay in until it is settled."""
+        """The members, this device included, sorted by node id. Suspects stay members until the suspicion is
+        settled."""
         if self._members is None:
             self._members = self._roster.members(self._row)
         return self._members
@@ -130,13 +131,13 @@ class Membership:
         return peer.row(name, status, note)
 
     def alive(self) -> list[str]:
-        """The other members that were heard and can be sent to, sorted; not to be changed."""
+        """The other members that are heard and can be sent to, sorted; not to be changed."""
         if self._alive is None:
             self._alive = sorted(node for node, peer in self.peers.items() if peer.status == ALIVE)
         return self._alive
 
     def starved(self, node: str, now: float) -> Starved:
-        """Whether a member, or this device, gets the CPU when it needs it, as far as it has said."""
+        """Whether a member, or this device, is starved of the CPU, as far as it has said."""
         if node == self.facts.node:
             return self._starved
         peer = self.peers.get(node)
@@ -144,7 +145,7 @@ class Membership:
         return peer.starved_at(now, most_s) if peer is not None else Starved()
 
     def remind(self) -> Iterator[Effect]:
-        """Others are told again that this device is starved, while it is."""
+        """Tell the other members again that this device is starved, while it is."""
         return self._told_starved(self.alive()) if self._starved.share else iter(())
 
     def _told_starved(self, nodes: Iterable[str]) -> Iterator[Effect]:
@@ -157,7 +158,7 @@ class Membership:
         return self._alive_set
 
     def _changed(self, *peers: Peer) -> None:
-        """Of these, or this device, anything that others or members() show."""
+        """Something changed of these devices, or of this one, that views or `members()` show."""
         self._roster.touch(self.facts.node, self.facts.name)
         for peer in peers:
             self._roster.touch(peer.node, peer.hello.name if peer.status in (ALIVE, SUSPECT) else None)
@@ -166,12 +167,12 @@ class Membership:
         self._views.outdated()
 
     def _turn(self, peer: Peer, status: str, now: float) -> None:
-        """Its status is another one from now on."""
+        """Set the status of a device."""
         peer.status = status
         self._suspects.pop(peer.node, None)
         if status == SUSPECT:
             self._suspects[peer.node] = peer
-        if status == "" or status == ALIVE:  # which starts with a frame, or a link
+        if status == "" or status == ALIVE:  # Both begin with a frame or a new link.
             soonest_s = min(self.timing.silence.least_s, self.timing.hello_s)
             self._silent_at = min(self._silent_at, now + soonest_s)
         if not self._view_changed:
@@ -186,17 +187,17 @@ class Membership:
         return self._views.broken_links(inside, self.alive(), self._suspects)
 
     def seen_otherwise(self) -> bool:
-        """Whether any member's view has changed since this was asked last."""
+        """Whether any member's view has changed since this was last asked."""
         return self._views.changed()
 
     def announce(self, leader: str, term: int, seen_term: int, now: float) -> None:
-        """What heartbeats say of the leader from now on; news is sent at once."""
+        """Set what heartbeats say of the leader; if it is news, they are sent at once."""
         if self._claim != (leader, term, seen_term):
             self._claim = (leader, term, seen_term)
             self._beat_at, self._dirty = now, True
 
     def wake_at(self) -> float:
-        """When `wake` wants to be called; inf when never again."""
+        """When `wake` has to be called; inf if never again."""
         return math.inf if self._left else self._due_at
 
     def _next(self) -> float:
@@ -212,7 +213,7 @@ class Membership:
     # Events
 
     def handle(self, event: object, now: float) -> list[Effect]:
-        """Take one event. Events that are not about membership are none of its business."""
+        """Take one event. Events that do not concern membership are ignored."""
         if self._left:
             return []
         self._doubt_self(now)
@@ -254,8 +255,8 @@ class Membership:
         return self._settle(now)
 
     def hears(self, node: str, now: float) -> bool:
-        """A frame came that says nothing new of its sender. False where there is more to do about that than to note
-        it; nothing is noted then."""
+        """Note a frame that says nothing new of its sender. False if its sender needs more than that; nothing
+        is noted then."""
         peer = self.peers.get(node)
         if peer is None or peer.status != ALIVE or not peer.linked or self._dirty or now >= self._due_at:
             return False
@@ -264,7 +265,7 @@ class Membership:
         return True
 
     def beats(self, node: str, beat: Heartbeat, now: float) -> bool:
-        """The same for a heartbeat of which only its claim may be new."""
+        """The same for a heartbeat in which only the leader and its terms may be new."""
         peer = self.peers.get(node)
         same = (
             peer is not None and peer.hello.boot == beat.boot and peer.hello.incarnation >= beat.incarnation
@@ -272,7 +273,7 @@ class Membership:
         return same and self.hears(node, now)
 
     def sees(self, node: str, view: View, now: float) -> bool:
-        """The same for a view: False where it is about this device, a suspect, or one that may be back."""
+        """The same for a view. False if it concerns this device, a suspect, or a device that may be back."""
         mine, own = self.facts.node, view.by_node.get(self.facts.node)
         if own is not None and own.incarnation > self.facts.incarnation:
             return False
@@ -290,7 +291,7 @@ class Membership:
         return True
 
     def opines(self, node: str, about: str, now: float) -> Opinion | None:
-        """The same for a question."""
+        """The same for a question, with its answer; None if more has to be done."""
         return Opinion(about, self._opinion(about, now)) if self.hears(node, now) else None
 
     def _link_up(self, node: str, via: str, now: float) -> Iterator[Effect]:
@@ -305,7 +306,7 @@ class Membership:
             peer.linked = True
         if not peer.linked:
             peer.linked = True
-            if peer.status in ("", DEAD, LEFT):  # it has `hello_s` to say Hello
+            if peer.status in ("", DEAD, LEFT):  # It has `hello_s` to say Hello.
                 self._turn(peer, "", now)
                 peer.since = peer.heard_at = now
         yield SendMessage(node, self._hello(reply=False))
@@ -332,7 +333,7 @@ class Membership:
         self._judge_at = min(self._judge_at, peer.ask_at, now + self._patience_s())
 
     def _ask(self, peer: Peer, now: float) -> Iterator[Effect]:
-        calm = now - peer.since > 10 * self.timing.ask_s  # someone vouches for it: no hurry any more
+        calm = now - peer.since > 10 * self.timing.ask_s  # A member vouches for it: no hurry any more.
         peer.ask_at = now + (self.timing.heartbeat_s if calm else self.timing.ask_s)
         asked = to_ask(self.facts.node, peer.node, self.alive(), suspects=len(self._suspects))
         peer.asks(asked)
@@ -346,7 +347,7 @@ class Membership:
             return
         peer = self.peers.get(node)
         if peer is None or peer.hello.boot == "" or peer.status in ("", DEAD, LEFT):
-            return  # first say Hello
+            return  # It has to say Hello first.
         match message:
             case Heartbeat(boot, incarnation):
                 if boot != peer.hello.boot:
@@ -425,7 +426,7 @@ class Membership:
             self._flapping.back(node, now)
             peer.since, peer.gaps, peer.starved_until = now, Gaps(self.timing.silence), -math.inf
             self._views.forget(node)
-        if greeted:  # it has all that, since it said Hello by itself
+        if greeted:  # It got all that when it said Hello by itself.
             return
         yield SendMessage(node, self._beat())
         yield SendMessage(node, self._view(now))
@@ -435,8 +436,9 @@ class Membership:
             yield SendMessage(node, Leaving(self.facts.boot))
 
     def _refuse(self, node: str, peer: Peer | None, hello: Hello, now: float) -> Iterator[Effect]:
-        """It learns who we are, and so why; after that the link ends as that of one who never said Hello."""
-        if peer is None or not peer.linked:  # our Hello goes with the link
+        """Answer with a Hello, so that the device sees why it is refused. After that the link ends like that
+        of a device that never said Hello."""
+        if peer is None or not peer.linked:  # Our Hello is sent when the link is up.
             self._dialing.hint(node, hello.listen, now)
             return
         self._dialing.put_off(node, now + AGAIN_S, now)
@@ -448,7 +450,7 @@ class Membership:
         peer.hello, peer.heard_at = replace(hello, boot=""), now
 
     def expel(self, node: str, now: float) -> list[Effect]:
-        """That member is none any more, whatever it does."""
+        """End a device's membership, whatever it does."""
         peer = self.peers.get(node)
         if peer is None or peer.status not in (ALIVE, SUSPECT):
             return []
@@ -486,8 +488,8 @@ class Membership:
     # Time
 
     def _doubt_self(self, now: float) -> None:
-        """Time that this device slept through is not counted as anybody's silence, and makes it more
-        patient."""
+        """Do not count the time that this device slept through as silence of others, and be more patient with
+        them."""
         late_s = now - self._due_at
         if late_s > self.timing.late_s:
             for peer in self.peers.values():
@@ -501,7 +503,7 @@ class Membership:
         return self.timing.isolated_s if isolated else self.timing.confirm_s
 
     def _settle(self, now: float) -> list[Effect]:
-        """What time brings, then what has to be told about all that changed."""
+        """Do what is due, then tell what changed."""
         effects: list[Effect] = []
         if now >= min(self._silent_at, self._beat_at):
             effects += self._silences(now)
@@ -512,7 +514,7 @@ class Membership:
         if now >= self._beat_at:
             effects += self._beats()
             self._beat_at = now + self.timing.heartbeat_s
-            self._slack_s *= 0.97  # a stall is forgotten in about a minute
+            self._slack_s *= 0.97  # 3 % per heartbeat of 0.5 s: a stall is forgotten in about a minute.
         if self._flapping and self._flapping.wake_at(self._settled_at) <= now:
             self._changed(*(self.peers[m.node] for m in self.members() if m.status == FLAPPING))
         self._settled_at = now
@@ -533,12 +535,13 @@ class Membership:
                 del self.peers[peer.node]
 
     def _bound_s(self, peer: Peer, now: float) -> float:
-        """How long it may be silent. A device that is starved hears others late, as one that is woken late does."""
+        """How long a device may be silent now, in seconds. If this device is starved it hears others late, as
+        it does when it is woken late."""
         bound_s = self.timing.silence.most_s if self._starved.share else peer.bound_s(now)
         return bound_s + self._slack_s
 
     def _next_silence(self, now: float) -> float:
-        """When the next device would be silent for too long, or have to be forgotten."""
+        """When the next device will have been silent for too long."""
         slack_s, at = self._slack_s, math.inf
         for peer in self.peers.values():
             if peer.status == ALIVE:
@@ -548,14 +551,14 @@ class Membership:
         return at
 
     def _verdicts(self, now: float) -> Iterator[Effect]:
-        alive = self._heard_now()  # suspects are none of them
+        alive = self._heard_now()  # Without suspects.
         said, self._said = self._said, set()
         due = now >= self._judge_at
         for peer in [peer for peer in self._suspects.values() if due or peer.node in said]:
             told = [status for node, status in peer.opinions.items() if node in alive]
             status = verdict(told, out_of_patience=now >= peer.since + self._patience_s())
             if status != SUSPECT:
-                if told and status == DEAD:  # else the fault may be here
+                if told and status == DEAD:  # Otherwise the fault may be here.
                     self._flapping.lost(peer.node, now)
                     peer.counted = True
                 self._gone(peer, status, now)
@@ -598,7 +601,7 @@ class Membership:
             for node in self.alive():
                 yield SendMessage(node, view)
 
-    # Small things
+    # Helpers
 
     def _told_of_leaving(self) -> list[str]:
         return [node for node in self.alive() if understands_leaving(self.peers[node].hello.version)]
@@ -620,7 +623,7 @@ class Membership:
         return Hello(me.node, me.name, me.boot, me.incarnation, me.listen, me.http, me.version, reply)
 
     def _beat(self) -> Heartbeat:
-        """The same object while it says the same."""
+        """The heartbeat to send; the same object as long as it says the same."""
         saying = (self.facts.incarnation, self._claim)
         if self._last_beat is None or self._last_beat[0] != saying:
             leader, term, seen = self._claim
@@ -637,7 +640,8 @@ class Membership:
         return self._last_beats
 
     def _view(self, now: float) -> View:
-        """What newcomers are told. Many that come together are told the same, as what changed since is about to follow."""
+        """The view for newcomers. Those that come together get the same one, because what has changed since
+        follows soon."""
         if self._newest is None or now >= self._newest_at + self.timing.view_wait_each_s * len(self.peers):
             self._newest, self._newest_at = View(self._sightings()), now
         return self._newest
