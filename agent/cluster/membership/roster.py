@@ -1,5 +1,4 @@
-"""The roster: one row for each member, sorted by node id, with unique names. Pure functions and a state
-machine: rules.
+"""The roster: one row for each member, sorted by node id, with unique names. Rules, without I/O.
 
 Only rows that change are made anew, because members of a large cluster come and go one by one and each change
 is told to all. Members that share a name get as much of their node id as makes it unique.
