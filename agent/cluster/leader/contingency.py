@@ -27,7 +27,7 @@ class Spares:
     def __init__(self, serving: Prepare | None = None, held: Iterable[Prepare] = ()) -> None:
         """`held`: plans that this device keeps beside the serving one; a new leader goes on with them."""
         self._kept: dict[str, PlanRollout] = {}
-        self._vain: set[str] = set()
+        self._unavailable: set[str] = set()
         """Devices without a contingency plan, because it could not be loaded or there was no room."""
         self._borrowed: set[str] = set()
         """Devices whose loss is covered by a plan that was not made for it."""
@@ -39,7 +39,9 @@ class Spares:
 
     def __contains__(self, lost: str) -> bool:
         """Whether the loss of that device is covered, or cannot be."""
-        return lost in self._vain or any(lost not in placement.nodes for placement in self._kept.values())
+        return lost in self._unavailable or any(
+            lost not in placement.nodes for placement in self._kept.values()
+        )
 
     def __iter__(self) -> Iterator[PlanRollout]:
         return iter(self._kept.values())
@@ -84,7 +86,7 @@ class Spares:
         lost = lost or next(reversed(self._kept))
         del self._kept[lost]
         self._borrowed.discard(lost)
-        self._vain.add(lost)
+        self._unavailable.add(lost)
 
     def refuse(self, placement: PlanRollout) -> None:
         """The plan was tried in vain; another one may be made."""
@@ -94,7 +96,7 @@ class Spares:
 
     def clear(self) -> None:
         """Forget all contingency plans."""
-        self._kept, self._vain, self._borrowed = {}, set(), set()
+        self._kept, self._unavailable, self._borrowed = {}, set(), set()
 
     def best(self, world: LeaderView) -> PlanRollout | None:
         """The plan to serve after a loss, now or soon: a ready one before others, then the quickest; None if

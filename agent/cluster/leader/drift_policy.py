@@ -56,7 +56,7 @@ class Refining:
         self._refined_at = -math.inf
         self._idle_since: dict[str, float] = {}
         self._patience_s: dict[str, float] = {}
-        self._let_go_at: dict[str, float] = {}
+        self._dropped_at: dict[str, float] = {}
 
     def drifts(self, nodes: Iterable[str]) -> Drifts:
         """The drifts to plan with on these nodes."""
@@ -65,7 +65,7 @@ class Refining:
 
     def known(self, book: DriftBook, node: str, deployment: str) -> float:
         """The drift that a device told last; 1 if that was dropped."""
-        let_go = book.told_at(node, deployment) <= self._let_go_at.get(node, -math.inf)
+        let_go = book.told_at(node, deployment) <= self._dropped_at.get(node, -math.inf)
         return 1.0 if let_go else book.factor(node, deployment)
 
     def look(
@@ -87,38 +87,38 @@ class Refining:
         if serving is None:
             return
         self._forgive({node for node in serving if known.get(node) == 1.0}, book, deployment)
-        self._let_go(set(serving), known, now)
+        self._drop_idle(set(serving), known, now)
         known = {node: self.known(book, node, deployment) for node in nodes}
         if known == self._used:
             self._news_at = math.inf
             return
         self._news_at = min(self._news_at, now)
         if now >= self._due_at():
-            self._take(known, now)
+            self._take_over(known, now)
 
     def _forgive(self, steady: Iterable[str], book: DriftBook, deployment: str) -> None:
         """Devices that have told since that they compute as calibrated get the shortest wait again."""
         for node in steady:
-            if book.told_at(node, deployment) > self._let_go_at.get(node, -math.inf):
+            if book.told_at(node, deployment) > self._dropped_at.get(node, -math.inf):
                 self._patience_s.pop(node, None)
 
-    def _let_go(self, serving: Collection[str], known: Mapping[str, float], now: float) -> None:
+    def _drop_idle(self, serving: Collection[str], known: Mapping[str, float], now: float) -> None:
         """Drop the drifts of devices that are left out, with a damping of their own."""
         for node, drift in known.items():
             if drift == 1.0 or node in serving:
                 self._idle_since.pop(node, None)
             elif now >= self._idle_since.setdefault(node, now) + self._patience(node):
-                self._let_go_at[node], self._used[node] = now, 1.0
+                self._dropped_at[node], self._used[node] = now, 1.0
                 self._patience_s[node] = min(2 * self._patience(node), self._timing.most_patience_s)
                 del self._idle_since[node]
-        for kept in (self._idle_since, self._patience_s, self._let_go_at):
+        for kept in (self._idle_since, self._patience_s, self._dropped_at):
             for node in kept.keys() - known.keys():
                 del kept[node]
 
     def _patience(self, node: str) -> float:
         return self._patience_s.get(node, self._timing.patience_s)
 
-    def _take(self, known: dict[str, float], now: float) -> None:
+    def _take_over(self, known: dict[str, float], now: float) -> None:
         calm = now >= self._refined_at + self._timing.calm * self._wait_s()
         self._round = 1 if calm else self._round + 1
         self._used, self._refined_at, self._news_at = dict(known), now, math.inf

@@ -96,7 +96,7 @@ class Cutover:
         self._disappointed: tuple[PlanKey, str] | None = None
         self._fetch_at: dict[str, float] = {}
         self._trouble = ""
-        self._lost = awaited
+        self._requests_wait = awaited
         """Whether a plan that served cannot run any more, so that requests wait for the next one."""
 
     @property
@@ -124,14 +124,14 @@ class Cutover:
         effects: list[Effect] = list(self._abandon(world, now))
         self._step_in(world, new_epoch)
         effects += self._promote(world, new_epoch)
-        effects += self._store(world, now)
-        effects += self._plan(world, new_epoch, now)
+        effects += self._store_model(world, now)
+        effects += self._request_plan(world, new_epoch, now)
         self._make_room(world)
         effects += self._retire(world)
         for placement in self._placements():
-            effects += self._order(placement, world, now)
-        effects += self._try(world)
-        effects += self._stand(world)
+            effects += self._give_orders(placement, world, now)
+        effects += self._try_plan(world)
+        effects += self._tell_standing(world)
         return effects
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
@@ -167,7 +167,7 @@ class Cutover:
         self._refused_for = self.deployment.version
         self.planning.refuse(placement.order.plan)
         if placement is self.active:
-            self.active, self._lost = None, True
+            self.active, self._requests_wait = None, True
             return []
         if placement is self.next:
             self.next = None
@@ -205,7 +205,7 @@ class Cutover:
                     self._trouble = f"{placement.name_of(node)} could not load its part: {holding.error}"
         self.spares.give_up(world)
         if self.active is not None and not self.active.can_run(world):
-            self.active, self._lost = None, True
+            self.active, self._requests_wait = None, True
         if self.next is None:
             return
         outdated = self.next.order.version != self.deployment.version or self.next.is_overtaken(world)
@@ -218,7 +218,7 @@ class Cutover:
         """Let a contingency plan take over from a plan that lost a device, or has one that leaves."""
         if world.is_outranked(self.deployment.name):
             return
-        lost = self.active is None and self._lost
+        lost = self.active is None and self._requests_wait
         if not lost and (self.next is not None or self.active is None or not self.active.loses(world)):
             return
         spare = self.spares.best(world)
@@ -233,7 +233,7 @@ class Cutover:
         """Have new requests start on this plan. Other loaded plans may cover the next loss: under a later
         epoch, as members leave earlier ones behind."""
         before = [one for one in (self.active, *self.spares) if one is not None and one is not placement]
-        self.active, self._trouble, self._lost = placement, "", False
+        self.active, self._trouble, self._requests_wait = placement, "", False
         self.note = placement.note
         if self.next is not None and self.next.epoch <= placement.epoch:
             self.next = None
@@ -256,7 +256,7 @@ class Cutover:
     def _promote(self, world: LeaderView, new_epoch: Iterator[Epoch]) -> Iterator[Effect]:
         if self.next is None or not self.next.is_ready(world):
             return
-        waiting = self._lost or (self.active is not None and self.active.loses(world))
+        waiting = self._requests_wait or (self.active is not None and self.active.loses(world))
         if self._tries and not self.next.verdict and not waiting:
             return  # Users' requests must not try it, unless they would wait.
         if (
@@ -290,7 +290,7 @@ class Cutover:
 
     # The model and the plan
 
-    def _store(self, world: LeaderView, now: float) -> Iterator[Effect]:
+    def _store_model(self, world: LeaderView, now: float) -> Iterator[Effect]:
         """Have the model stored: the leader needs it to plan, and it must survive the loss of any one
         device."""
         model, size = self.deployment.model, self.deployment.model_bytes
@@ -309,7 +309,7 @@ class Cutover:
                 self._fetch_at[node] = now
                 yield SendMessage(node, FetchModel(world.term, model, size, tuple(holders)))
 
-    def _plan(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
+    def _request_plan(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
         planning, cluster = self.planning, world.cluster
         key = self._key(world, now)
         self._refine(key, world, now)
@@ -322,10 +322,10 @@ class Cutover:
             return  # Until this leader follows the other, or leads with a later term.
         current = self.active
         if current is None or current.order.version != self.deployment.version or current.loses(world):
-            if (found := planning.needed(now, waiting=self._lost)) is not None and self._has_room(
+            if (found := planning.needed(now, waiting=self._requests_wait)) is not None and self._has_room(
                 found, world
             ):
-                self._begin(found, world, new_epoch)
+                self._start_next(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
                 known, taken = world.profiles.profiles(), self._taken(world)
                 yield compute(
@@ -334,7 +334,7 @@ class Cutover:
                     cluster,
                     b"",
                     urgent=True,
-                    quick=self._lost or (current is not None and current.loses(world)),
+                    quick=self._requests_wait or (current is not None and current.loses(world)),
                     profiles=known,
                     taken=taken,
                 )
@@ -345,7 +345,7 @@ class Cutover:
             return
         plan, variant = current.order.plan, is_variant(self.deployment.name)
         if (found := planning.better(plan, now)) is not None and self._has_room(found, world):
-            self._begin(found, world, new_epoch)
+            self._start_next(found, world, new_epoch)
         elif not variant and self._is_safer(
             asked := [*self._contingency(current, world, new_epoch, now)], world
         ):
@@ -403,7 +403,7 @@ class Cutover:
             self._disappointed = key, sha256(active.order.plan).hexdigest()[:16]
         return self._disappointed[1] if self._disappointed else ""
 
-    def _begin(self, found: PlanComputed, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
+    def _start_next(self, found: PlanComputed, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
         weighed = self.serving and found.current_latency_s < math.inf
         self.next = self._placement(found, world, new_epoch, weighed=weighed)
         if not found.quick and self.planning.is_wanted(found.key):
@@ -491,7 +491,7 @@ class Cutover:
 
     # Trying
 
-    def _try(self, world: LeaderView) -> Iterator[TryPlan]:
+    def _try_plan(self, world: LeaderView) -> Iterator[TryPlan]:
         """Try one plan at a time, as soon as all of its devices and the leader are ready; first the one that
         serves already because it had to."""
         if not self._tries or self._trying is not None:
@@ -514,7 +514,7 @@ class Cutover:
 
     # Orders
 
-    def _order(self, placement: PlanRollout, world: LeaderView, now: float) -> Iterator[Effect]:
+    def _give_orders(self, placement: PlanRollout, world: LeaderView, now: float) -> Iterator[Effect]:
         """Members that lack the plan prepare it; once it is active, members that are ready switch to it."""
         name, epoch = self.deployment.name, placement.epoch
         holders: tuple[str, ...] | None = None
@@ -548,10 +548,10 @@ class Cutover:
                 if holding.deployment == self.deployment.name and not holding.active:
                     placement = kept.get(holding.epoch)
                     failed = holding.state == FAILED and (placement is None or node not in placement.nodes)
-                    if failed or (placement is None and self._pointless(holding)):
+                    if failed or (placement is None and self._is_droppable(holding)):
                         yield SendMessage(node, Retire(world.term, holding.deployment, holding.epoch))
 
-    def _pointless(self, holding: Holding) -> bool:
+    def _is_droppable(self, holding: Holding) -> bool:
         """Whether a plan that the leader does not keep can be dropped. Older READY ones may still finish
         requests, and their member drops them by itself."""
         if self.active is None:
@@ -560,7 +560,7 @@ class Cutover:
 
     # How it stands
 
-    def _stand(self, world: LeaderView) -> Iterator[Effect]:
+    def _tell_standing(self, world: LeaderView) -> Iterator[Effect]:
         now = self._standing(world)
         if now != self.standing:
             self.standing = now

@@ -119,17 +119,17 @@ class Election:
         self.term = 0
         self._timing = timing or ElectionTiming()
         self._alive: frozenset[str] = frozenset()
-        self._first = True
+        self._has_smallest_id = True
         """Whether no other member has a smaller node id."""
         self._leaps = Leaps(now)
-        self._doubts: list[Distrusted] = []
+        self._unreported_doubts: list[Distrusted] = []
         """Doubts that `wake` has to report."""
         self._refused: dict[str, Heartbeat] = {}
         """The last heartbeat of each member whose term is not believed."""
         self._claims: dict[str, Heartbeat] = {}
         """The last believed heartbeat of each member. `seen_term` covers all their terms after each
         decision."""
-        self._best: tuple[int, str] | None = (0, "")
+        self._best_claim: tuple[int, str] | None = (0, "")
         """Term and node of the leader with the largest term among those that members claim to be; (0, "") if
         there is none, None if it has to be looked up."""
         self._not_before = now + self._timing.start_s
@@ -149,11 +149,11 @@ class Election:
         """`alive`: the other members, suspects included."""
         before = self._alive
         self._alive = frozenset(alive)
-        self._first = not self._alive or self.node < min(self._alive)
+        self._has_smallest_id = not self._alive or self.node < min(self._alive)
         if not before <= self._alive:
             self._refused = {node: beat for node, beat in self._refused.items() if node in self._alive}
             self._claims = {node: claim for node, claim in self._claims.items() if node in self._alive}
-            self._best = None
+            self._best_claim = None
         if self._alive - before:
             self._not_before = now + self._timing.hold_s
         return list(self._decide(now))
@@ -166,12 +166,12 @@ class Election:
         if min(beat.term, beat.seen_term) < 0 or not self._leaps.allows(told, self.seen_term, now):
             self._refused[node] = beat
             why = f"it tells of term {told}, which is too far beyond {self.seen_term}, the largest known here"
-            self._doubts.append(Distrusted(node, why))
+            self._unreported_doubts.append(Distrusted(node, why))
             return []
         self._refused.pop(node, None)
         self._claims[node] = beat
         if beat.leader == node or (known is not None and known.leader == node):
-            self._best = None
+            self._best_claim = None
         return list(self._decide(now, told))
 
     def claim(self, node: str) -> Heartbeat | None:
@@ -181,7 +181,7 @@ class Election:
     def restarted(self, node: str) -> None:
         """The member is another process now, and the claims of the old one are void."""
         self._claims.pop(node, None)
-        self._undecided, self._best = True, None
+        self._undecided, self._best_claim = True, None
 
     def kept(self, term: int, now: float) -> list[Effect]:
         """This term or a larger one is on disk."""
@@ -189,15 +189,17 @@ class Election:
         return list(self._decide(now))
 
     def wake(self, now: float) -> list[Effect]:
-        doubts, self._doubts = self._doubts, []
+        doubts, self._unreported_doubts = self._unreported_doubts, []
         due = self._undecided or now >= self.wake_at()
         return [*doubts, *self._decide(now)] if due else [*doubts]
 
     def _claimed(self) -> tuple[int, str]:
-        if self._best is None:
+        if self._best_claim is None:
             claims = self._claims.items()
-            self._best = max(((c.term, node) for node, c in claims if c.leader == node), default=(0, ""))
-        return self._best
+            self._best_claim = max(
+                ((c.term, node) for node, c in claims if c.leader == node), default=(0, "")
+            )
+        return self._best_claim
 
     def _decide(self, now: float, told_term: int = 0) -> Iterator[Effect]:
         """Decide whom to follow. `told_term`: the largest term that the newest heartbeat knows."""
@@ -219,7 +221,7 @@ class Election:
     def _may_lead(self, now: float) -> bool:
         """Whether this device may take over: it has the smallest node id, and no member still hears a leader
         whom this device does not hear."""
-        if now < self._not_before or not self._first:
+        if now < self._not_before or not self._has_smallest_id:
             return False
         return all(claim.leader in ("", self.node) for claim in self._claims.values())
 

@@ -62,7 +62,7 @@ class Flapping:
         self._records[node] = LossRecord(losses, now + span_s, span_s)
         if len(self._records) > timing.keep:
             del self._records[next(iter(self._records))]
-        self._sort()
+        self._sort_ends()
 
     def back(self, node: str, now: float) -> None:
         """The device is a member again. Its quarantine begins now, however long it was away: otherwise a
@@ -73,9 +73,9 @@ class Flapping:
         calm = now >= known.until + self._timing.calm_s
         until = now + known.span_s if known.span_s and not calm else known.until
         self._records[node] = replace(known, until=until, away=False)
-        self._sort()
+        self._sort_ends()
 
-    def _sort(self) -> None:
+    def _sort_ends(self) -> None:
         self._ends = sorted(record.until for record in self._records.values() if record.span_s)
 
     def why(self, node: str, now: float) -> str:

@@ -58,7 +58,7 @@ class Dialing:
         """The targets that are known by an address alone."""
         self._not_before: dict[str, float] = {}
         """For each refused node, the time before which it is not dialled."""
-        self._soonest = math.inf
+        self._next_due_at = math.inf
         """No target is due before this."""
 
     def put_off(self, node: str, until: float, now: float) -> None:
@@ -78,7 +78,7 @@ class Dialing:
                     continue
                 due_at = now if node > self._node or not node else now + self._timing.turn_s
                 self._targets[key] = RedialTarget(node, known[:MAX_ADDRESSES], lasting, now, due_at)
-                self._soonest = min(self._soonest, due_at)
+                self._next_due_at = min(self._next_due_at, due_at)
                 if not node:
                     self._unnamed[key] = self._targets[key]
                 continue
@@ -87,7 +87,7 @@ class Dialing:
             news = not set(known) <= set(target.addresses)
             target.addresses = tuple(dict.fromkeys(known + target.addresses))[:MAX_ADDRESSES]
             if news and target.due_at != math.inf:
-                self._due(target, min(target.due_at, now))
+                self._set_due(target, min(target.due_at, now))
 
     def moved(self, node: str, addresses: tuple[str, ...], now: float) -> None:
         """Take the addresses that a device told over a link; those known before are dropped."""
@@ -95,9 +95,9 @@ class Dialing:
         if addresses and (target := self._targets.get(node)) is not None:
             target.addresses = addresses[:MAX_ADDRESSES]
 
-    def _due(self, target: RedialTarget, at: float) -> None:
+    def _set_due(self, target: RedialTarget, at: float) -> None:
         target.due_at = at
-        self._soonest = min(self._soonest, at)
+        self._next_due_at = min(self._next_due_at, at)
 
     def dial_soon(self, node: str, now: float) -> None:
         """Dial soon, for a fresh reason: the link broke, or another member sees the device."""
@@ -105,7 +105,7 @@ class Dialing:
             target.failures = 0
             target.mentioned_at = now
             turn = 0.0 if node > self._node else self._timing.turn_s
-            self._due(target, min(target.due_at, now + turn))
+            self._set_due(target, min(target.due_at, now + turn))
 
     def knows(self, node: str) -> bool:
         return node in self._targets
@@ -121,7 +121,7 @@ class Dialing:
     def unlinked(self, node: str, now: float) -> None:
         for target in [self._targets.get(node), *self._unnamed.values()]:
             if target is not None and node in (target.node, target.reached):
-                self._due(target, min(target.due_at, now + self._timing.first_s))
+                self._set_due(target, min(target.due_at, now + self._timing.first_s))
         self.dial_soon(node, now)
 
     def failed(self, node: str, addresses: tuple[str, ...], now: float) -> None:
@@ -129,7 +129,7 @@ class Dialing:
             if (target := self._targets.get(key)) and target.due_at != math.inf:
                 wait = self._timing.first_s * 2 ** min(target.failures, 16)
                 target.failures += 1
-                self._due(target, now + min(wait, self._timing.most_s))
+                self._set_due(target, now + min(wait, self._timing.most_s))
 
     def forget(self, node: str) -> None:
         """Stop dialling a device that left on purpose, until somebody mentions it again."""
@@ -142,10 +142,10 @@ class Dialing:
 
     def wake_at(self) -> float:
         """A time not later than when the next target is due."""
-        return self._soonest
+        return self._next_due_at
 
     def wake(self, now: float) -> list[Connect]:
-        if now < self._soonest:
+        if now < self._next_due_at:
             return []
         effects = []
         for key, target in list(self._targets.items()):
@@ -160,5 +160,5 @@ class Dialing:
                 continue
             target.due_at = now + self._timing.answer_s
             effects.append(Connect(target.node, target.addresses))
-        self._soonest = min((target.due_at for target in self._targets.values()), default=math.inf)
+        self._next_due_at = min((target.due_at for target in self._targets.values()), default=math.inf)
         return effects

@@ -24,7 +24,7 @@ class Roster:
         self._order: list[str] = []
         self._rows: dict[str, Member] = {}
         self._touched: set[str] = set()
-        self._plain = True
+        self._all_different = True
         """Whether all names were different when rows were last made."""
 
     def touch(self, node: str, name: str | None) -> None:
@@ -50,11 +50,11 @@ class Roster:
         """All rows. `row` makes the row of a node from its unique name."""
         plain = len(self._bearers) == len(self._names)
         names = self._names if plain else unique_names(self._names.items())
-        anew = self._touched if plain and self._plain else self._names
+        anew = self._touched if plain and self._all_different else self._names
         for node in anew:
             if node in self._names:
                 self._rows[node] = row(node, names[node])
-        self._touched, self._plain = set(), plain
+        self._touched, self._all_different = set(), plain
         return tuple(map(self._rows.__getitem__, self._order))
 
 

@@ -19,14 +19,14 @@ class Views:
         self._me = me
         self._reached: dict[str, frozenset[str]] = {}
         """The nodes that each member hears."""
-        self._news = False
+        self._changed_since_asked = False
         self._broken: frozenset[tuple[str, str]] | None = None
 
     def take(self, sender: str, reached: frozenset[str]) -> None:
         """Take a member's view. `reached`: the nodes that it shows as alive."""
         if self._reached.get(sender) != reached:
             self._reached[sender] = reached
-            self._news, self._broken = True, None
+            self._changed_since_asked, self._broken = True, None
 
     def forget(self, node: str) -> None:
         """Drop a member's view."""
@@ -35,7 +35,7 @@ class Views:
 
     def changed(self) -> bool:
         """Whether any view has changed since this was last asked."""
-        news, self._news = self._news, False
+        news, self._changed_since_asked = self._changed_since_asked, False
         return news
 
     def outdated(self) -> None:

@@ -64,7 +64,7 @@ def read(document: bytes) -> MeasuredDevice:
     try:
         parsed = parse_json(document)
         cluster = from_json({"devices": [parsed["device"]]})
-        links = {str(node): Link(**_numbers(entry)) for node, entry in parsed["links"].items()}
+        links = {str(node): Link(**_checked_link(entry)) for node, entry in parsed["links"].items()}
         together = _together(parsed["together"]) if "together" in parsed else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
@@ -87,7 +87,7 @@ def _together(entry: Mapping[str, Any]) -> SharedMedia:
     return SharedMedia(frozenset(nodes), *rates)
 
 
-def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
+def _checked_link(entry: Mapping[str, Any]) -> dict[str, float]:
     numbers = {key: float(value) for key, value in entry.items()}
     if not all(0 <= value <= MOST for value in numbers.values()) or numbers["bytes_per_s"] < LEAST:
         raise ValueError(f"link {numbers}")
@@ -112,13 +112,13 @@ def cluster_of(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
     devices = levelled([replace(one.device, name=name) for name, one in measured.items()])
     cluster = Cluster(devices, links)
     crowds = [one.together for one in measured.values() if one.together is not None]
-    return _sharing(cluster, crowds, names)
+    return _with_shared_medium(cluster, crowds, names)
 
 
 SHARE = "what all share"
 
 
-def _sharing(cluster: Cluster, crowds: Iterable[SharedMedia], names: Mapping[str, str]) -> Cluster:
+def _with_shared_medium(cluster: Cluster, crowds: Iterable[SharedMedia], names: Mapping[str, str]) -> Cluster:
     """The cluster with a shared medium, if devices that were measured together sent less than their links
     promise. Of several measurements, the one with the most devices counts, and of these the fastest: a
     disturbance can only make a measurement slower."""
@@ -133,13 +133,13 @@ def _sharing(cluster: Cluster, crowds: Iterable[SharedMedia], names: Mapping[str
         return cluster
     medium = Medium(SHARE, crowd.bytes_per_s, frozenset(present))
     links = {
-        pair: _crowded(link, crowd) if present.issuperset(pair) else link
+        pair: _link_under_load(link, crowd) if present.issuperset(pair) else link
         for pair, link in cluster.links.items()
     }
     return replace(cluster, links=links, media=(medium,))
 
 
-def _crowded(link: Link, crowd: SharedMedia) -> Link:
+def _link_under_load(link: Link, crowd: SharedMedia) -> Link:
     """The link as it is while other devices send too, which they do at the same time when they divide a
     layer."""
     return replace(link, latency_s=max(link.latency_s, crowd.message_s - 2 * link.message_s))

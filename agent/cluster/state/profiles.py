@@ -38,7 +38,7 @@ class ProfileBook:
     """All profiles that this device knows: its own, and those that members told."""
 
     def __init__(self, profiles: Iterable[Profile] = ()) -> None:
-        self._known: dict[Key, dict[str, float]] = {}
+        self._seconds: dict[Key, dict[str, float]] = {}
         """Seconds by source, for each profile."""
         self.learn(profiles, KEPT)
 
@@ -48,29 +48,31 @@ class ProfileBook:
         news = []
         for one in profiles:
             key = (one.segment, one.kind, one.threads)
-            told = dict(self._known.pop(key, {}))  # A copy: segment_times.py reads in a thread.
-            before, known = _middle(told), told.get(source, 0.0)
+            told = dict(self._seconds.pop(key, {}))  # A copy: segment_times.py reads in a thread.
+            before, known = _typical_seconds(told), told.get(source, 0.0)
             if abs(known - one.seconds) > NEWS * known:
                 told.pop(source, None)
                 told[source] = one.seconds
                 if len(told) > MOST_SOURCES:
                     del told[next(name for name in told if name != OWN)]
-            self._known[key] = told
-            if abs(before - _middle(told)) > NEWS * before:
+            self._seconds[key] = told
+            if abs(before - _typical_seconds(told)) > NEWS * before:
                 news.append(one)
-        while len(self._known) > MOST:
-            del self._known[next(iter(self._known))]
+        while len(self._seconds) > MOST:
+            del self._seconds[next(iter(self._seconds))]
         return tuple(news)
 
     def seconds(self, segment: str, kind: str, threads: int) -> float | None:
-        return _middle(self._known.get((segment, kind, threads), {})) or None
+        return _typical_seconds(self._seconds.get((segment, kind, threads), {})) or None
 
     def profiles(self, most: int = MOST) -> tuple[Profile, ...]:
         """The profiles that were heard of last, oldest first."""
-        return tuple(Profile(*key, _middle(told)) for key, told in list(self._known.items())[-most:])
+        return tuple(
+            Profile(*key, _typical_seconds(told)) for key, told in list(self._seconds.items())[-most:]
+        )
 
 
-def _middle(told: Mapping[str, float]) -> float:
+def _typical_seconds(told: Mapping[str, float]) -> float:
     """The seconds that count among those that all sources told; 0 if none did."""
     return told.get(OWN) or median_low(told.values() or (0.0,))
 
