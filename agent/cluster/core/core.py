@@ -1,6 +1,6 @@
 """The core: the cluster logic of one agent in one piece, made of membership, election, deployments, the
 follower and, while this agent leads, the controller. Rules, without I/O. Events go in, effects come out; the
-shell (agent/service.py) obeys the effects in order and calls `wake` at `wake_at()`.
+driver (agent/driver.py) obeys the effects in order and calls `wake` at `wake_at()`.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ class Election:
             return []
         if min(beat.term, beat.seen_term) < 0 or not self._leaps.allows(told, self.seen_term, now):
             self._refused[node] = beat
-            why = f"it tells of term {told}, which is too far beyond {self.seen_term}, the largest known here"
+            why = f"it reports term {told}, which is too far beyond {self.seen_term}, the largest known here"
             self._unreported_doubts.append(Distrusted(node, why))
             return []
         self._refused.pop(node, None)

@@ -465,7 +465,7 @@ class Membership:
             if s.node == self.facts.node:
                 if s.incarnation > self.facts.incarnation + LEAP:
                     told = f"incarnation {s.incarnation} of this device, which is at {self.facts.incarnation}"
-                    yield Distrusted(sender, f"it tells of {told}")
+                    yield Distrusted(sender, f"it reports {told}")
                     continue
                 outdated = s.incarnation > self.facts.incarnation
                 if outdated or (s.status in (DEAD, LEFT) and s.incarnation == self.facts.incarnation):

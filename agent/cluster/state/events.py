@@ -1,4 +1,4 @@
-"""Events and effects: what goes into the core and what comes out of it. Facts. agent/service.py turns what
+"""Events and effects: what goes into the core and what comes out of it. Facts. agent/driver.py turns what
 happens into events, and obeys the effects in their order. No effect waits for the disk: TermKept and
 DeploymentsKept say when the content of a Persist* effect is on disk. The core tells nobody of what has to be
 on disk first.
