@@ -1,4 +1,5 @@
-"""Which devices a deployment may be told to use, and what is said of those that are not here. Rules, without I/O."""
+"""Device choice: which devices a deployment may be told to use, and what to say about those that are not
+here. Rules, without I/O."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from edgepart.planner.errors import Unavailable, UsageError
 
 
 def check_devices(chosen: Sequence[str], here: Collection[str], away: Collection[str]) -> None:
-    """`away`: members that were lost or left lately. UsageError where nobody knows a device of that name; Unavailable
-    where none of those chosen is here. One that is away is taken into use when it is back.
+    """Check a user's choice of devices. `away`: members that were lost or left lately. UsageError if no
+    device of a chosen name is known; Unavailable if none of those chosen is here. One that is away is used
+    when it is back.
 
     >>> check_devices(["pi-a", "pi-b"], here=["pi-a"], away=["pi-b"])
     """
@@ -25,7 +27,8 @@ def check_devices(chosen: Sequence[str], here: Collection[str], away: Collection
 
 
 def gone(names: Sequence[str]) -> str:
-    """
+    """The start of a sentence about devices that are missing.
+
     >>> gone(["pi-g"]), gone(["pi-f", "pi-g"])
     ('pi-g is not', 'none of pi-f, pi-g is')
     """

@@ -1,6 +1,6 @@
-"""Residents: members as users drain, remove and take them back. Door: the event loop; the core decides.
+"""Residents: lets users drain and remove members and take them back. Door: the event loop; the core decides.
 
-What is asked for is the cluster's business from then on: whoever asked may go away.
+Once a request is accepted, the cluster carries it out, also if the user does not wait for it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from edgepart.agent.wire.versions import bare, understands
 from edgepart.planner.errors import ClusterError, Unavailable, UsageError
 
 Seal = Callable[[Drain], Awaitable[Drain]]
-"""An entry, signed with the CA's key. UsageError, Unavailable where it cannot be had."""
+"""Signs an entry with the CA's key. UsageError or Unavailable if no signature can be had."""
 LOOK_S = 0.1
-"""Between two looks at how far it is."""
+"""The time between two looks at how far a drain is, in seconds: no person notices it."""
 _NODE = re.compile(r"[0-9a-f]{16}")
 
 
 class Residents:
-    """For the event loop's thread."""
+    """Drains, removals and their state, for the event loop's thread only."""
 
     def __init__(self, core: Core, post: Callable[[events.Event], None], sealed: Seal) -> None:
         self._core = core
@@ -45,10 +45,12 @@ class Residents:
         self._post = post
 
     async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
-        """Returns when nothing needs the device any more; with `remove`, when it is no member any more.
+        """Drain or remove a device. Returns when nothing needs the device any more; with `remove`, when it is
+        no member any more.
 
-        UsageError: no such device, the last one that serves, or whoever holds the CA's key does not sign it; Unavailable:
-        the leader is too old, or nobody is here who holds that key; ClusterError: somebody wanted otherwise meanwhile."""
+        UsageError: no such device, it is the last one that serves, or the member with the CA's key does not
+        sign; Unavailable: the leader is too old, or no member with that key is here; ClusterError: something
+        else was wanted meanwhile."""
         node, called = self._find(name)
         self._check_leader()
         await self._ask(node, called, REMOVING if remove else DRAINED)
@@ -75,12 +77,12 @@ class Residents:
         return {"name": called, "node": node, "state": IN}
 
     def state(self, member: events.Member) -> str:
-        """As people see it: its status, or that it is drained."""
+        """The state that people see: the member's status, or that it is drained."""
         state = self._core.draining.map.state(member.node)
         return member.status if state == IN or member.status not in (ALIVE, FLAPPING) else state
 
     def drains(self) -> list[dict[str, Any]]:
-        """Devices that are drained, or being removed."""
+        """Devices that are drained or being removed."""
         entries = [e for e in self._core.draining.map if e.state in (DRAINED, REMOVING)]
         return [
             {"name": e.name, "node": e.node, "state": e.state, "done": self._is_out(e), "text": self._text(e)}
@@ -88,9 +90,9 @@ class Residents:
         ]
 
     def lost(self) -> list[dict[str, Any]]:
-        """Devices that were members lately and are not any more, those lost last first: until they are back, or
-        forgotten (agent/cluster/membership/failure_detector.py's forget_s). Of one that was starved its note says so:
-        it may live."""
+        """Devices that were members lately and are not any more, the one lost last first. They are listed
+        until they are back or forgotten (forget_s in agent/cluster/membership/failure_detector.py). The note
+        of a device that was starved says so: it may be alive."""
         now = asyncio.get_running_loop().time()
         here = {member.name for member in self._core.membership.members()}
         gone = [
@@ -113,12 +115,12 @@ class Residents:
         ]
 
     def refused(self) -> list[dict[str, str]]:
-        """Who said Hello and was not taken in, lately."""
+        """Devices that said Hello lately and were not taken in."""
         found = self._core.membership.refusals.recent(asyncio.get_running_loop().time())
         return [{"name": r.name, "node": r.node, "version": bare(r.version), "why": r.why} for r in found]
 
     def _find(self, name: str) -> tuple[str, str]:
-        """Node id and name of a member, of one that is gone, or of any node by its id."""
+        """The node id and name of a member, of a device that is gone, or of any node by its id."""
         members = self._core.membership.members()
         known = {member.name: member.node for member in members}
         for entry in self._core.draining.map:

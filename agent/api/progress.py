@@ -1,5 +1,5 @@
-"""What a deployment has reached, on its way from any thread to one HTTP answer. No socket: an asyncio
-queue."""
+"""Progress of a deployment: takes it from any thread to the lines of one HTTP answer. Door: an asyncio queue,
+no socket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ProgressLines:
-    """A stream of documents; a newer figure of a stage replaces an older one that nobody has read yet."""
+    """A stream of documents. A newer figure of a stage replaces an older one that nobody has read yet."""
 
     def __init__(self, heartbeat_s: float) -> None:
         self._heartbeat_s = heartbeat_s
@@ -20,17 +20,17 @@ class ProgressLines:
         self._ended = False
 
     def report(self, stage: str, done: float, total: float) -> None:
-        """From any thread."""
+        """Add a stage's figures; any thread may call this."""
         self._loop.call_soon_threadsafe(self._add, {"stage": stage, "done": done, "total": total})
 
     def end(self, last: dict[str, Any]) -> None:
-        """From the event loop: `last` is the stream's last document."""
-        # By way of the loop's queue, so that it comes after what threads have reported before.
+        """End the stream with the document `last`; only the event loop may call this."""
+        # The loop's queue puts it after what threads have reported before.
         self._loop.call_soon(self._finish, last)
 
     async def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
-        """Documents as they come; {"alive": true} when nothing has come for a while, so that a client can
-        tell a slow deployment from a dead agent."""
+        """The documents as they come, and {"alive": true} if none has come for `heartbeat_s`, so that a
+        client can tell a slow deployment from a dead agent."""
         while True:
             try:
                 async with asyncio.timeout(self._heartbeat_s):

@@ -1,6 +1,6 @@
-"""What the HTTP gateway asks of the agent around it: the Protocol `Node` and the records in its answers.
+"""The Protocol `Node`, which is what the HTTP gateway asks of its agent, and the records in the answers.
 
-Facts only: no socket, no clock, no thread. agent/service.py implements Node; tests do so with a bare session.
+Facts. agent/api/node.py implements Node; tests do so with a bare session.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.plans.plan import ValueInfo
 
 Progress = Callable[[str, float, float], None]
-"""(stage, done, total): stage in plain words ("storing", "planning", "sending weights", "warming up" ...),
-done and total in a unit of the stage's own, total 0 where it is not known. Any thread may call it."""
+"""(stage, done, total): the stage in plain words ("storing", "planning", "sending weights", "warming up"
+...), `done` and `total` in the stage's own unit, `total` 0 if it is not known. Any thread may call it."""
 
 
 @dataclass(frozen=True)
 class BindingStatus:
-    """One binding of a model's free dimensions that there is a plan for, or that requests wait for."""
+    """A binding of a model's free dimensions that has a plan, or that requests wait for."""
 
     shapes: Mapping[str, tuple[int, ...]]
-    """By input with free dimensions."""
+    """The shape of each input that has free dimensions, by input name."""
     state: str
     """"serving", or "waiting for a plan"."""
     epoch: Epoch | None = None
@@ -36,36 +36,38 @@ class BindingStatus:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """One deployment, as clients and people see it."""
+    """A deployment as clients and people see it."""
 
     name: str
     state: str
-    """"serving", or what is still to happen, in a few words ("planning", "preparing 2/3", "waiting: ...")."""
+    """"serving", or what still has to happen, in a few words ("planning", "preparing 2/3", "waiting:
+    ...")."""
     inputs: tuple[ValueInfo, ...] = ()
-    """Shape: -1 for an axis that may vary; None where not even the rank is known."""
+    """The inputs; in their shapes, -1 stands for an axis that may vary. A shape is None if not even the rank
+    is known."""
     outputs: tuple[ValueInfo, ...] = ()
     epoch: Epoch | None = None
-    """Of the active plan; None while there is none."""
+    """The epoch of the active plan; None while there is none."""
     strategy: str = ""
     devices: tuple[str, ...] = ()
-    """Those that compute a part of it."""
+    """The devices that compute a part of the active plan."""
     why: str = ""
     """Why the plan is what it is, in a sentence."""
     predicted_latency_s: float | None = None
     trouble: str = ""
-    """Why it cannot answer requests now; "" where it can."""
+    """Why the deployment cannot answer requests now; "" if it can."""
     note: str = ""
-    """What became of the plan before, where measurements said that it was worse than one device."""
+    """What became of the previous plan, if measurements said that it was slower than one device."""
     transfer_dtype: str = "float32"
-    """What some of the data between devices is rounded to."""
+    """What some of the data between devices is rounded to; "float32" if nothing is."""
     rounding: str = ""
-    """How far answers are off by that, in a sentence; "" where nothing is rounded, or it is not known yet."""
+    """How far answers are off by that, in a sentence; "" if nothing is rounded, or if it is not known yet."""
     model_digest: str = ""
     set_aside: bool = False
-    """Whether no device loads it, because its model ends the processes that compute it."""
+    """Whether no device loads the model, because it ends the processes that compute it."""
     bindings: tuple[BindingStatus, ...] = ()
-    """Where the model has free dimensions: the first one, then others that requests brought. What is above is of the
-    first."""
+    """The bindings of a model with free dimensions: the first one, which the fields above describe, then
+    those that requests brought."""
 
 
 @dataclass(frozen=True)
@@ -73,21 +75,23 @@ class InferResult:
     """The answer to one request."""
 
     outputs: Mapping[str, Any]
-    """By name: numpy arrays (strings: object arrays), or what ONNX Runtime gives for maps and sequences."""
+    """The outputs by name: numpy arrays (object arrays for strings), or what ONNX Runtime gives for maps and
+    sequences."""
     epoch: Epoch
-    """Of the plan that made it."""
+    """The epoch of the plan that computed the answer."""
     seconds: float
-    """From the request's arrival at the node to its outputs, waiting for a plan included."""
+    """Seconds from the request's arrival at the node until its outputs are there, waiting for a plan
+    included."""
     replays: int = 0
-    """How often it was run again because a device or an epoch was lost."""
+    """How often the request was run again because a device or an epoch was lost."""
     request: str = ""
-    """What agents called it among themselves."""
+    """The id by which agents know the request."""
     queue_s: float = 0.0
-    """The part of `seconds` before the (last) run began."""
+    """The part of `seconds` before the last run began."""
 
 
 class Node(Protocol):
-    """The agent, seen from its HTTP side. Async methods run on the server's event loop and do not block it;
+    """The agent as its HTTP side sees it. Async methods run on the server's event loop and do not block it;
     the others answer at once from memory. Errors are those of planner/errors.py."""
 
     @property
@@ -99,87 +103,95 @@ class Node(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Of the cluster's CA, hex."""
+        """The fingerprint of the cluster's CA, in hex."""
 
     def live(self) -> bool:
         """Whether this agent works at all."""
 
     def ready(self, model: str | None) -> tuple[bool, str]:
-        """Whether `model` (None: the agent, for requests in general) can be used now, and if not, why."""
+        """Whether `model` can be used now (None: whether the agent can take requests), and why not."""
 
     def models(self) -> Sequence[ModelCard]: ...
 
     def model(self, name: str) -> ModelCard | None:
-        """The one of that name, as each request asks; None where there is none."""
+        """The deployment of that name, which each request asks for; None if there is none."""
 
     async def infer(
         self, model: str, inputs: Mapping[str, Any], outputs: Sequence[str] | None, deadline_s: float
     ) -> InferResult:
-        """Run one request; `outputs` None means all. `deadline_s` counts from now.
+        """Run one request. `outputs`: the outputs that are wanted; None means all. `deadline_s` counts from
+        now.
 
-        UnknownDeployment; RequestError: no such output, or inputs that do not fit the model; Unavailable:
-        nothing can serve it in time."""
+        UnknownDeployment; RequestError: no such output, or inputs that do not fit the model; Unavailable: no
+        device can answer in time."""
 
     def admit(self, options: DeployOptions) -> None:
-        """Looks at options before the model comes.
+        """Check options before the model is sent.
 
-        UsageError: they name a device that nobody knows; Unavailable: none of the devices that they name is here."""
+        UsageError: they name a device that is not known; Unavailable: none of the devices that they name is
+        here."""
 
     async def deploy(
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
         """Deploy the model whose files lie in `folder`: one graph file (`*.onnx`) at its top, with external
-        data where the graph says. What is needed is copied or moved out before it returns; the caller
-        deletes the folder. It returns when the deployment is acknowledged and serves; the answer is for
-        people and scripts, JSON only, and holds at least {"name", "devices", "strategy",
-        "predicted_latency_s", "why", "notes"}.
+        data where the graph says. What is needed is copied or moved out before this returns; the caller
+        deletes the folder. It returns when the deployment is acknowledged and serves. The answer is JSON for
+        people and scripts, and holds at least {"name", "devices", "strategy", "predicted_latency_s", "why",
+        "notes"}.
 
         ModelError, UsageError, Infeasible, Unavailable."""
 
     async def undeploy(self, name: str) -> None:
-        """UnknownDeployment where there is none of that name."""
+        """Undeploy it. UnknownDeployment if there is none of that name."""
 
     async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
-        """Have plans made without a member, and what it stores stored elsewhere; `remove`: and then have it leave for
-        good. `name`: a member's, or a node id. Returns when that is so; {"name", "node", "state"}.
+        """Have plans made without a member, and what it stores stored elsewhere; with `remove`, have it leave
+        for good after that. `name`: a member's name, or a node id. Returns {"name", "node", "state"} when
+        that is done.
 
-        UsageError: no such device, the last one, or whoever may sign that does not; Unavailable: the leader cannot, or
-        nobody is here who may sign it."""
+        UsageError: no such device, it is the last one, or the member that may sign that refuses; Unavailable:
+        the leader cannot, or no member is here that may sign it."""
 
     async def undrain(self, name: str) -> dict[str, Any]:
-        """Let it serve again; {"name", "node", "state"}. UsageError: no such device, or it was removed."""
+        """Let a drained device serve again; returns {"name", "node", "state"}. UsageError: no such device, or
+        it was removed."""
 
     def status(self) -> dict[str, Any]:
-        """{"name", "node", "version", "cluster", "http", "leader", "term", "uptime_s",
-        "members": [{"name", "node", "state", "http", "address", "leader"}], "deployments": [...]}:
-        "drains": devices that are drained or being removed, "refused": who wanted in and may not, "disk": {"free_bytes",
-        "trouble", "damaged"};
-        `leader` the leader's name or null, `http` a URL or null, one entry of `members` for this device
-        itself too. `deployments` may be left out: the gateway puts the cards of `models()` there."""
+        """{"name", "node", "version", "cluster", "http", "leader", "term", "uptime_s", "members": [{"name",
+        "node", "state", "http", "address", "leader"}], "deployments": [...], "drains": devices that are
+        drained or being removed, "refused": devices that are not taken in, "disk": {"free_bytes", "trouble",
+        "damaged"}}. `leader` is the leader's name or null, `http` a URL or null; `members` lists this device
+        too. `deployments` may be left out: the gateway puts the cards of `models()` there."""
 
     def devices(self) -> dict[str, Any]:
-        """cluster.json's form (planner/devices/cluster.py), with extra keys where they are known."""
+        """The devices in the form of cluster.json (planner/devices/cluster.py), with extra keys if they are
+        known."""
 
     def plan(self, name: str) -> dict[str, Any]:
-        """The report of the deployment's active plan; under "measured" what requests through this agent took that ran
-        alone, and what each device computed for one. UnknownDeployment, or Unavailable where there is no plan."""
+        """The report of the deployment's active plan. Under "measured" it says what requests through this
+        agent took that ran alone, and what each device computed for one. UnknownDeployment; Unavailable:
+        there is no plan."""
 
     async def doctor(self) -> dict[str, Any]:
-        """Of each box that was ever heard of, whether it is a member, why not, and what to do; and what is to be said of
-        this one. {"agent", "boxes", "knocks", "checks", "notes"}."""
+        """For each box that was ever heard of: whether it is a member, why not, and what to do; and what
+        there is to say about this device. {"agent", "boxes", "knocks", "checks", "notes"}."""
 
     async def trace(self, name: str, seconds: float) -> dict[str, Any]:
-        """Has members record what they do, for that long at most; who takes part, and who does not and why.
+        """Have members record what they do, for `seconds` at most; returns which members take part, and which
+        do not and why.
 
-        UnknownDeployment; RequestError: for too long; Unavailable: there is no plan, or a trace is being taken."""
+        UnknownDeployment; RequestError: `seconds` is too long; Unavailable: there is no plan, or a trace is
+        being taken."""
 
     async def traced(self, name: str) -> dict[str, Any]:
-        """Ends that, and gives what was recorded (agent/measure/trace_collector.py). RequestError where nothing is
-        being recorded."""
+        """End the trace and return what was recorded (agent/measure/trace_collector.py). RequestError:
+        nothing is being recorded."""
 
 
 def check_name(name: str) -> str:
-    """A deployment's name is part of URLs and of metric labels. UsageError otherwise."""
+    """Check a deployment's name, which is part of URLs and of metric labels. UsageError if it does not fit
+    there."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
         raise UsageError(
             f"deployment name {name[:200]!r}: up to 128 letters, digits, '.', '_', '-'; a letter or digit first"

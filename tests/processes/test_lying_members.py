@@ -121,7 +121,7 @@ def test_incarnations_that_leap_are_refused(lied_to: tuple[LocalCluster, Liar]) 
     liar.meet()
     told = tuple(Sighting(node, LARGEST, ALIVE, name, ()) for name, node in nodes(cluster).items())
     liar.say(View(told))
-    named(cluster, f"is not believed: it tells of incarnation {LARGEST}", next(iter(cluster.living)))
+    named(cluster, f"is not believed: it reports incarnation {LARGEST}", next(iter(cluster.living)))
     all_is_well(cluster)
 
 
@@ -169,7 +169,7 @@ def test_a_term_that_leaps_is_refused_and_all_serve_again_after_a_restart(
     cluster, liar = lied_to
     liar.meet()
     liar.say(Heartbeat(liar.hello.boot, 1, LARGEST, liar.node, LARGEST))
-    named(cluster, f"is not believed: it tells of term {LARGEST}", next(iter(cluster.living)))
+    named(cluster, f"is not believed: it reports term {LARGEST}", next(iter(cluster.living)))
     all_is_well(cluster)
     liar.stop()  # Where all begin anew it may be its turn to lead, which it never does.
     for agent in cluster.agents.values():

@@ -1,4 +1,4 @@
-"""The core puts membership, leader and follower together, and drains; the driver obeys it.
+"""The core: puts membership, leader, follower and drains together; the driver obeys it.
 
 May import: agent/cluster/leader, agent/cluster/membership, agent/cluster/state, agent/wire, planner/errors.
 """

@@ -1,6 +1,6 @@
-"""The cluster logic of one agent in one piece, without I/O: membership, election, deployments, the follower's
-part and, while it leads, the controller. Events in, effects out; the shell (agent/service.py) obeys the
-effects in order and calls `wake` at `wake_at()`.
+"""The core: the cluster logic of one agent in one piece, made of membership, election, deployments, the
+follower and, while this agent leads, the controller. Rules, without I/O. Events go in, effects come out; the
+driver (agent/driver.py) obeys the effects in order and calls `wake` at `wake_at()`.
 """
 
 from __future__ import annotations
@@ -84,32 +84,32 @@ from edgepart.agent.wire.control import (
 from edgepart.agent.wire.inference import Epoch
 
 EXPEL_S = 15.0
-"""A device that was removed has so long to stop by itself; then it is a stranger."""
+"""A removed device has so long to stop by itself; then its membership is ended."""
 TOLD_TIMINGS = 512
-"""Profiles that a newcomer is told."""
+"""The most profiles that a newcomer is told."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoreTiming:
-    """All the cluster logic's times."""
+    """All times of the cluster logic."""
 
     membership: DetectorTiming = field(default_factory=DetectorTiming)
     election: ElectionTiming = field(default_factory=ElectionTiming)
     planning: PlanningTiming = field(default_factory=PlanningTiming)
     report_s: float = 1.0
-    """A member reports to its leader at least this often."""
+    """A member reports to its leader at least this often, changed or not."""
     sync_s: float = 5.0
-    """Deployments, cards and standings are told again this often, should anything have been lost."""
+    """Deployments, cards and standings are told again this often, in case a message was lost."""
     look_each_s: float = 0.0005
-    """For each member, time that a leader lets pass after it looked at all reports, before the next report makes it look
-    again: many come at once, and each look takes the longer the more members there are."""
+    """The time that a leader lets pass for each member, after it looked at all reports, before the next
+    report makes it look again: many come at once, and each look takes longer the more members there are."""
     linger_s: float = 30.0
-    """A plan that was replaced is kept so long for the requests that still run on it."""
+    """A replaced plan is kept for so long, for the requests that still run on it."""
 
 
 class Core:
-    """One agent's cluster logic. `leader`, `standings` and the rest may be read at any time; only `handle`
-    and `wake` change anything, and neither may be called while the other runs."""
+    """The cluster logic of one agent. `leader`, `standings` and the other attributes may be read at any time.
+    Only `handle` and `wake` change anything, and neither may be called while the other runs."""
 
     def __init__(
         self,
@@ -128,10 +128,11 @@ class Core:
         genuine: Callable[[Drain], bool] = lambda entry: True,
         tries: bool = False,
     ) -> None:
-        """`term`, `deployments`, `models`, `profiles` and `drains` as they were persisted; `drifts` is filled here.
-        `spares`: so many plans for losses are kept ready for each deployment at most; None is one for each device that
-        serves. `card_fault`: what is wrong with a card's document; "" where nothing is.
-        `genuine`: whether the CA has signed a drain. `tries`: whether plans are tried before they serve."""
+        """`term`, `deployments`, `models`, `profiles` and `drains`: as they were on disk; `drifts` is filled
+        here. `spares`: the most contingency plans that are kept ready for each deployment; None is one for
+        each device that serves. `card_fault`: tells what is wrong with a card's document; "" if nothing is.
+        `genuine`: tells whether the CA has signed a drain. `tries`: whether plans are tried before they
+        serve."""
         self.timing = timing or CoreTiming()
         if spares is not None:
             self.timing = replace(self.timing, planning=replace(self.timing.planning, spares=spares))
@@ -147,14 +148,14 @@ class Core:
         self.membership.refusals.removed = self.draining.is_removed
         self.controller: Controller | None = None
         self.cards: dict[str, Card] = {}
-        """Of the devices that can be planned with."""
+        """The cards of the devices that can be planned with, by node."""
         self.card_faults: dict[str, str] = {}
-        """By node, why its card cannot be used: plans are made without that device."""
+        """Why a card cannot be used, by node: plans are made without that device."""
         self._card_fault = card_fault
         self.profiles = profiles or ProfileBook()
         self.drifts = drifts or DriftBook()
         self.standings: dict[str, Standing] = {}
-        """How each deployment stands, as the leader last told."""
+        """How each deployment stands, as the leader last told, by name."""
         self._digests: dict[str, str] = {}
         self._reports: dict[str, Report] = {}
         self._boots: dict[str, str] = {}
@@ -169,12 +170,12 @@ class Core:
 
     @property
     def leader(self) -> str:
-        """Node id, empty while nobody leads."""
+        """The leader's node id; "" while nobody leads."""
         return self.election.leader
 
     @property
     def needed(self) -> bool:
-        """Whether plans that serve here need this device, and others could come to do without it."""
+        """Whether plans that serve here need this device, and other members could come to do without it."""
         me = self.membership.facts.node
         others = [member for member in self.membership.members() if member.node != me]
         deaf = any(m.node == self.leader and not understands_leaving(m.version) for m in others)
@@ -184,8 +185,8 @@ class Core:
         return any(node == me for order in serving for _, node in order.names)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one event; what the shell has to do, in this order. UsageError where a user's request cannot be
-        met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed then."""
+        """Take one event; returns what the shell has to do, in this order. UsageError if a user's request
+        cannot be met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed then."""
         if isinstance(event, Received) and now < self._wake_at:
             effects = self._at_once(event, now)
             if effects is not None:
@@ -197,11 +198,11 @@ class Core:
         return self._run(self._take(event, now), now)
 
     def wake(self, now: float) -> list[Effect]:
-        """Do what is due. Earlier or later than `wake_at()` is no harm, later is noticed."""
+        """Do what is due. An earlier call than at `wake_at()` does no harm; a later one is noticed."""
         return self._run(iter(()), now)
 
     def wake_at(self) -> float:
-        """When `wake` should be called next, on the clock of `now`."""
+        """When `wake` should be called next, on the same clock as `now`."""
         return self._wake_at
 
     # The order of things
@@ -249,8 +250,8 @@ class Core:
     # Events
 
     def _at_once(self, event: Received, now: float) -> list[Effect] | None:
-        """Most of what comes: that its sender is there, and all else is as it was, or no more than a question. None where
-        more may follow; nothing was done then."""
+        """Take most messages at once: those which say that their sender is there and nothing else that is
+        new, or only ask a question. None if more may follow; nothing was done then."""
         node, message = event.node, event.message
         known: object
         match message:
@@ -294,8 +295,8 @@ class Core:
         return [] if same and self.membership.hears(node, now) else None
 
     def _has_greeted(self, event: Received) -> bool:
-        """Whether this is a member's answer to our Hello, and it had said Hello by itself before: then it has all that
-        a newcomer is told."""
+        """Whether this is a member's answer to this device's Hello, and the member had said Hello by itself
+        before: then it has been told all that a newcomer is told."""
         node, hello = event.node, event.message
         same = isinstance(hello, Hello) and hello.reply and self._boots.get(node) == hello.boot
         return same and node in self.membership.alive()
@@ -376,7 +377,7 @@ class Core:
             yield from self._deployed((self.deployments.delete(self.node, event.name),))
 
     def _watch(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
-        """Membership's effects; what follows from a change of the members."""
+        """Pass on the effects of the membership, and what follows if the members changed."""
         for effect in effects:
             yield effect
             if isinstance(effect, MembersChanged):
@@ -396,7 +397,7 @@ class Core:
         yield from self._led(self.election.members_changed(others, now), now)
 
     def _led(self, effects: Iterable[Effect], now: float) -> Iterator[Effect]:
-        """The election's effects; what follows from a change of the leader."""
+        """Pass on the effects of the election, and what follows if the leader changed."""
         for effect in effects:
             yield effect
             if isinstance(effect, LeaderChanged):
@@ -480,12 +481,14 @@ class Core:
         yield PersistProfiles(self.profiles.profiles())
 
     def _is_led(self, node: str, term: int) -> bool:
-        """Whether what that member says, in that term, is the word of the leader whom this device itself follows."""
+        """Whether what that member says in that term comes from the leader whom this device itself
+        follows."""
         return node == self.leader and term >= self.election.seen_term
 
     def _believed(self, report: Report) -> Report:
-        """Without plans that nobody can have given it: of a term that is not known here, though whoever holds such a plan
-        has told of its term before, or of this leadership, which has not made them."""
+        """The report without plans that nobody can have given its sender: those of a term that is not known
+        here, though a member that holds such a plan has told of its term before, and those of this leadership
+        that it has not made."""
         last = Epoch(self.election.seen_term, LARGEST)
         if self.controller is not None and self.controller.term == last.term:
             last = self.controller.last_epoch
@@ -520,7 +523,7 @@ class Core:
         yield from self._tell_all(Deployments(changed))
 
     def _drained(self, effects: list[Effect], now: float) -> Iterator[Effect]:
-        """What follows from a change of who is drained or removed."""
+        """Pass on what follows if a device was drained, taken back or removed."""
         yield from effects
         self._stale |= bool(effects)
         for member in self.membership.members():
@@ -528,7 +531,7 @@ class Core:
                 self._expel_at.setdefault(member.node, now + EXPEL_S)
 
     def _drained_by_me(self, effects: list[Effect], now: float) -> list[Effect]:
-        """Of what the leader finds, only a removal is a change."""
+        """Pass on what the leader found; only a removal is a change."""
         return (
             list(self._drained(effects, now))
             if any(isinstance(e, PersistDrains) for e in effects)
@@ -567,7 +570,7 @@ class Core:
             yield from self.draining.remind(leader)
 
     def _report_self(self) -> bool:
-        """A leader's own report takes no message. Whether it was news."""
+        """Take the leader's own report, which needs no message; whether it was news."""
         if self.controller is None or (not self.follower.changed and self.node in self._reports):
             return False
         report = self.follower.report(self._kept)
@@ -585,7 +588,7 @@ class Core:
             yield SendMessage(self.leader, self.follower.report(self._kept))
 
     def _look_soon(self, now: float) -> None:
-        """As leader: at once where the last look is long enough ago."""
+        """Have the leader look at all reports: at once if its last look is long enough ago, else later."""
         at = self._looked_at + self.timing.look_each_s * len(self._boots)
         self._stale |= now >= at
         self._lead_at = min(self._lead_at, at)

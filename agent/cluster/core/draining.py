@@ -1,8 +1,8 @@
 """Draining: devices that users take out, for a while or for good. Rules, without I/O; the core asks.
 
-Plans are made without a drained device, and what it stores is stored elsewhere; it stays a member and takes requests of
-clients. Where no other device is left, it serves again. One that is to be removed is drained first; then, or at once where
-it is no member any more, it is removed: it stops, and nobody knows it any more.
+Plans are made without a drained device, and what it stores is stored elsewhere; it stays a member and a
+gateway. If no other device is left, it serves again. A device that is to be removed is drained first. Then,
+or at once if it is no member any more, it is removed: it stops, and no member takes it in again.
 """
 
 from __future__ import annotations
@@ -44,17 +44,18 @@ Members = Sequence[Member]
 
 @dataclass(frozen=True, slots=True)
 class ServedPlans:
-    """What the leader looks at besides what members report."""
+    """What the leader looks at besides the reports of members."""
 
     deployments: Sequence[Deployment]
     orders: Sequence[Prepare]
-    """All plans that serve or are on their way."""
+    """The orders of all plans that serve or are on their way."""
     why_not: Callable[[str], str]
-    """By deployment, why there is no plan for what is wanted now; "" where there is, or it is not known yet."""
+    """Tells why a deployment has no plan for what is wanted now; "" if it has one, or if that is not known
+    yet."""
 
 
 class Draining:
-    """One device's part in it."""
+    """One device's part in draining."""
 
     def __init__(
         self,
@@ -62,21 +63,22 @@ class Draining:
         entries: Iterable[Drain] = (),
         genuine: Callable[[Drain], bool] = lambda entry: True,
     ) -> None:
-        """`genuine`: whether the CA has signed an entry. Of those from this device's disk it is asked before they are told
-        to anybody."""
+        """`genuine`: tells whether the CA has signed an entry. Entries from this device's disk are checked
+        before they are told to anybody."""
         self.map = DrainMap(entries)
         self._genuine = genuine
         self.standings: dict[str, DrainStanding] = {}
-        """By node, as the leader last told."""
+        """How far each drain is, as the leader last told, by node."""
         self._node = node
         self._looked: dict[str, DrainStanding] = {}
-        """What this device told as the leader."""
+        """What this device told as the leader, by node."""
 
     def is_removed(self, node: str) -> bool:
         return self.map.state(node) == REMOVED
 
     def seen(self, members: Members) -> tuple[Member, ...]:
-        """The members as whoever plans is to see them."""
+        """The members as planning has to see them: drained ones have the status DRAINED, unless all that are
+        alive are drained."""
 
         def off(member: Member) -> bool:
             return self.map.state(member.node) != IN
@@ -87,10 +89,11 @@ class Draining:
         drained = {member.node for member in here if off(member)}
         return tuple(replace(m, status=DRAINED) if m.node in drained else m for m in members)
 
-    # What users want, and what others tell
+    # What users want, and what other devices tell
 
     def proposed(self, node: str, name: str, state: str, members: Members) -> Drain | None:
-        """What a user wants, to be signed; None where it is so already. UsageError where that would leave nobody."""
+        """The entry for what a user wants, to be signed; None if that is so already. UsageError if no device
+        would be left."""
         there = {member.node for member in members}
         rest = [n for n in there - {node} if self.map.state(n) == IN]
         if state != IN and node in there and not rest:
@@ -103,7 +106,8 @@ class Draining:
         return self.map.next(self._node, node, name, state)
 
     def asked(self, event: DrainRequested, members: Members) -> list[Effect]:
-        """UsageError where it is not signed, or somebody else wanted something else meanwhile; nothing has changed then."""
+        """Take a user's signed request. UsageError if the signature is wrong, or if something else was wanted
+        meanwhile; nothing has changed then."""
         entry = event.entry
         changed = self.map.merge((entry,)) if self._genuine(entry) else ()
         if not changed and not self.map.has((entry,)):
@@ -113,12 +117,13 @@ class Draining:
         return self._changed(changed, members) if changed else []
 
     def forged(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
-        """Those that the CA did not sign; what is known already was looked at when it came."""
+        """The entries that the CA did not sign; known entries were checked when they came."""
         return tuple(entry for entry in entries if not self.map.has((entry,)) and not self._genuine(entry))
 
     def told(self, entries: Sequence[Drain], members: Members, teller: str = "") -> list[Effect]:
-        """Another device's entries came; who is no member may tell them too, as the CA signed them. What it did not sign is
-        left out. Who tells what is outdated learns the newer: it may be out for what was taken back."""
+        """Take the entries of another device. It need not be a member, as the CA signed them; unsigned ones
+        are left out. If it told outdated entries it gets the newer ones, since it may be out because of an
+        entry that was taken back."""
         forged = self.forged(entries)
         good = [entry for entry in entries if entry not in forged]
         changed = self.map.merge(good)
@@ -128,11 +133,11 @@ class Draining:
         return [*effects, SendMessage(teller, Drains(newer))] if newer and teller else effects
 
     def _signed(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
-        """What others believe."""
+        """The entries that other devices will believe."""
         return tuple(filter(self._genuine, entries))
 
     def greeting(self, member: Member) -> list[Effect]:
-        """What a newcomer is told."""
+        """What a newcomer has to be told."""
         entries = self._signed(self.map)
         if not entries or not understands(member.version, DRAINS):
             return []
@@ -142,7 +147,7 @@ class Draining:
         ]
 
     def farewell(self, node: str, version: str) -> list[Effect]:
-        """What a device is told that was removed, and does not know it."""
+        """What a device has to be told that was removed and does not know it."""
         entry = self.map.get(node)
         if entry is None or entry.state != REMOVED or not understands(version, DRAINS):
             return []
@@ -161,7 +166,8 @@ class Draining:
     # What the leader does
 
     def look(self, world: LeaderView, served: ServedPlans, members: Members) -> list[Effect]:
-        """Tell how far each drain is; remove whoever nothing needs any more."""
+        """Tell how far each drain is, and remove devices that are to be removed and that nothing needs any
+        more."""
         effects: list[Effect] = []
         self._looked = {
             node: s for node, s in self._looked.items() if self.map.state(node) in (DRAINED, REMOVING)
@@ -182,12 +188,12 @@ class Draining:
         return effects
 
     def remind(self, members: Members) -> list[Effect]:
-        """Those that missed what a user said learn it."""
+        """Tell all drains again, in case a member missed one."""
         entries = self._signed(self.map)
         return _to_all(Drains(entries), members, self._node) if entries else []
 
     def retell(self, members: Members) -> list[Effect]:
-        """All of it, should anything have been lost."""
+        """Tell all drains and how far they are, in case a message was lost."""
         return self.remind(members) + [
             e for s in self._looked.values() for e in _to_all(s, members, self._node)
         ]
@@ -199,7 +205,7 @@ def _to_all(message: Drains | DrainStanding, members: Members, me: str) -> list[
 
 
 def _left(node: str, world: LeaderView, served: ServedPlans) -> Iterator[str]:
-    """What is still to be done before nothing needs the device."""
+    """What is still to be done before nothing needs the device, in sentences for people."""
     using = sorted({parent_of(order.deployment) for order in served.orders if node in _nodes(order)})
     for name in using:
         why = served.why_not(name)
@@ -215,7 +221,7 @@ def _left(node: str, world: LeaderView, served: ServedPlans) -> Iterator[str]:
 
 
 def _behind(world: LeaderView, served: ServedPlans) -> Iterator[str]:
-    """Gateways that start requests on a plan before the one that serves."""
+    """Name gateways that still start requests on a plan before the serving one."""
     current = {(order.deployment, order.epoch) for order in served.orders}
     names = {name for name, _ in current}
     for node, report in world.reports.items():

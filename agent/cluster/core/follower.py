@@ -1,8 +1,9 @@
-"""What a member does with its leader's orders: the rules, without I/O.
+"""Follower: what a member does with its leader's orders. Rules, without I/O.
 
-It has plans ready, switches between them only forwards, and says to whoever leads what it holds. The core gives it orders
-of the leader that this device itself follows, and of nobody else. Orders of a term smaller than the largest seen are
-refused, so that a leader that was cut off can change nothing, and plans of later terms than the order's own.
+A member loads plans, switches between them only forwards, and reports to the leader what it holds. The core
+passes on only orders of the leader that this device itself follows. The follower refuses orders of a term
+smaller than the largest seen, so that a leader that was cut off can change nothing, and orders for plans of a
+later term than the order's own.
 """
 
 from __future__ import annotations
@@ -53,16 +54,17 @@ class Follower:
     def __init__(self, boot: str, *, linger_s: float) -> None:
         self.models: tuple[str, ...] = ()
         self.changed = True
-        """Whether something was not reported yet; whoever sends the report resets it."""
+        """Whether something was not reported yet; the sender of the report resets it."""
         self._boot = boot
         self._linger_s = linger_s
         self._held: dict[tuple[str, Epoch], KeptPlan] = {}
         self._active: dict[str, Epoch] = {}
         self._latest: dict[str, Epoch] = {}
-        """The last that served, also where none does now, for as long as plans of that name are held."""
+        """The last epoch that served, by deployment, also if none does now; kept as long as plans of that
+        name are held."""
 
     def active(self, deployment: str) -> Prepare | None:
-        """The order that brought the plan that serves here now."""
+        """The order that brought the plan that serves here now; None if none does."""
         held = self._held.get((deployment, self._active.get(deployment, NO_EPOCH)))
         return held.order if held else None
 
@@ -78,7 +80,7 @@ class Follower:
         return variants if first is None else [first, *variants]
 
     def spares(self, deployment: str) -> list[Prepare]:
-        """The orders that brought plans that could follow the one that serves."""
+        """The orders that brought loaded or loading plans later than the one that serves."""
         serving = self._active.get(deployment, NO_EPOCH)
         later = [
             (epoch, held)
@@ -95,7 +97,7 @@ class Follower:
         return Report(self._boot, tuple(holdings), self.models, versions)
 
     def obey(self, order: Order, seen_term: int, deployments: DeploymentMap, now: float) -> list[Effect]:
-        """Do what a leader says, if it may say so."""
+        """Obey an order, if its leader may give it."""
         self.changed = True
         if order.term < seen_term or (not isinstance(order, FetchModel) and order.epoch.term > order.term):
             return []
@@ -110,14 +112,14 @@ class Follower:
                 return [] if model in self.models else [StoreModel(model, model_bytes, sources)]
 
     def loaded(self, event: PlanLoaded) -> None:
-        """The answer to LoadPlan."""
+        """Take the answer to LoadPlan."""
         held = self._held.get((event.deployment, event.epoch))
         if held is not None and held.state == LOADING:
             held.state, held.error = (FAILED, event.error) if event.error else (READY, "")
             self.changed = True
 
     def deployments_changed(self, deployments: DeploymentMap) -> list[Effect]:
-        """Plans of what is no longer deployed, or is set aside, are dropped."""
+        """Drop plans of deployments that are gone or set aside."""
         gone = [key for key in self._held if deployments.usable(parent_of(key[0])) is None]
         return [effect for key in gone for effect in self._drop(*key)]
 
@@ -161,7 +163,8 @@ class Follower:
                 yield from self._drop(name, other)
 
     def _retire(self, name: str, epoch: Epoch, now: float) -> Iterator[Effect]:
-        """What serves goes on, but for a variant: that goes when the requests that run on it had their time."""
+        """Drop a plan, unless it serves. A variant's serving plan stops serving, and is dropped when its
+        requests had their time."""
         if not is_variant(name):
             if self._active.get(name) != epoch:
                 yield from self._drop(name, epoch)

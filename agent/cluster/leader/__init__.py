@@ -1,4 +1,4 @@
-"""What the leader decides: when to plan, when to cut over, which variants and contingency plans there are.
+"""The leader's decisions: when to plan, when to cut over, and which variants and contingency plans there are.
 
 May import: agent/cluster/state, agent/wire, planner/errors, planner/plans.
 """

@@ -1,6 +1,6 @@
-"""What a leader does: deployments and members in, orders out. Rules, without I/O; the same code runs on every
-agent and is asked only while that agent leads. One deployment's way from plan to plan is rollout.py, its other
-bindings are variants.py.
+"""What a leader does: deployments and members in, orders out. Rules, without I/O. The same code is on every
+agent and is asked only while that agent leads. rollout.py takes one deployment from plan to plan, variants.py
+its other bindings.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class Controller:
         variants: Callable[[], Iterable[Prepare]] = tuple,
         spares: Callable[[str], Iterable[Prepare]] = lambda name: (),
     ) -> None:
-        """`adopt`: the plan of a deployment that serves on this device already; it goes on if it still
-        can. `variants`: those of all variants that do. `spares`: those that it has ready beside."""
+        """`adopt`: the plan of a deployment that this device serves already; it goes on if it still can run.
+        `variants`: the orders of all variants that this device serves. `spares`: the plans of a deployment
+        that this device has ready beside the serving one."""
         self.term = term
         self._adopt = adopt
         self._held_variants = variants
@@ -53,7 +54,7 @@ class Controller:
         self._apart = Apart()
 
     def step(self, deployments: DeploymentMap, world: LeaderView, now: float) -> list[Effect]:
-        """Look at everything and give the orders that are missing."""
+        """Look at all deployments and give the orders that are missing."""
         world = replace(world, apart=self._apart.look(world.cluster.broken_links, now))
         living = {entry.name: entry for entry in deployments.in_use()}
         for name in self._cutovers.keys() - living.keys():
@@ -76,16 +77,17 @@ class Controller:
 
     @property
     def last_epoch(self) -> Epoch:
-        """The latest that this leadership has given to a plan."""
+        """The latest epoch that this leadership has given to a plan."""
         return self._epochs.last
 
     @property
     def orders(self) -> list[Prepare]:
-        """Of all plans that serve or are on their way."""
+        """The orders of all plans that serve or are on their way."""
         return list(self._orders())
 
     def why_not(self, deployment: str) -> str:
-        """Why there is no plan for what is wanted now; "" where there is, or it is not known yet."""
+        """Why a deployment has no plan for what is wanted now; "" if it has one, or if that is not known
+        yet."""
         cutover = self._cutovers.get(deployment)
         return cutover.planning.error.error if cutover and cutover.planning.error else ""
 
@@ -99,7 +101,8 @@ class Controller:
             yield from (placement.order for placement in cutover.spares)
 
     def _sweep(self, world: LeaderView, now: float) -> Iterator[Effect]:
-        """Variants that members hold and nobody keeps: given up here, or made by a leader that is gone."""
+        """Retire variants that members hold and no leader keeps: given up here, or made by a leader that is
+        gone."""
         sent, self._swept = self._swept, {}
         for node, report in world.reports.items():
             for holding in report.holdings:
@@ -112,7 +115,7 @@ class Controller:
                     yield SendMessage(node, Retire(world.term, name, holding.epoch))
 
     def _cutover_of(self, name: str) -> Cutover | None:
-        """Of a deployment or a variant."""
+        """The cutover of a deployment or a variant; None if it is not known."""
         if not is_variant(name):
             return self._cutovers.get(name)
         variants = self._variants.get(parent_of(name))
@@ -126,31 +129,31 @@ class Controller:
         return [] if told is None else [SendMessage(node, told)]
 
     def measured(self, latency: Latency, gateway: str = "") -> bool:
-        """What requests through that gateway take on a plan; whether that says anything new."""
+        """Note what requests through a gateway take on a plan; whether that is news."""
         cutover = self._cutover_of(latency.deployment)
         return cutover is not None and cutover.measured(latency, gateway)
 
     def rounded(self, found: RoundingMeasured) -> None:
-        """How far answers by a plan are off."""
+        """Note how far the answers of a plan are off."""
         if cutover := self._cutover_of(found.deployment):
             cutover.rounding = found
 
     def tried(self, found: PlanTried, nodes: Iterable[str]) -> list[Effect]:
-        """What came of trying a plan."""
+        """Take the verdict on a plan that was tried."""
         cutover = self._cutover_of(found.deployment)
         return cutover.tried(found, self.term, nodes) if cutover else []
 
     def refused(self) -> Mapping[str, int]:
-        """By deployment, how many plans were tried and given up."""
+        """The number of plans that were tried and given up, by deployment."""
         return {name: len(cutover.refused) for name, cutover in self._cutovers.items() if cutover.refused}
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
-        """Of a deployment that is gone, the answer is dropped."""
+        """Take the answer to ComputePlan; that for a deployment which is gone is dropped."""
         if cutover := self._cutover_of(result.key.deployment):
             cutover.answered(result, now)
 
     def retell(self, nodes: Iterable[str]) -> list[Effect]:
-        """How all deployments stand, for members that may not know."""
+        """Tell how all deployments stand, to members that may not know."""
         return [SendMessage(node, standing) for node in nodes for standing in self.standings()]
 
     def standings(self) -> list[Standing]:

@@ -1,9 +1,10 @@
-"""Refining: with which drifts a deployment is planned, and when a serving one is planned anew for what was measured.
-Rules, without I/O.
+"""Refining: with which drifts a deployment is planned, and when a serving deployment is planned anew because
+of measurements. Rules, without I/O.
 
-What devices tell is taken over when it has settled, with longer waits each time, so that plans do not flap. A device
-that drifted and is left out has nothing to run and cannot tell that it has recovered: after a while its drift is let
-go. A plan that uses it again is timed there before it serves, which tells the drift anew where it has not passed.
+A drift that devices tell is taken over when it has settled, after a wait that grows each time, so that plans
+do not flap. A device that drifted and is left out runs nothing, and so cannot tell that it has recovered: its
+drift is dropped after a while. A plan that uses the device again is timed there before it serves, which tells
+the drift anew if it has not passed.
 """
 
 from __future__ import annotations
@@ -16,50 +17,55 @@ from edgepart.agent.cluster.state.drift import DriftBook
 from edgepart.agent.wire.control import Version
 
 Drifts = tuple[tuple[str, float], ...]
-"""(node, drift) where that is not 1, sorted."""
+"""(node, drift) of each node whose drift is not 1, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefiningTiming:
-    """Damping: longer waits search and move less often, and are later to help."""
+    """Damping: with longer waits the leader searches and moves less often, and helps later."""
 
     settle_s: float = 4.0
-    """From the first news on: what devices that ran the same requests tell comes together."""
+    """The wait from the first news on: what devices tell that ran the same requests comes within this time,
+    since each tells what it found only with its next look, two seconds apart."""
     wait_s: float = 60.0
-    """Between two refinements at least; doubles each time. Whoever dies or comes is planned for at once all the same."""
+    """The least time between two refinements, doubled each time: 60, 120, 240 s. A member that dies or joins
+    is planned for at once all the same."""
     rounds: int = 4
-    """After so many, `most_wait_s`."""
+    """After so many refinements the wait is `most_wait_s`."""
     most_wait_s: float = 600.0
+    """The longest wait: a drift that lasts is worth a search every ten minutes."""
     calm: float = 4.0
-    """When nothing was to be refined for so many times the last wait, the next one is the shortest again."""
+    """If nothing had to be refined for so many times the last wait, the next wait is the shortest again."""
     patience_s: float = 60.0
-    """A device that drifted and has nothing to run is given another chance after this; doubles each time in vain."""
+    """A device that drifted and runs nothing gets another chance after this, doubled each time that it was in
+    vain."""
     most_patience_s: float = 3600.0
+    """The longest wait for another chance: a device that stays slow costs one search an hour."""
 
 
 class Refining:
-    """One deployment's."""
+    """The drifts that one deployment is planned with."""
 
     def __init__(self, timing: RefiningTiming | None = None) -> None:
         self._timing = timing or RefiningTiming()
         self._version: Version | None = None
         self._used: dict[str, float] = {}
-        """By node, the drift that it is planned with."""
+        """The drift that each node is planned with."""
         self._news_at = math.inf
         self._round = 0
         self._refined_at = -math.inf
         self._idle_since: dict[str, float] = {}
         self._patience_s: dict[str, float] = {}
-        self._let_go_at: dict[str, float] = {}
+        self._dropped_at: dict[str, float] = {}
 
     def drifts(self, nodes: Iterable[str]) -> Drifts:
-        """What to plan with on these."""
+        """The drifts to plan with on these nodes."""
         used = ((node, self._used.get(node, 1.0)) for node in sorted(nodes))
         return tuple((node, drift) for node, drift in used if drift != 1.0)
 
     def known(self, book: DriftBook, node: str, deployment: str) -> float:
-        """What the device told last, unless that was let go."""
-        let_go = book.told_at(node, deployment) <= self._let_go_at.get(node, -math.inf)
+        """The drift that a device told last; 1 if that was dropped."""
+        let_go = book.told_at(node, deployment) <= self._dropped_at.get(node, -math.inf)
         return 1.0 if let_go else book.factor(node, deployment)
 
     def look(
@@ -71,8 +77,9 @@ class Refining:
         serving: Collection[str] | None,
         now: float,
     ) -> None:
-        """`nodes` may be planned with; `serving` are those of the plan that serves, None where none does or another one
-        is on its way already. Those that come new count as they drift; the others as settled."""
+        """Take over drifts that are due. `nodes` may be planned with; `serving` are the nodes of the serving
+        plan, None if no plan serves or another one is on its way. The drift of a new node counts at once,
+        that of others when it has settled."""
         if version != self._version:
             self._version, self._used = version, {}
         known = {node: self.known(book, node, deployment) for node in nodes}
@@ -80,44 +87,44 @@ class Refining:
         if serving is None:
             return
         self._forgive({node for node in serving if known.get(node) == 1.0}, book, deployment)
-        self._let_go(set(serving), known, now)
+        self._drop_idle(set(serving), known, now)
         known = {node: self.known(book, node, deployment) for node in nodes}
         if known == self._used:
             self._news_at = math.inf
             return
         self._news_at = min(self._news_at, now)
         if now >= self._due_at():
-            self._take(known, now)
+            self._take_over(known, now)
 
     def _forgive(self, steady: Iterable[str], book: DriftBook, deployment: str) -> None:
-        """Devices that have told since that they do as calibrated."""
+        """Devices that have told since that they compute as calibrated get the shortest wait again."""
         for node in steady:
-            if book.told_at(node, deployment) > self._let_go_at.get(node, -math.inf):
+            if book.told_at(node, deployment) > self._dropped_at.get(node, -math.inf):
                 self._patience_s.pop(node, None)
 
-    def _let_go(self, serving: Collection[str], known: Mapping[str, float], now: float) -> None:
-        """Drifts of devices that are left out; they have a damping of their own."""
+    def _drop_idle(self, serving: Collection[str], known: Mapping[str, float], now: float) -> None:
+        """Drop the drifts of devices that are left out, with a damping of their own."""
         for node, drift in known.items():
             if drift == 1.0 or node in serving:
                 self._idle_since.pop(node, None)
             elif now >= self._idle_since.setdefault(node, now) + self._patience(node):
-                self._let_go_at[node], self._used[node] = now, 1.0
+                self._dropped_at[node], self._used[node] = now, 1.0
                 self._patience_s[node] = min(2 * self._patience(node), self._timing.most_patience_s)
                 del self._idle_since[node]
-        for kept in (self._idle_since, self._patience_s, self._let_go_at):
+        for kept in (self._idle_since, self._patience_s, self._dropped_at):
             for node in kept.keys() - known.keys():
                 del kept[node]
 
     def _patience(self, node: str) -> float:
         return self._patience_s.get(node, self._timing.patience_s)
 
-    def _take(self, known: dict[str, float], now: float) -> None:
+    def _take_over(self, known: dict[str, float], now: float) -> None:
         calm = now >= self._refined_at + self._timing.calm * self._wait_s()
         self._round = 1 if calm else self._round + 1
         self._used, self._refined_at, self._news_at = dict(known), now, math.inf
 
     def _wait_s(self) -> float:
-        """After the last one."""
+        """The wait after the last refinement, in seconds."""
         if self._round == 0:
             return 0.0
         if self._round >= self._timing.rounds:

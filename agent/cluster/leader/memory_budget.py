@@ -1,7 +1,7 @@
-"""Room: the memory that plans of several deployments take of each device. Rules, without I/O.
+"""Memory budget: the memory that the plans of all deployments take of each device. Rules, without I/O.
 
-Each plan is made for what the others leave. They are computed one after another while deployments come and go, so a plan
-is looked at again when it is there.
+Each plan is made for the memory that the others leave. Plans are computed one after another while deployments
+come and go, so that this is checked again when a plan is there.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from edgepart.agent.cluster.state.events import PlanComputed
 from edgepart.agent.wire.control import Card, Prepare
 
 Bytes = Mapping[str, int]
-"""By node."""
+"""Bytes by node."""
 
 
 def taken(orders: Iterable[Prepare]) -> dict[str, int]:
-    """What plans take of each device, in all."""
+    """The memory that these plans take of each device together, in bytes by node."""
     found: dict[str, int] = {}
     for order in orders:
         nodes = dict(order.names)
@@ -29,7 +29,7 @@ def taken(orders: Iterable[Prepare]) -> dict[str, int]:
 
 
 def fits(result: PlanComputed, others: Bytes, cards: Mapping[str, Card]) -> bool:
-    """Whether every device that the plan is for has room for it beside the other plans."""
+    """Whether every device of the plan has room for it beside the other plans."""
     nodes = {name: node for node, name, _ in result.key.devices}
     return all(
         nodes[name] not in cards

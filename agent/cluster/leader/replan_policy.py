@@ -1,6 +1,7 @@
-"""When to plan a deployment, on which devices, and whether to move to the result: rules, without I/O.
+"""Replanning: when to plan a deployment, on which devices, and whether to move to the result. Rules, without
+I/O.
 
-A deployment without a plan that runs takes any plan at once. One that serves moves only when the gain beats
+A deployment without a plan that runs takes any plan at once. One that serves moves only if the gain is worth
 the cost of moving. For each device that could be lost a contingency plan is computed while nothing else is to
 be done.
 """
@@ -19,30 +20,36 @@ from edgepart.agent.cluster.state.events import ComputePlan, Member, PlanCompute
 from edgepart.agent.wire.control import ALIVE, FLAPPING, Card, Deployment, Profile
 
 MAX_RESULTS = 64
-"""Per deployment; the oldest are forgotten."""
+"""Plans and failures that are remembered for each deployment; the oldest are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningTiming:
-    """Damping: longer waits move less often and gain later."""
+    """Damping: with longer waits deployments move less often and gain later."""
 
     hold_s: float = 1.0
-    """A serving deployment is replanned when the cluster was the same for so long."""
+    """A serving deployment is replanned when the cluster has not changed for so long: several changes often
+    come together."""
     flap_s: float = 10.0
-    """Each change within so long of the one before doubles the wait."""
+    """Each change within so long of the previous one doubles that wait."""
     most_hold_s: float = 30.0
+    """The longest such wait, however often the cluster changes."""
     gain: float = 0.95
-    """A serving plan is left only for one whose predicted latency is below this share of its own."""
+    """A serving plan is left only for one whose predicted latency is below this share of its own: moving
+    loads and warms up new programs, which 5 % less latency is worth."""
     retry_s: float = 1.0
-    """After a failure that may pass; doubles each time."""
+    """The wait after a failure that may pass, doubled each time."""
     most_retry_s: float = 60.0
+    """The longest such wait."""
     avoid_s: float = 30.0
-    """A device that could not load its program is left out for so long; doubles each time."""
+    """A device that could not load its program is left out for so long, doubled each time: a retry costs all
+    devices of the plan another loading."""
     most_avoid_s: float = 600.0
+    """The longest such time, so that a repaired device is used again."""
     spares: int | None = None
-    """So many plans for losses are kept ready at most; None is one for each device that serves."""
+    """The most contingency plans that are kept ready; None is one for each device that serves."""
     tries: bool = False
-    """Whether a plan is run once on made-up inputs before it serves, for which the agent needs its doors."""
+    """Whether a plan is tried on made-up inputs before it serves, which needs the agent's doors."""
     refining: RefiningTiming = field(default_factory=RefiningTiming)
 
 
@@ -53,13 +60,13 @@ class ClusterView:
     members: tuple[Member, ...]
     cards: Mapping[str, Card]
     digests: Mapping[str, str]
-    """Of the cards, by node."""
+    """The digest of each card, by node."""
     broken_links: frozenset[tuple[str, str]]
 
 
 def usable(cluster: ClusterView, deployment: Deployment, avoided: Collection[str]) -> list[Member]:
     """The members that may get a program: alive, measured, chosen by the user, and all linked with each
-    other. Those that come and go only where there are no others."""
+    other. Flapping members are used only if there are no others."""
     steady = _usable(cluster, deployment, avoided, ALIVE)
     return steady or _usable(cluster, deployment, avoided, FLAPPING)
 
@@ -81,8 +88,8 @@ def _usable(
 
 
 def worst_linked(nodes: Collection[str], broken: Collection[tuple[str, str]]) -> set[str]:
-    """Those of `nodes` to do without so that the others all reach each other: one after the other the one with most
-    broken links, of those the last by id.
+    """The nodes to do without so that all others reach each other: one after another, the one with the most
+    broken links; of several, the last by id.
 
     >>> sorted(worst_linked({"a", "b", "c", "d"}, [("a", "b"), ("b", "c"), ("d", "e")]))
     ['b']
@@ -97,12 +104,12 @@ def worst_linked(nodes: Collection[str], broken: Collection[tuple[str, str]]) ->
 
 
 class Planning:
-    """One deployment's plans to be."""
+    """The plans that one deployment may move to."""
 
     def __init__(self, timing: PlanningTiming) -> None:
         self.computing: PlanKey | None = None
         self.error: PlanFailed | None = None
-        """Why there is no plan for what is wanted now."""
+        """Why there is no plan for what is wanted now; None if there is one, or if that is not known yet."""
         self._timing = timing
         self._results: dict[PlanKey, PlanComputed | PlanFailed] = {}
         self._compared: dict[PlanKey, bytes] = {}
@@ -115,7 +122,7 @@ class Planning:
         self._avoided: dict[str, tuple[float, float]] = {}  # node: (until, for how long)
 
     def avoid(self, node: str, now: float) -> None:
-        """That device could not load its program."""
+        """Leave out a device that could not load its program, twice as long each time."""
         _, span_s = self._avoided.get(node, (0.0, self._timing.avoid_s / 2))
         span_s = min(2 * span_s, self._timing.most_avoid_s)
         self._avoided[node] = (now + span_s, span_s)
@@ -136,7 +143,7 @@ class Planning:
         return PlanKey(deployment.name, deployment.version, devices, disappointed)
 
     def is_wanted(self, key: PlanKey) -> bool:
-        """Whether that is what is wanted now."""
+        """Whether the key is what is wanted now."""
         return key == self._key
 
     def key_devices(self) -> bool:
@@ -144,7 +151,8 @@ class Planning:
         return self._key is not None and bool(self._key.devices)
 
     def look(self, key: PlanKey, now: float) -> None:
-        """This is what is wanted now; changes close to each other make us wait longer."""
+        """The key is what is wanted from now on. If keys change soon after each other, the wait before
+        replanning grows."""
         if key == self._key:
             return
         if self._key is not None:
@@ -158,9 +166,9 @@ class Planning:
         self._key, self._key_at, self.error = key, now, None
 
     def needed(self, now: float, *, waiting: bool = False) -> PlanComputed | None:
-        """A plan for a deployment that has none that runs, if there is one: for what is wanted now, else for some of its
-        devices. Requests wait, and what is better may follow. `waiting`: they did not before, and what was found out of
-        these devices since matters less than that."""
+        """A plan for a deployment without one that runs, if there is one: for the wanted key, else for some
+        of its devices. Requests wait, and a better plan may follow. `waiting`: requests wait that did not
+        before, so that changes in what is known of these devices matter less."""
         assert self._key is not None
         result = self._results.get(self._key)
         if isinstance(result, PlanFailed):
@@ -171,8 +179,8 @@ class Planning:
         return result or self._for_some(self._key, waiting)
 
     def _for_some(self, key: PlanKey, waiting: bool) -> PlanComputed | None:
-        """The quickest of the plans that were made for devices which are all here, and, but for who waits, as they are
-        now."""
+        """The quickest of the plans for devices that are all here and, unless requests are `waiting`, have
+        not changed since."""
         here = set(key.devices)
         nodes = {node for node, _, _ in here}
         found = [
@@ -185,13 +193,13 @@ class Planning:
         return min(found, key=lambda one: one.latency_s, default=None)
 
     def found(self, key: PlanKey) -> PlanComputed | None:
-        """The plan for that, where there is one."""
+        """The plan for the key; None if there is none."""
         result = self._results.get(key)
         return result if isinstance(result, PlanComputed) else None
 
     def better(self, current: bytes, now: float) -> PlanComputed | None:
-        """A plan that is worth the move from `current`, if there is one; None also settles that there is
-        none."""
+        """A plan that is worth the move from `current`; None if there is none. If the comparison is made,
+        None also settles it."""
         assert self._key is not None
         result = self._results.get(self._key)
         if result is None or self.settled(current) or self._compared.get(self._key) != current:
@@ -206,7 +214,7 @@ class Planning:
         return None
 
     def is_gain(self, latency_s: float, over_s: float) -> bool:
-        """Whether that is worth a move."""
+        """Whether such a gain in latency is worth a move."""
         return latency_s < self._timing.gain * over_s
 
     def settled(self, current: bytes) -> bool:
@@ -214,26 +222,26 @@ class Planning:
         return self._settled == (self._key, current)
 
     def settle(self, current: bytes) -> None:
-        """`current` is what this key gave."""
+        """`current` is the result for the wanted key."""
         assert self._key is not None
         self._settled = (self._key, current)
 
     def refuse(self, plan: bytes) -> None:
-        """This plan was tried in vain."""
+        """The plan was tried in vain."""
         for key, result in list(self._results.items()):
             if isinstance(result, PlanComputed) and result.plan == plan:
                 del self._results[key]
                 self._compared.pop(key, None)
 
     def forget(self) -> None:
-        """What was found for what is wanted now cannot be had any more."""
+        """The result for the wanted key cannot be used any more."""
         if self._key is not None:
             self._results.pop(self._key, None)
             self._compared.pop(self._key, None)
 
     def ask(self, key: PlanKey, now: float, current: bytes, *, urgent: bool, held: bool = True) -> bool:
-        """Whether to compute that now; if so, it is noted as under way. Not `held`: though the cluster has only just
-        changed."""
+        """Whether to compute a plan for the key now; if so, it counts as under way. `held`: wait until the
+        cluster has not changed for a while."""
         if not key.devices or (held and now < self.ask_at(current, urgent=urgent)):
             return False
         if self.computing == key and self._compared.get(key) == current:
@@ -249,11 +257,11 @@ class Planning:
         return True
 
     def ask_at(self, current: bytes, *, urgent: bool) -> float:
-        """From when on `ask` may say yes."""
+        """The time from which on `ask` may say yes."""
         return self._retry_at if urgent else self._key_at + self._hold_s
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
-        """PlanComputed or PlanFailed came."""
+        """Take a result."""
         if self.computing == result.key:
             self.computing = None
         self._results[result.key] = result
@@ -276,7 +284,7 @@ def _nodes(key: PlanKey) -> Iterator[str]:
 
 
 def nothing_new(before: PlanKey | None, now: PlanKey) -> bool:
-    """Whether only what was measured differs between two keys."""
+    """Whether two keys differ only in what was measured."""
     if before is None or before == now:
         return False
     return replace(before, drifts=now.drifts, disappointed=now.disappointed) == now

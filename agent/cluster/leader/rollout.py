@@ -1,7 +1,8 @@
-"""One deployment on the leader: from plan to plan without a gap (make before break). Rules, without I/O.
+"""Rollout: takes one deployment from plan to plan without a gap (make before break), on the leader. Rules,
+without I/O.
 
-What is wanted (an active plan, maybe a next one) is compared with what the members report, and the orders
-that are missing are given; so lost orders, restarts and new leaders need no cases of their own.
+What is wanted (an active plan, maybe a next one) is compared with what the members report, and the missing
+orders are given. So lost orders, restarts and new leaders need no cases of their own.
 """
 
 from __future__ import annotations
@@ -56,11 +57,12 @@ from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner.plans.plan import from_bytes
 
 EVERYWHERE_BYTES = 256_000_000
-"""Models up to this are stored by every member: whoever leads next, or is cut off, need not fetch it first."""
+"""Models up to this size are stored by every member, so that a new leader, or a member that is cut off, need
+not fetch them first."""
 
 
 class Cutover:
-    """One deployment's active and next plan."""
+    """The active and the next plan of one deployment."""
 
     def __init__(
         self,
@@ -71,8 +73,8 @@ class Cutover:
         awaited: bool = False,
         held: Iterable[Prepare] = (),
     ) -> None:
-        """`awaited`: requests wait for its first plan, which is made in haste then. `held`: what this device has ready
-        beside `adopted`."""
+        """`awaited`: requests wait for its first plan, which is then made in haste. `held`: plans that this
+        device has ready beside `adopted`."""
         self.deployment = deployment
         self.active = PlanRollout(adopted, verdict=RIGHT) if adopted else None
         self.next: PlanRollout | None = None
@@ -83,28 +85,28 @@ class Cutover:
         self.standing: Standing | None = None
         self.judge = PlanJudge()
         self.note = ""
-        """Why the plan that serves is not the one that was predicted to be the best at first."""
+        """Why the serving plan is not the one that was first predicted to be the best."""
         self.refused: list[tuple[str, str]] = []
-        """Of plans that were tried and gave wrong answers, structure and reason, as in PlanKey."""
+        """(structure, reason) of plans that were tried and gave wrong answers, as in PlanKey."""
         self._refused_for = deployment.version
         self._tries = timing.tries
         self._trying: Epoch | None = None
         self.rounding: RoundingMeasured | None = None
-        """What was last found out of how far answers are off."""
+        """What was last measured of how far answers are off."""
         self._disappointed: tuple[PlanKey, str] | None = None
         self._fetch_at: dict[str, float] = {}
         self._trouble = ""
-        self._lost = awaited
-        """Whether a plan that served cannot run any more, and requests wait for the next."""
+        self._requests_wait = awaited
+        """Whether a plan that served cannot run any more, so that requests wait for the next one."""
 
     @property
     def serving(self) -> bool:
-        """Whether a plan of what is wanted now is active."""
+        """Whether a plan of the wanted version is active."""
         return self.active is not None and self.active.order.version == self.deployment.version
 
     @property
     def refusal(self) -> tuple[str, str] | None:
-        """Error and kind where nothing serves, and trying again on these devices is in vain."""
+        """Error and kind if nothing serves and another try on these devices would be in vain; else None."""
         if self.active is not None or self.next is not None:
             return None
         if self.planning.error is not None and self.planning.error.final:
@@ -116,36 +118,39 @@ class Cutover:
     def step(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> list[Effect]:
         """Give the orders that are missing."""
         if self.refused and self._refused_for != self.deployment.version:
-            self.refused = []  # the same name, with another model or other options
+            self.refused = []  # The same name now has another model or other options.
         key = self._key(world, now)
         world = world.doing_without([node for node, _, _ in key.devices])
         effects: list[Effect] = list(self._abandon(world, now))
         self._step_in(world, new_epoch)
         effects += self._promote(world, new_epoch)
-        effects += self._store(world, now)
-        effects += self._plan(world, new_epoch, now)
+        effects += self._store_model(world, now)
+        effects += self._request_plan(world, new_epoch, now)
         self._make_room(world)
         effects += self._retire(world)
         for placement in self._placements():
-            effects += self._order(placement, world, now)
-        effects += self._try(world)
-        effects += self._stand(world)
+            effects += self._give_orders(placement, world, now)
+        effects += self._try_plan(world)
+        effects += self._tell_standing(world)
         return effects
 
     def answered(self, result: PlanComputed | PlanFailed, now: float) -> None:
-        """A plan was computed, or could not be."""
+        """Take the answer to ComputePlan."""
         self.planning.answered(result, now)
         if isinstance(result, PlanComputed) and self.planning.is_wanted(result.key):
             self.judge.single_s = result.single_s
 
     def tried(self, found: PlanTried, term: int, nodes: Iterable[str]) -> list[Effect]:
-        """A plan was run on made-up inputs. One that gave wrong answers is given up, and never made again."""
+        """Take the verdict on a plan that was tried. A plan that gave wrong answers is given up and never
+        made again."""
         if self._trying == found.epoch:
             self._trying = None
         placement = next((one for one in self._placements() if one.epoch == found.epoch), None)
         if placement is None:
             return []
-        doubtful = found.verdict == SUSPECT and bool(self.refused)  # two plans fail: it is the inputs
+        doubtful = found.verdict == SUSPECT and bool(
+            self.refused
+        )  # If two plans fail, the inputs are to blame.
         placement.verdict = UNTRIED if doubtful else found.verdict
         if placement.verdict == UNTRIED:
             said = f"its plan was not tried before it served: {found.text}"
@@ -162,7 +167,7 @@ class Cutover:
         self._refused_for = self.deployment.version
         self.planning.refuse(placement.order.plan)
         if placement is self.active:
-            self.active, self._lost = None, True
+            self.active, self._requests_wait = None, True
             return []
         if placement is self.next:
             self.next = None
@@ -171,7 +176,7 @@ class Cutover:
         return [SendMessage(node, order) for node in nodes]
 
     def measured(self, latency: Latency, gateway: str = "") -> bool:
-        """What requests through that gateway take on a plan of this deployment; whether that is news."""
+        """Note what requests through a gateway take on a plan of this deployment; whether that is news."""
         return self.judge.hears(latency, gateway)
 
     def wake_at(self, now: float) -> float:
@@ -181,13 +186,13 @@ class Cutover:
         return min(later, self.planning.wake_at(now), self.refining.wake_at(now))
 
     def _placements(self) -> list[PlanRollout]:
-        """The one that serves first."""
+        """All plans of this deployment, the active one first."""
         return [p for p in (self.active, self.next, *self.spares) if p is not None]
 
     # What can no longer run
 
     def _key(self, world: LeaderView, now: float, without: str = "") -> PlanKey:
-        """What a plan is wanted for."""
+        """The key of the plan that is wanted."""
         key = self.planning.key(world.cluster, self.deployment, now, without=without)
         return replace(key, refused=tuple(self.refused))
 
@@ -200,7 +205,7 @@ class Cutover:
                     self._trouble = f"{placement.name_of(node)} could not load its part: {holding.error}"
         self.spares.give_up(world)
         if self.active is not None and not self.active.can_run(world):
-            self.active, self._lost = None, True
+            self.active, self._requests_wait = None, True
         if self.next is None:
             return
         outdated = self.next.order.version != self.deployment.version or self.next.is_overtaken(world)
@@ -210,10 +215,10 @@ class Cutover:
             yield from (SendMessage(node, order) for node in world.nodes)
 
     def _step_in(self, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
-        """A spare plan takes over from one that lost a device, or has one that leaves."""
+        """Let a contingency plan take over from a plan that lost a device, or has one that leaves."""
         if world.is_outranked(self.deployment.name):
             return
-        lost = self.active is None and self._lost
+        lost = self.active is None and self._requests_wait
         if not lost and (self.next is not None or self.active is None or not self.active.loses(world)):
             return
         spare = self.spares.best(world)
@@ -222,13 +227,13 @@ class Cutover:
         if spare.is_ready(world):
             self._serve(spare, world, new_epoch)
         elif self.next is None:
-            self.next = spare  # what is missing of it is less than all of another one
+            self.next = spare  # Less of it is missing than of any new plan.
 
     def _serve(self, placement: PlanRollout, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
-        """New requests are to start on it. What is loaded beside it may do for the next loss: under a later epoch, as
-        members leave earlier ones behind."""
+        """Have new requests start on this plan. Other loaded plans may cover the next loss: under a later
+        epoch, as members leave earlier ones behind."""
         before = [one for one in (self.active, *self.spares) if one is not None and one is not placement]
-        self.active, self._trouble, self._lost = placement, "", False
+        self.active, self._trouble, self._requests_wait = placement, "", False
         self.note = placement.note
         if self.next is not None and self.next.epoch <= placement.epoch:
             self.next = None
@@ -251,9 +256,9 @@ class Cutover:
     def _promote(self, world: LeaderView, new_epoch: Iterator[Epoch]) -> Iterator[Effect]:
         if self.next is None or not self.next.is_ready(world):
             return
-        waiting = self._lost or (self.active is not None and self.active.loses(world))
+        waiting = self._requests_wait or (self.active is not None and self.active.loses(world))
         if self._tries and not self.next.verdict and not waiting:
-            return  # requests of users are not what it is tried with, but for those that would wait
+            return  # Users' requests must not try it, unless they would wait.
         if (
             self.serving
             and self.active is not None
@@ -268,7 +273,7 @@ class Cutover:
         self._serve(self.next, world, new_epoch)
 
     def _falls_short(self, placement: PlanRollout, world: LeaderView) -> bool:
-        """Whether what its segments took says that the move is not worth it."""
+        """Whether the times of its segments say that the move is not worth it."""
         if placement.instead_of_s == math.inf or not world.profiles.profiles(1):
             return False
         plan, kinds = from_bytes(placement.order.plan), {}
@@ -285,8 +290,9 @@ class Cutover:
 
     # The model and the plan
 
-    def _store(self, world: LeaderView, now: float) -> Iterator[Effect]:
-        """The leader needs the model to plan, and it must survive the loss of any one device."""
+    def _store_model(self, world: LeaderView, now: float) -> Iterator[Effect]:
+        """Have the model stored: the leader needs it to plan, and it must survive the loss of any one
+        device."""
         model, size = self.deployment.model, self.deployment.model_bytes
         holders = world.holders(model)
         staying = world.staying
@@ -303,7 +309,7 @@ class Cutover:
                 self._fetch_at[node] = now
                 yield SendMessage(node, FetchModel(world.term, model, size, tuple(holders)))
 
-    def _plan(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
+    def _request_plan(self, world: LeaderView, new_epoch: Iterator[Epoch], now: float) -> Iterator[Effect]:
         planning, cluster = self.planning, world.cluster
         key = self._key(world, now)
         self._refine(key, world, now)
@@ -313,13 +319,13 @@ class Cutover:
         if self.next is not None or world.node not in world.holders(self.deployment.model):
             return
         if world.is_outranked(self.deployment.name):
-            return  # until this leader knows it too, and follows, or leads again with a later term
+            return  # Until this leader follows the other, or leads with a later term.
         current = self.active
         if current is None or current.order.version != self.deployment.version or current.loses(world):
-            if (found := planning.needed(now, waiting=self._lost)) is not None and self._has_room(
+            if (found := planning.needed(now, waiting=self._requests_wait)) is not None and self._has_room(
                 found, world
             ):
-                self._begin(found, world, new_epoch)
+                self._start_next(found, world, new_epoch)
             elif planning.ask(key, now, b"", urgent=True):
                 known, taken = world.profiles.profiles(), self._taken(world)
                 yield compute(
@@ -328,35 +334,35 @@ class Cutover:
                     cluster,
                     b"",
                     urgent=True,
-                    quick=self._lost or (current is not None and current.loses(world)),
+                    quick=self._requests_wait or (current is not None and current.loses(world)),
                     profiles=known,
                     taken=taken,
                 )
             return
-        if current.is_overtaken(world):  # of a leader on the other side of a split: ours must be later still
+        if current.is_overtaken(world):  # By a leader across a split: ours must be later.
             order = replace(current.order, term=world.term, epoch=next(new_epoch))
             self.next = replace(current, order=order, sent_at={}, instead_of_s=math.inf)
             return
         plan, variant = current.order.plan, is_variant(self.deployment.name)
         if (found := planning.better(plan, now)) is not None and self._has_room(found, world):
-            self._begin(found, world, new_epoch)
+            self._start_next(found, world, new_epoch)
         elif not variant and self._is_safer(
             asked := [*self._contingency(current, world, new_epoch, now)], world
         ):
-            yield from asked  # what is safe comes before what is faster
+            yield from asked  # Safety comes before speed.
         elif not planning.settled(plan):
             yield from self._compare(current, key, world, now)
         elif variant:
             yield from self._contingency(current, world, new_epoch, now)
 
     def _is_safer(self, asked: Sequence[ComputePlan], world: LeaderView) -> bool:
-        """Whether a plan for a loss is on its way."""
+        """Whether a contingency plan is being computed or prepared."""
         return bool(asked) or self.spares.pending(world)
 
     def _compare(
         self, current: PlanRollout, key: PlanKey, world: LeaderView, now: float
     ) -> Iterator[ComputePlan]:
-        """The plan that serves with what could."""
+        """Compare the serving plan with the best one possible."""
         plan = current.order.plan
         if self.planning.ask(key, now, plan, urgent=False):
             yield compute(
@@ -373,14 +379,15 @@ class Cutover:
             )
 
     def _refine(self, key: PlanKey, world: LeaderView, now: float) -> None:
-        """What was measured counts from the next plan on."""
+        """Take over drifts, which count from the next plan on."""
         settled = self.serving and self.next is None
         serving = self.active.nodes if settled and self.active is not None else None
         nodes = [node for node, _, _ in key.devices]
         self.refining.look(world.drifts, key.deployment, key.version, nodes, serving, now)
 
     def _disappointment(self, key: PlanKey) -> str:
-        """Digest of a plan that was slower here than one device is said to be: a reason to plan again, once."""
+        """The digest of a plan that was measured to be slower than one device is predicted to be: a reason to
+        plan again, once. "" if there is none."""
         active = self.active
         if self._disappointed is not None and self._disappointed[0] != key:
             if replace(self._disappointed[0], drifts=key.drifts) != key:
@@ -396,7 +403,7 @@ class Cutover:
             self._disappointed = key, sha256(active.order.plan).hexdigest()[:16]
         return self._disappointed[1] if self._disappointed else ""
 
-    def _begin(self, found: PlanComputed, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
+    def _start_next(self, found: PlanComputed, world: LeaderView, new_epoch: Iterator[Epoch]) -> None:
         weighed = self.serving and found.current_latency_s < math.inf
         self.next = self._placement(found, world, new_epoch, weighed=weighed)
         if not found.quick and self.planning.is_wanted(found.key):
@@ -434,7 +441,7 @@ class Cutover:
     def _contingency(
         self, current: PlanRollout, world: LeaderView, new_epoch: Iterator[Epoch], now: float
     ) -> Iterator[ComputePlan]:
-        """Plan for the loss of one device, and have that plan ready."""
+        """Plan for the loss of one device, and have that plan prepared."""
         variant = is_variant(self.deployment.name)
         for node in sorted(current.nodes, key=lambda node: (node == world.node, node)):
             borrowed = self.spares.borrowed(node)
@@ -453,12 +460,12 @@ class Cutover:
                 elif not self.spares.pending(world):
                     self.spares.add(node, self._placement(found, world, new_epoch))
             elif self.planning.ask(key, now, b"", urgent=False, held=variant):
-                taken = memory_budget.taken(self._others(world))  # Its own plan does not serve any more then.
+                taken = memory_budget.taken(self._others(world))  # Its own plan will not serve any more then.
                 yield compute(key, self.deployment, world.cluster, b"", urgent=False, quick=True, taken=taken)
                 return
 
     def _make_room(self, world: LeaderView) -> None:
-        """Spare plans give way."""
+        """Drop contingency plans while devices have no room for all plans."""
         others = [*self._others(world), *(o for o in world.spares if o.deployment != self.deployment.name)]
         while [*self.spares] and not memory_budget.all_fit(
             [*others, *(p.order for p in self._placements())], world.cluster.cards
@@ -469,12 +476,14 @@ class Cutover:
         return [order for order in world.orders if order.deployment != self.deployment.name]
 
     def _taken(self, world: LeaderView) -> dict[str, int]:
-        """Memory that is not to be had for a new plan, by node: this deployment's plan serves until that is ready."""
+        """The memory that a new plan cannot have, by node: this deployment's plan serves until the new one is
+        ready."""
         own = [] if self.active is None else [self.active.order]
         return memory_budget.taken([*self._others(world), *own])
 
     def _has_room(self, found: PlanComputed, world: LeaderView) -> bool:
-        """Whether what was left when it was computed is still left; if not, it is forgotten."""
+        """Whether devices still have the memory that this plan was computed for; if not, the plan is
+        forgotten."""
         if fine := memory_budget.fits(found, self._taken(world), world.cluster.cards):
             return fine
         self.planning.forget()
@@ -482,8 +491,9 @@ class Cutover:
 
     # Trying
 
-    def _try(self, world: LeaderView) -> Iterator[TryPlan]:
-        """One plan at a time, as soon as all that it needs is ready: first what serves already, as it had to."""
+    def _try_plan(self, world: LeaderView) -> Iterator[TryPlan]:
+        """Try one plan at a time, as soon as all of its devices and the leader are ready; first the one that
+        serves already because it had to."""
         if not self._tries or self._trying is not None:
             return
         for placement in self._placements():
@@ -504,8 +514,8 @@ class Cutover:
 
     # Orders
 
-    def _order(self, placement: PlanRollout, world: LeaderView, now: float) -> Iterator[Effect]:
-        """Whoever lacks the plan prepares it; once it is active, whoever is ready switches."""
+    def _give_orders(self, placement: PlanRollout, world: LeaderView, now: float) -> Iterator[Effect]:
+        """Members that lack the plan prepare it; once it is active, members that are ready switch to it."""
         name, epoch = self.deployment.name, placement.epoch
         holders: tuple[str, ...] | None = None
         for node in world.nodes:
@@ -530,25 +540,27 @@ class Cutover:
         placement.sent_at = {what: at for what, at in placement.sent_at.items() if what[0] in nodes}
 
     def _retire(self, world: LeaderView) -> Iterator[Effect]:
-        """What nobody will use: prepared by a leader that is gone, or abandoned while its device was away."""
+        """Retire plans that nobody will use: prepared by a leader that is gone, or abandoned while a device
+        was away."""
         kept = {placement.epoch: placement for placement in self._placements()}
         for node, report in world.reports.items():
             for holding in report.holdings:
                 if holding.deployment == self.deployment.name and not holding.active:
                     placement = kept.get(holding.epoch)
                     failed = holding.state == FAILED and (placement is None or node not in placement.nodes)
-                    if failed or (placement is None and self._pointless(holding)):
+                    if failed or (placement is None and self._is_droppable(holding)):
                         yield SendMessage(node, Retire(world.term, holding.deployment, holding.epoch))
 
-    def _pointless(self, holding: Holding) -> bool:
-        """Older ones that are READY may still finish requests; their member drops them by itself."""
+    def _is_droppable(self, holding: Holding) -> bool:
+        """Whether a plan that the leader does not keep can be dropped. Older READY ones may still finish
+        requests, and their member drops them by itself."""
         if self.active is None:
             return False
         return holding.epoch > self.active.epoch or holding.state != READY
 
     # How it stands
 
-    def _stand(self, world: LeaderView) -> Iterator[Effect]:
+    def _tell_standing(self, world: LeaderView) -> Iterator[Effect]:
         now = self._standing(world)
         if now != self.standing:
             self.standing = now
@@ -590,6 +602,6 @@ class Cutover:
             return "failed", self.planning.error.error
         if not self.planning.key_devices():
             if self._trouble and usable(world.cluster, self.deployment, ()):
-                return "failed", self._trouble  # those that it may use are here, and none of them can load it
+                return "failed", self._trouble  # Its devices are here, but none can load it.
             return "waiting", status.why_no_devices(self.deployment, world)
         return "planning", "computing a plan"

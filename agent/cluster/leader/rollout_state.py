@@ -1,5 +1,5 @@
-"""What the leader sees, and a plan that it has on its way or in use: what the rules of one deployment look at and keep.
-Facts.
+"""What the rules of one deployment look at and keep: the leader's view of the cluster, and plans on their way
+or in use. Facts.
 """
 
 from __future__ import annotations
@@ -17,30 +17,31 @@ from edgepart.agent.wire.control import DRAINED, FAILED, FLAPPING, LEAVING, READ
 from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 
 RESEND_S = 3.0
-"""An order whose effect no report shows is given again after this."""
+"""An order is given again after this if no report shows its effect: reports come every second
+(CoreTiming.report_s)."""
 
 
 @dataclass(frozen=True)
 class LeaderView:
-    """What the leader sees."""
+    """The leader's view of the cluster."""
 
     node: str
     term: int
     cluster: ClusterView
     reports: Mapping[str, Report]
-    """Of the members' present processes only."""
+    """The reports of the members' present processes, by node."""
     profiles: ProfileBook = field(default_factory=ProfileBook)
-    """What segments take."""
+    """The known times of segments."""
     orders: tuple[Prepare, ...] = ()
-    """All plans that serve or are on their way, of every deployment."""
+    """The orders of all plans that serve or are on their way, of every deployment."""
     drifts: DriftBook = field(default_factory=DriftBook)
-    """How far devices are from what they were calibrated to do."""
+    """How far devices are from their calibration."""
     spares: tuple[Prepare, ...] = ()
-    """Plans that members keep ready for losses, of every deployment."""
+    """The orders of all contingency plans that members keep ready, of every deployment."""
     apart: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of members that have lost each other for a while, though others reach both."""
+    """Pairs of members that have lost each other for a while, although other members reach both."""
     unsteady: frozenset[str] = frozenset()
-    """Those that come and go, and are to be left."""
+    """Flapping members that plans have to leave."""
 
     @cached_property
     def nodes(self) -> list[str]:
@@ -48,7 +49,7 @@ class LeaderView:
 
     @cached_property
     def served(self) -> Mapping[str, Epoch]:
-        """By deployment, the latest epoch that any member serves."""
+        """The latest epoch that any member serves, by deployment."""
         latest: dict[str, Epoch] = {}
         for report in self.reports.values():
             for holding in report.holdings:
@@ -57,21 +58,22 @@ class LeaderView:
         return latest
 
     def is_outranked(self, deployment: str) -> bool:
-        """Whether a member serves a plan of a later leader: none of this one's can be later still."""
+        """Whether a member serves a plan of a later leader; no epoch of this leader can be later still."""
         return self.served.get(deployment, NO_EPOCH).term > self.term
 
     @cached_property
     def leaving(self) -> frozenset[str]:
-        """Those that serve until they are not needed any more."""
+        """Members that serve only until they are not needed any more."""
         return self.unsteady | {m.node for m in self.cluster.members if m.status in (LEAVING, DRAINED)}
 
     @cached_property
     def staying(self) -> list[str]:
-        """Those that what must not get lost is kept on."""
+        """Members on which data that must not get lost is kept."""
         return [member.node for member in self.cluster.members if member.status != DRAINED]
 
     def doing_without(self, used: Collection[str]) -> LeaderView:
-        """The same, for a deployment that can do with these devices: those that come and go are to be left."""
+        """This view for a deployment that can do with the devices `used`: other flapping members have to be
+        left."""
         flapping = {m.node for m in self.cluster.members if m.status == FLAPPING}
         return replace(self, unsteady=frozenset(flapping.difference(used))) if flapping else self
 
@@ -82,7 +84,7 @@ class LeaderView:
         return None
 
     def safe_holders(self, model: str) -> list[str]:
-        """Those of them that stay."""
+        """The staying members that hold the model."""
         holders = set(self.holders(model))
         return [node for node in self.staying if node in holders]
 
@@ -96,21 +98,21 @@ class PlanRollout:
 
     order: Prepare
     sent_at: dict[tuple[str, str], float] = field(default_factory=dict)
-    """When which order last went to which node."""
+    """When each order was last sent, by node and class of the order."""
     instead_of_s: float = math.inf
-    """What the plan that it is to replace takes."""
+    """The latency of the plan that it is to replace, in seconds; inf if there is none."""
     made_for: PlanKey | None = None
-    """What it was computed for; None where another leader had it computed."""
+    """The key that it was computed for; None if another leader had it computed."""
     chosen: bytes = b""
-    """What it was made from, where that is known."""
+    """What it was made from, as in PlanComputed; empty if that is not known."""
     note: str = ""
-    """Why it is not the one that was predicted to be the best at first."""
+    """Why it is not the plan that was first predicted to be the best."""
     tolerance: float | None = None
-    """What its answers may be off by, as in PlanComputed."""
+    """How far its answers may be off, as in PlanComputed."""
     structure: str = ""
-    """As in PlanComputed."""
+    """The plan's structure, as in PlanComputed."""
     verdict: str = ""
-    """What came of trying it, as in PlanTried; "" where it was not tried yet."""
+    """The verdict of trying it, as in PlanTried; "" if it was not tried yet."""
 
     @property
     def epoch(self) -> Epoch:
@@ -118,15 +120,15 @@ class PlanRollout:
 
     @property
     def nodes(self) -> list[str]:
-        """Those with a program."""
+        """The nodes that have a program."""
         return [node for _, node in self.order.names]
 
     def name_of(self, node: str) -> str:
-        """What people call a device of it."""
+        """The name of one of its devices; the node id if it is none of them."""
         return next((name for name, known in self.order.names if known == node), node)
 
     def ready(self, world: LeaderView) -> int:
-        """How many of its devices are."""
+        """The number of its devices that are ready."""
         holdings = [world.holding(node, self.order.deployment, self.epoch) for node in self.nodes]
         return sum(holding is not None and holding.state == READY for holding in holdings)
 
@@ -134,7 +136,7 @@ class PlanRollout:
         return self.ready(world) == len(self.nodes)
 
     def can_run(self, world: LeaderView) -> bool:
-        """Whether all of its devices are in, and none has failed to load it."""
+        """Whether all of its devices are members, and none has failed to load it."""
 
         here = world.nodes
 
@@ -149,7 +151,7 @@ class PlanRollout:
         return world.served.get(self.order.deployment, NO_EPOCH) > self.epoch
 
     def loses(self, world: LeaderView) -> bool:
-        """Whether one of its devices leaves, or two of them do not reach each other any more."""
+        """Whether one of its devices is leaving, or two of them do not reach each other any more."""
         nodes = set(self.nodes)
         return not world.leaving.isdisjoint(nodes) or any(nodes.issuperset(pair) for pair in world.apart)
 
@@ -159,7 +161,7 @@ class Epochs(Iterator[Epoch]):
 
     def __init__(self, term: int) -> None:
         self.last = Epoch(term, 0)
-        """The one that was given last."""
+        """The epoch that was given last."""
 
     def __next__(self) -> Epoch:
         self.last = Epoch(self.last.term, self.last.number + 1)
@@ -167,5 +169,5 @@ class Epochs(Iterator[Epoch]):
 
 
 def epochs(term: int) -> Epochs:
-    """Those of the leadership of that term."""
+    """The epochs of the leadership of that term."""
     return Epochs(term)

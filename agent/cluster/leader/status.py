@@ -1,4 +1,4 @@
-"""How a deployment stands, for people and for whoever waits for it. Rules, without I/O."""
+"""Status: how a deployment stands, for people and for clients that wait for it. Rules, without I/O."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from edgepart.agent.cluster.state.bindings import parent_of
 from edgepart.agent.wire.control import Deployment, Report, Version
 
 COPIES = 2
-"""A deployment is acknowledged when so many members have its model and its entry (or all, where there are
-fewer)."""
+"""A deployment is acknowledged when so many members (or all, if there are fewer) have its model and its
+entry: it then survives the loss of any one device."""
 
 
 def is_safe(deployment: Deployment, world: LeaderView) -> bool:
-    """Whether model and entry survive the loss of any one device, and of those that are drained."""
+    """Whether the model and the entry survive the loss of any one device, and of all drained devices."""
     enough = enough_copies(world)
     return len(world.safe_holders(deployment.model)) >= enough and knowing(deployment, world) >= enough
 
@@ -22,7 +22,7 @@ def enough_copies(world: LeaderView) -> int:
 
 
 def knowing(deployment: Deployment, world: LeaderView) -> int:
-    """How many of the devices that stay have the entry on disk."""
+    """The number of staying members that have the entry on disk."""
     reports = [world.reports[node] for node in world.staying if node in world.reports]
     return sum(_knows(report, parent_of(deployment.name), deployment.version) for report in reports)
 
@@ -32,7 +32,7 @@ def _knows(report: Report, name: str, version: Version) -> bool:
 
 
 def said_aside(deployment: str, fault: str) -> str:
-    """Of a deployment whose model ends the processes that compute it."""
+    """The message for a deployment whose model ends the processes that compute it."""
     return f"{deployment!r} is set aside on all devices: its model {fault}. Deploy it again to have it tried once more"
 
 

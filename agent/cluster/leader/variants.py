@@ -1,7 +1,8 @@
-"""Variants: on the leader, which bindings of one deployment have plans. Rules, without I/O.
+"""Variants: which bindings of one deployment have plans. Rules, without I/O, for the leader.
 
-Gateways say again and again which shapes their requests have (`Want`); from that alone follows what is made and what is
-given up, so that a new leader needs to be told nothing. One new variant is made at a time, however many are wanted.
+Gateways say again and again which shapes their requests have (`Want`). The leader decides from that alone
+what is made and what is given up, so that a new leader need not be told anything. One new variant is made at
+a time, however many are wanted.
 """
 
 from __future__ import annotations
@@ -22,43 +23,45 @@ from edgepart.agent.wire.inference import NO_EPOCH, Epoch
 from edgepart.planner import errors
 
 MAX_WISHES = 32
-"""Bindings of one deployment that may wait for their turn, over all gateways."""
+"""Bindings of one deployment that may wait for their turn, over all gateways; a gateway has 16 at most."""
 MAX_REFUSED = 64
-"""Bindings that are known to have no plan; the longest known are forgotten."""
+"""Bindings that are known to have no plan and are remembered; the one known for longest is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class VariantTiming:
-    """Waits of one deployment's variants."""
+    """The waits of one deployment's variants."""
 
     wish_s: float = 5.0
-    """A wish that nobody repeats for so long is forgotten. Longer plans for clients that have gone; shorter loses the
-    place in the queue of one whose gateway stalls."""
+    """A wish that nobody repeats for so long is forgotten; gateways repeat theirs every second. A longer wait
+    plans for clients that have gone; a shorter one loses a gateway's place in the queue when it stalls."""
     patience_s: float = 60.0
-    """A new variant that does not serve after so long makes room for the next one that is wanted."""
+    """A new variant that does not serve after so long makes room for the next one that is wanted. Requests
+    are given up after as long (`--timeout`, 60 s)."""
     least_s: float = 1.0
-    """So long each serves before it can be given up for another: its requests have to be started. Where all places are
-    taken, or what was wanted had no plan, the next one is begun after a rest as long as making the last one took: with
-    a new shape in every request at most half of the time goes into plans."""
+    """Each variant serves for so long before it can be given up for another, because its requests have to be
+    started. If all places are taken, or if what was wanted had no plan, the next one is begun after a rest as
+    long as making the last one took. So a new shape in every request costs at most half of the time."""
     most_rest_s: float = 10.0
-    """Of that rest: what took long may only have waited for its turn, or for a device."""
+    """The longest such rest. What took longer may only have waited for its turn, or for a device."""
     hold_s: float = 10.0
-    """A variant's first plan, made in haste, is compared with a thorough one after so long. Longer spares work for shapes
-    that do not last; shorter: those that last are sooner served well."""
+    """A variant's first plan, made in haste, is compared with a thorough one after so long. A longer wait
+    spares work for shapes that do not last; with a shorter one those that last are served well sooner."""
     refused_s: float = 30.0
-    """What the cluster as it is could not plan is tried again after so long; what the model cannot do, never."""
+    """A binding that the cluster could not plan is tried again after so long; one that the model cannot take,
+    never."""
 
 
 @dataclass(slots=True)
 class VariantState:
-    """One binding that has a plan, or gets one."""
+    """A binding that has a plan, or gets one."""
 
     cutover: Cutover
     made_at: float
     used_at: float
-    """When a gateway last wanted it."""
+    """When a gateway last wanted the binding."""
     served_at: float = math.inf
-    """Since when it serves."""
+    """When it began to serve; inf if it does not yet."""
 
 
 @dataclass(slots=True)
@@ -74,7 +77,7 @@ class _Refusal:
 
 
 class Variants:
-    """One deployment's, of one version and the one before."""
+    """The variants of one deployment, of its version and of the one before."""
 
     def __init__(
         self,
@@ -84,14 +87,14 @@ class Variants:
         planning: PlanningTiming,
         timing: VariantTiming | None = None,
     ) -> None:
-        """`held`: orders of variants that serve on this device already; they go on."""
+        """`held`: orders of variants that this device serves already; they go on."""
         self._parent = parent
         self._timing = timing or VariantTiming()
         self._planning = replace(planning, hold_s=max(planning.hold_s, self._timing.hold_s))
         self._wishes: dict[str, _Wish] = {}
         self._refused: OrderedDict[str, _Refusal] = OrderedDict()
         self._rested_at = -math.inf
-        """When the next one may be begun."""
+        """When the next variant may be begun."""
         self.kept: dict[str, VariantState] = {}
         for order in held:
             if order.version == parent.version and len(self.kept) < parent.options.bindings:
@@ -106,7 +109,7 @@ class Variants:
         return replace(self._parent, name=name, options=options)
 
     def wish(self, want: Want, term: int, now: float) -> Standing | None:
-        """A gateway wants a binding. What it is to be told where it waits in vain."""
+        """A gateway wants a binding. Returns what it has to be told if it waits in vain, else None."""
         if want.version != self._parent.version:
             return None
         entry = self._entry(want.shapes)
@@ -135,7 +138,8 @@ class Variants:
         return effects
 
     def _follow(self, parent: Cutover) -> None:
-        """Variants of an older version serve as long as its plan does; those that do not serve yet are in vain."""
+        """Drop variants of an older version that do not serve yet; the others serve as long as the plan of
+        that version does."""
         if parent.deployment.version != self._parent.version:
             self._wishes, self._refused = {}, OrderedDict()
         self._parent = parent.deployment
@@ -170,7 +174,7 @@ class Variants:
         return min(now - variant.made_at, self._timing.most_rest_s)
 
     def _hopeless(self, variant: VariantState, now: float) -> tuple[str, str] | None:
-        """Why the others should not wait for this one any longer: error and kind."""
+        """Why nobody should wait for this variant any longer: error and kind; None if there is hope."""
         if refusal := variant.cutover.refusal:
             return refusal[0], refusal[1] or "Unavailable"
         if variant.served_at == math.inf and now >= variant.made_at + self._timing.patience_s:
@@ -180,7 +184,7 @@ class Variants:
         return None
 
     def _admit(self, now: float) -> str | None:
-        """The next one to make, where there is room or one can be given up for it."""
+        """Begin the next variant, if there is room or one can be given up for it; its name."""
         making = any(variant.served_at == math.inf for variant in self.kept.values())
         most = self._parent.options.bindings
         if making or not self._wishes or most <= 0 or now < self._rested_at:

@@ -1,4 +1,4 @@
-"""Who is in: links, heartbeats, suspects, incarnations, flapping, and the election of the leader.
+"""Membership: links, heartbeats, suspects, incarnations, flapping, and the election of the leader.
 
 May import: agent/cluster/state, agent/wire.
 """

@@ -1,7 +1,7 @@
-"""Refusals: who said Hello and is not taken in, and why. Rules, without I/O; membership.py asks.
+"""Refusals: which devices said Hello and are not taken in, and why. Rules, without I/O; membership.py asks.
 
-A device of a version that is too far off, and one that was removed from the cluster. Both are answered with a Hello, so
-that they can see for themselves why, and are called again only seldom.
+A device is refused if its version is too far off, or if it was removed from the cluster. Both are answered
+with a Hello, so that they can see the reason for themselves, and are called again only seldom.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from edgepart.agent.wire.control import Hello
 from edgepart.agent.wire.versions import refusal
 
 AGAIN_S = 30.0
-"""Who was refused is called again after this."""
+"""A refused device is called again after this. Only an update or a new certificate lets it in, so sooner
+would be in vain."""
 SHOWN_S = 120.0
-"""A refusal is shown for so long after the last one."""
+"""A refusal is shown for so long after the last Hello: four calls may fail before it disappears."""
 MOST = 256
-"""That are remembered."""
+"""Refusals that are remembered, because anybody with a certificate can cause one; the oldest are
+forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One device that is not taken in."""
+    """A device that is not taken in."""
 
     node: str
     name: str
@@ -32,16 +34,16 @@ class Refusal:
 
 
 class Refusals:
-    """Of one device."""
+    """The refusals that one device has made."""
 
     def __init__(self, version: str) -> None:
         self.removed: Callable[[str], bool] = lambda node: False
-        """Whether a node was removed from the cluster."""
+        """Tells whether a node was removed from the cluster."""
         self._version = version
         self._known: dict[str, Refusal] = {}
 
     def look(self, hello: Hello, now: float) -> str:
-        """Why the sender is not taken in; "" where it is."""
+        """Why the sender of this Hello is not taken in; "" if it is. A refusal is remembered."""
         why = "it was removed from the cluster" if self.removed(hello.node) else ""
         why = why or refusal(self._version, hello.version)
         self._known.pop(hello.node, None)
@@ -52,11 +54,11 @@ class Refusals:
         return why
 
     def why(self, node: str) -> str:
-        """Why it was refused when it last said Hello; "" where it was not."""
+        """Why the node was refused when it last said Hello; "" if it was not."""
         known = self._known.get(node)
         return known.why if known else ""
 
     def recent(self, now: float) -> list[Refusal]:
-        """Sorted by name."""
+        """The refusals that are still shown, sorted by name."""
         found = [refused for refused in self._known.values() if now - refused.at < SHOWN_S]
         return sorted(found, key=lambda refused: (refused.name, refused.node))

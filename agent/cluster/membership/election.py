@@ -1,13 +1,13 @@
-"""Who leads: the rules, without I/O and without votes.
+"""Election: who leads. Rules, without I/O and without votes.
 
-A leader stays leader while it is in, so a joiner changes nothing. Where nobody leads, the member with the
-smallest node id takes over: every member can tell who that is from its view. Each leadership has a **term**,
-larger than any seen anywhere and persisted before its first message; where two leaders meet (a split heals)
-the larger term wins. Plans are soft state, so no majority is needed: both sides of a split may have a leader,
-each with its own term.
+A leader stays leader while it is a member, so a newcomer changes nothing. If nobody leads, the member with
+the smallest node id takes over: every member can tell from its view who that is. Each leadership has a
+**term**, larger than any seen anywhere and on disk before its first message. If two leaders meet, because a
+split heals, the larger term wins. Plans are soft state, so no majority is needed: both sides of a split may
+have a leader, each with its own term.
 
-A disk may be slow: whoever is to lead asks for its term to be written, goes on as before, and leads when `kept` says that
-it is on disk and it is still its turn.
+A disk may be slow. So a device that is to lead asks for its term to be written and goes on as before. It
+leads when `kept` says that the term is on disk, if it is still its turn.
 """
 
 from __future__ import annotations
@@ -22,27 +22,30 @@ from edgepart.agent.wire.control import Heartbeat
 from edgepart.agent.wire.inference import NODE_BITS
 
 MAX_TERM = 2**53
-"""What JSON readers take as an exact integer; a larger one is not believed."""
+"""The largest integer that JSON readers take exactly; a larger term is not believed."""
 FREE_ROUNDS = 1 << 26
-"""No honest round is larger before 2097: a round stands for a minute at least (`term_beyond_any`). Up to here any term is
-believed, as a device that was off for years, or has lost its own, has to learn it at once."""
+"""No honest round is larger before 2097, as a round stands for a minute at least (`term_beyond_any`). Up to
+here any term is believed, since a device that was off for years, or that lost its own term, has to learn it
+at once."""
 LEAP_ROUNDS = 1 << 20
-"""Beyond that, terms are believed that are so much larger than the largest known, and one round more each second: who wants
-to use them up needs fifteen years."""
+"""Above FREE_ROUNDS, terms may rise by so many rounds at once, and by one round more each second: using up
+all of them would take an attacker fifteen years."""
 
 
 @dataclass(frozen=True, slots=True)
 class ElectionTiming:
-    """Longer waits avoid needless leaderships, shorter ones serve sooner."""
+    """The waits before a device leads: longer ones avoid needless leaderships, shorter ones serve sooner."""
 
     start_s: float = 1.5
-    """After its start a device waits so long for others to be found, before it leads alone."""
+    """After its start a device waits for so long to find others before it leads alone. In the simulation
+    1,000 agents find each other in 0.6 s."""
     hold_s: float = 0.3
-    """After somebody came in, views may differ for a moment: so long nobody takes over."""
+    """For so long after a device came in nobody takes over, because the members' views may differ for a
+    moment."""
 
 
 def next_term(seen: int, who: str) -> int:
-    """A term larger than `seen` that only `who` (in hex) can make.
+    """A term larger than `seen` that only the device `who` (in hex) can make.
 
     >>> next_term(0, "00000000000000ff") == (1 << NODE_BITS) + 0xFF
     True
@@ -53,13 +56,14 @@ def next_term(seen: int, who: str) -> int:
 
 
 EARLIEST_S = 1.6e9
-"""In 2020: a clock that shows less was never set."""
+"""A time in 2020, in seconds since 1970. A clock that shows less was never set."""
 
 
 def term_beyond_any(now: float) -> int:
     """A term larger than all that were ever used, for a device that lost its own. `now`: seconds since 1970.
 
-    Rounds count leaderships, and there are fewer of them than minutes. ValueError where the clock was not set.
+    The round of such a term is the number of minutes since 1970: rounds count leaderships, and there were
+    fewer of them than minutes. ValueError if the clock was not set.
 
     >>> term_round(term_beyond_any(1.8e9))
     30000000
@@ -70,14 +74,15 @@ def term_beyond_any(now: float) -> int:
 
 
 class Leaps:
-    """How fast the largest term may grow by what others say."""
+    """Limits how fast the largest term may grow by what members say."""
 
     def __init__(self, now: float) -> None:
         self._left = float(LEAP_ROUNDS)
         self._at = now
 
     def allows(self, term: int, seen: int, now: float) -> bool:
-        """Whether `term` is believed where `seen` is the largest so far; if so, it is seen from now on."""
+        """Whether `term` is believed if `seen` is the largest so far; if so, it counts as seen from now
+        on."""
         rounds = term_round(term) - max(term_round(seen), FREE_ROUNDS)
         if not 0 <= term < MAX_TERM:
             return False
@@ -90,91 +95,93 @@ class Leaps:
 
 
 def term_round(term: int) -> int:
-    """A term as people want to read it."""
+    """The round of a term, which is the number that people see."""
     return term >> NODE_BITS
 
 
 class Election:
-    """One device's part in it. `leader` and `term` are whom it follows, itself included; "" and 0 while
-    nobody."""
+    """One device's part in the election. `leader` and `term` are those that it follows, its own if it leads;
+    "" and 0 while nobody leads."""
 
     def __init__(
         self, node: str, term: int, now: float, timing: ElectionTiming | None = None, boot: str = ""
     ) -> None:
-        """`boot`: of this start; two starts make different terms."""
+        """`boot`: the id of this start; two starts make different terms."""
         self.node = node
         self._who = sha256(f"{node} {boot}".encode()).hexdigest()[:16] if boot else node
         self.seen_term = term
-        """Largest term that anybody used, as far as is known here."""
+        """The largest term that anybody used, as far as this device knows."""
         self._asked_term = self._kept_term = term
-        """Largest that was given out to be written, and that is on disk."""
+        """The largest term that was given out to be written, and the largest on disk."""
         self._own_term = 0
-        """The one to lead in next; nobody hears of it before it is on disk."""
+        """The term to lead in next; nobody hears of it before it is on disk."""
         self.leader = ""
         self.term = 0
         self._timing = timing or ElectionTiming()
         self._alive: frozenset[str] = frozenset()
-        self._first = True
+        self._has_smallest_id = True
         """Whether no other member has a smaller node id."""
         self._leaps = Leaps(now)
-        self._doubts: list[Distrusted] = []
-        """What `wake` has still to say."""
+        self._unreported_doubts: list[Distrusted] = []
+        """Doubts that `wake` has to report."""
         self._refused: dict[str, Heartbeat] = {}
-        """By member, its last heartbeat with a term that is not believed."""
+        """The last heartbeat of each member whose term is not believed."""
         self._claims: dict[str, Heartbeat] = {}
-        """All their terms are known to `seen_term` once it was decided."""
-        self._best: tuple[int, str] | None = (0, "")
-        """Term and node of the one with the largest term that claims to lead; None: to be looked up."""
+        """The last believed heartbeat of each member. `seen_term` covers all their terms after each
+        decision."""
+        self._best_claim: tuple[int, str] | None = (0, "")
+        """Term and node of the leader with the largest term among those that members claim to be; (0, "") if
+        there is none, None if it has to be looked up."""
         self._not_before = now + self._timing.start_s
         self._decided_at = now
         self._undecided = True
-        """Whether anything but time has changed since."""
+        """Whether anything but time has changed since the last decision."""
 
     @property
     def leading(self) -> bool:
         return self.leader == self.node
 
     def wake_at(self) -> float:
-        """When time alone may change who leads."""
+        """The time from which on the passing of time alone may change who leads; inf if it cannot."""
         return self._not_before if not self.leader and self._not_before > self._decided_at else math.inf
 
     def members_changed(self, alive: Collection[str], now: float) -> list[Effect]:
         """`alive`: the other members, suspects included."""
         before = self._alive
         self._alive = frozenset(alive)
-        self._first = not self._alive or self.node < min(self._alive)
+        self._has_smallest_id = not self._alive or self.node < min(self._alive)
         if not before <= self._alive:
             self._refused = {node: beat for node, beat in self._refused.items() if node in self._alive}
             self._claims = {node: claim for node, claim in self._claims.items() if node in self._alive}
-            self._best = None
+            self._best_claim = None
         if self._alive - before:
             self._not_before = now + self._timing.hold_s
         return list(self._decide(now))
 
     def heard(self, node: str, beat: Heartbeat, now: float) -> list[Effect]:
-        """A member's heartbeat says whom it follows. Where its term is not believed, `wake` says so."""
+        """A member's heartbeat says whom it follows. If its term is not believed, `wake` reports that."""
         known, told = self._claims.get(node), max(beat.term, beat.seen_term)
         if node not in self._alive or known == beat or self._refused.get(node) == beat:
             return []
         if min(beat.term, beat.seen_term) < 0 or not self._leaps.allows(told, self.seen_term, now):
             self._refused[node] = beat
-            why = f"it tells of term {told}, which is too far beyond {self.seen_term}, the largest known here"
-            self._doubts.append(Distrusted(node, why))
+            why = f"it reports term {told}, which is too far beyond {self.seen_term}, the largest known here"
+            self._unreported_doubts.append(Distrusted(node, why))
             return []
         self._refused.pop(node, None)
         self._claims[node] = beat
         if beat.leader == node or (known is not None and known.leader == node):
-            self._best = None
+            self._best_claim = None
         return list(self._decide(now, told))
 
     def claim(self, node: str) -> Heartbeat | None:
-        """The last heartbeat of a member."""
+        """The last believed heartbeat of a member."""
         return self._claims.get(node)
 
     def restarted(self, node: str) -> None:
-        """That member is another process now: what the old one claimed is void."""
+        """The member is another process now, and the claims of the old one are void."""
         self._claims.pop(node, None)
-        self._undecided, self._best = True, None
+        self._undecided, self._best_claim = True, None
 
     def kept(self, term: int, now: float) -> list[Effect]:
         """This term or a larger one is on disk."""
@@ -182,22 +189,24 @@ class Election:
         return list(self._decide(now))
 
     def wake(self, now: float) -> list[Effect]:
-        doubts, self._doubts = self._doubts, []
+        doubts, self._unreported_doubts = self._unreported_doubts, []
         due = self._undecided or now >= self.wake_at()
         return [*doubts, *self._decide(now)] if due else [*doubts]
 
     def _claimed(self) -> tuple[int, str]:
-        if self._best is None:
+        if self._best_claim is None:
             claims = self._claims.items()
-            self._best = max(((c.term, node) for node, c in claims if c.leader == node), default=(0, ""))
-        return self._best
+            self._best_claim = max(
+                ((c.term, node) for node, c in claims if c.leader == node), default=(0, "")
+            )
+        return self._best_claim
 
     def _decide(self, now: float, told_term: int = 0) -> Iterator[Effect]:
-        """`told_term`: the largest that the newest heartbeat knows."""
+        """Decide whom to follow. `told_term`: the largest term that the newest heartbeat knows."""
         self._decided_at, self._undecided = now, False
         seen, best = max(self.seen_term, told_term), self._claimed()
         if self.leading and best < (self.term, self.node):
-            if seen > self.term:  # a term that we did not know was used before: ours must be larger
+            if seen > self.term:  # A larger term is in use: ours must be larger still.
                 yield from self._lead(seen)
             return
         self.seen_term = seen
@@ -210,8 +219,9 @@ class Election:
             yield from self._follow("", 0)
 
     def _may_lead(self, now: float) -> bool:
-        """It is our turn if we are first, unless a member still hears a leader whom we do not hear."""
-        if now < self._not_before or not self._first:
+        """Whether this device may take over: it has the smallest node id, and no member still hears a leader
+        whom this device does not hear."""
+        if now < self._not_before or not self._has_smallest_id:
             return False
         return all(claim.leader in ("", self.node) for claim in self._claims.values())
 

@@ -1,8 +1,8 @@
-"""How failures are detected: the times, and how long one other device may be silent before it is suspect. Rules; time is
-an argument.
+"""Failure detection: its times, and how long another device may be silent before it is suspect. Rules; time
+is an argument.
 
-A quiet link shows soon that a device is gone, a noisy one needs patience: the bound is twice the longest gap of late
-between two frames from that device, within stated limits.
+A quiet link shows soon that a device is gone, a noisy one needs patience. So the bound is twice the longest
+recent gap between two frames from that device, within stated limits.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from edgepart.agent.cluster.membership.redial import DialTiming
 
 @dataclass(frozen=True, slots=True)
 class SilenceTiming:
-    """Seconds. Shorter notices earlier and errs more often."""
+    """How long a device may be silent, in seconds. Shorter times notice a failure earlier and err more
+    often."""
 
     least_s: float = 1.75
-    """No device is suspect sooner: a stall of a second, which any small box has, together with a heartbeat's wait."""
+    """1.75 s: no device is suspect sooner. That covers a stall of a second, which any small box has, and the
+    wait for the next heartbeat."""
     first_s: float = 2.0
-    """The bound until gaps were seen."""
+    """The bound for a new link, before any gaps were seen."""
     most_s: float = 6.0
-    """However noisy its link is; and the bound for a device that has said that it is starved of the CPU."""
+    """6 s: no device may be silent for longer, however noisy its link is. This is also the bound for a device
+    that said that it is starved of the CPU."""
     forget: float = 0.02
-    """Seconds by which the longest gap shrinks in each second: a gap of 2 s is forgotten in a minute and a half. More
-    forgets sooner."""
+    """The seconds by which the longest gap shrinks in each second: a gap of 2 s is forgotten in a minute and
+    a half. A larger value forgets sooner."""
 
     def __post_init__(self) -> None:
         if not 0 < self.least_s <= self.first_s <= self.most_s:
@@ -34,41 +37,51 @@ class SilenceTiming:
 
 @dataclass(frozen=True, slots=True)
 class DetectorTiming:
-    """Seconds of failure detection: shorter notices earlier and errs more often."""
+    """The times of failure detection, in seconds: shorter ones notice a failure earlier and err more
+    often."""
 
     heartbeat_s: float = 0.5
+    """A heartbeat goes to each linked member this often: three may be missing before silence is noticed."""
     hello_s: float = 2.0
-    """The time for a first Hello on a new link."""
+    """The time for the first Hello on a new link."""
     fresh_s: float = 1.2
-    """Only a device that was heard within this time is vouched for."""
+    """A device vouches only for devices that it heard within this time: two heartbeats and a little, so that
+    one may be late."""
     confirm_s: float = 0.3
-    """With nobody to ask, or no answer, a suspect is dead after this."""
+    """A suspect is dead after this if there is nobody to ask, or no answer: members are asked three times by
+    then."""
     isolated_s: float = 1.0
-    """The same when all of several links broke together: the fault is likely here, so links get time to
-    return."""
+    """The same if all of several links broke together: then the fault is likely here, and the links get time
+    to return."""
     ask_s: float = 0.1
-    """Others are asked again about a suspect this often."""
+    """Members are asked again about a suspect after this."""
     view_s: float = 5.0
-    """Views are sent this often even when nothing changed, in large clusters seldomer."""
+    """A view is sent after this even if nothing changed, in case one was lost; in large clusters less often
+    (`view_each_s`)."""
     view_each_s: float = 0.4
-    """For each member, time between two such views at least: what they take of the network grows no further then."""
+    """The time between two such views for each member, at least, so that their share of the network does not
+    grow with the cluster any further."""
     view_gap_s: float = 0.1
-    """Between two views whatever changed: many devices that come or go together make one view, not one each."""
+    """The time between two views, whatever changed: many devices that come or go together make one view, not
+    one each."""
     view_gap_each_s: float = 0.01
-    """For each member, time between two views at least, whatever changed: each change makes as many views as the square of
-    the members. Only the first of many changes is told at once."""
+    """The same for each member: each change makes as many views as the square of the number of members, so
+    that of many changes only the first is told at once."""
     view_wait_each_s: float = 0.002
-    """For each other device, time from a change to the view that shows it: what changes with it is in the same view."""
+    """The time from a change to the view that shows it, for each other device: what changes meanwhile is in
+    the same view."""
     late_s: float = 0.2
-    """Woken later than this, a device doubts itself: time that it slept through is no silence of others."""
+    """A device that is woken later than this doubts itself: the time that it slept through does not count as
+    silence of others."""
     most_slack_s: float = 2.0
-    """By so much at most own lateness widens how long others may be silent."""
+    """A device's own lateness extends how long others may be silent by so much at most."""
     starved_s: float = 30.0
-    """For so long a device is taken to be starved that said so; it says so again long before."""
+    """A device that said that it is starved counts as starved for so long; it says so again long before."""
     starved_most_s: float = 300.0
-    """After so long without a word of its end it has lasted, whatever is said: nobody can have plans judged by nothing."""
+    """After so long without being told of its end, starvation counts as lasting whatever the device says. So
+    nobody can prevent for ever that plans are judged."""
     forget_s: float = 600.0
-    """The dead and the left are remembered for so long."""
+    """Devices that died or left are remembered, and shown as lost, for so long."""
     silence: SilenceTiming = field(default_factory=SilenceTiming)
     flaps: FlapTiming = field(default_factory=FlapTiming)
     dial: DialTiming = field(default_factory=DialTiming)
@@ -79,7 +92,7 @@ class DetectorTiming:
 
 
 class Gaps:
-    """Those between frames from one device."""
+    """The gaps between frames from one device."""
 
     __slots__ = ("bound_s", "longest_s", "timing")
 
@@ -87,10 +100,10 @@ class Gaps:
         self.timing = timing
         self.longest_s = timing.first_s / 2
         self.bound_s = timing.first_s
-        """How long it may be silent now."""
+        """How long the device may be silent now, in seconds."""
 
     def note(self, gap_s: float) -> None:
-        """A frame came, so long after the one before."""
+        """A frame came `gap_s` after the one before."""
         timing = self.timing
         longest_s = self.longest_s - timing.forget * gap_s
         self.longest_s = longest_s = gap_s if gap_s > longest_s else longest_s

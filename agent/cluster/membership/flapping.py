@@ -1,7 +1,9 @@
-"""Devices that come and go: how often each was lost lately, and how long plans do without it. Rules; time is an argument.
+"""Flapping: how often each device was lost lately, and how long plans do without it. Rules; time is an
+argument.
 
-One that is lost again and again stays a member, and is not planned with for a while that doubles with each loss: every plan
-with it costs a move, and would be lost with it. After calm all is forgotten.
+A device that is lost again and again stays a member, but plans do without it for a while, its quarantine,
+which doubles with each loss: moving to a plan with it has a cost, and the next loss would end that plan.
+After a calm time its losses are forgotten.
 """
 
 from __future__ import annotations
@@ -12,44 +14,46 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class FlapTiming:
-    """Longer waits spare more moves, and do without a device for longer that may have become reliable."""
+    """The times of a quarantine. Longer ones avoid more moves, and do without a device for longer that may
+    have become reliable."""
 
     free: int = 2
-    """Losses in a row that have no consequence: boxes are restarted."""
+    """Losses in a row without consequence, because boxes are restarted."""
     calm_s: float = 120.0
-    """A device that was not lost for so long, its quarantine not counted, has a new start."""
+    """2 minutes: a device that was not lost for so long, its quarantine not counted, starts anew."""
     first_s: float = 10.0
-    """The first quarantine, from its return on; each further loss doubles it."""
+    """The first quarantine, counted from the device's return; each further loss doubles it."""
     most_s: float = 300.0
+    """The longest quarantine, so that a device that has become reliable is used again."""
     keep: int = 1024
-    """Devices that are remembered at most; of more, the one that was lost longest ago is forgotten."""
+    """Devices that are remembered; beyond that, the one that was lost longest ago is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossRecord:
     losses: int
     until: float
-    """End of its quarantine, as far as it is known; the time of its last loss where it has none."""
+    """The end of the quarantine as far as it is known; the time of the last loss if there is none."""
     span_s: float
     away: bool = True
-    """Whether it has not come back since."""
+    """Whether the device has not come back since its last loss."""
 
 
 class Flapping:
-    """What one device has seen of the others' losses."""
+    """The losses of other devices that one device has seen."""
 
     def __init__(self, timing: FlapTiming | None = None) -> None:
         self._timing = timing or FlapTiming()
         self._records: dict[str, LossRecord] = {}
         self._ends: list[float] = []
-        """Of quarantines, sorted."""
+        """The ends of all quarantines, sorted."""
 
     def __bool__(self) -> bool:
-        """Whether any was lost lately."""
+        """Whether any loss is remembered."""
         return bool(self._records)
 
     def lost(self, node: str, now: float) -> None:
-        """It was surely lost: another member said so too, or its process is another one now."""
+        """The device was surely lost: another member said so too, or its process is another one now."""
         timing, known = self._timing, self._records.pop(node, None)
         calm = known is None or now >= known.until + timing.calm_s
         losses = 1 if known is None or calm else known.losses + 1
@@ -58,31 +62,31 @@ class Flapping:
         self._records[node] = LossRecord(losses, now + span_s, span_s)
         if len(self._records) > timing.keep:
             del self._records[next(iter(self._records))]
-        self._sort()
+        self._sort_ends()
 
     def back(self, node: str, now: float) -> None:
-        """It is a member again. From now on plans do without it, however long it was away: one that starts slowly would
-        else have served its quarantine before anybody could plan with it."""
+        """The device is a member again. Its quarantine begins now, however long it was away: otherwise a
+        device that starts slowly would have served it before anybody could plan with it."""
         known = self._records.get(node)
         if known is None or not known.away:
             return
         calm = now >= known.until + self._timing.calm_s
         until = now + known.span_s if known.span_s and not calm else known.until
         self._records[node] = replace(known, until=until, away=False)
-        self._sort()
+        self._sort_ends()
 
-    def _sort(self) -> None:
+    def _sort_ends(self) -> None:
         self._ends = sorted(record.until for record in self._records.values() if record.span_s)
 
     def why(self, node: str, now: float) -> str:
-        """Why plans do without it now; "" where they need not."""
+        """Why plans do without the device now; "" if they need not."""
         record = self._records.get(node)
         if record is None or now >= record.until:
             return ""
         return f"lost {record.losses} times lately: plans do without it for {record.span_s:.0f} s"
 
     def wake_at(self, now: float) -> float:
-        """When the next quarantine ends; inf where there is none."""
+        """The end of the next quarantine; inf if there is none."""
         ends = self._ends
         while ends and ends[0] <= now:
             ends.pop(0)

@@ -1,10 +1,10 @@
-"""Who is in: the rules, without I/O. Time is an argument.
+"""Membership: which devices are members. Rules, without I/O; time is an argument.
 
-Each pair of members holds one authenticated link. A closed link makes its device suspect at once, heartbeats
-catch the silent ones; a suspect is dead when another member cannot reach it either, or when there is nobody
-to ask. What this device has heard itself always counts more than what others say (SWIM's indirect probe and
-refutation, and Lifeguard's doubt about oneself, on a full mesh instead of gossip). Who leads is election.py's
-business.
+Each pair of members holds one authenticated link. A closed link makes its device suspect at once, and
+heartbeats catch silent devices. A suspect is dead when another member cannot reach it either, or when there
+is nobody to ask. What this device has heard itself always counts more than what members say. (These are
+SWIM's indirect probe and refutation, and Lifeguard's doubt about oneself, on a full mesh instead of gossip.)
+election.py decides who leads.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ from edgepart.agent.wire.versions import understands
 __all__ = ["DetectorTiming", "Facts", "Membership", "Peer", "unique_names", "verdict"]
 
 LEAP = 1 << 20
-"""Starts and refutations that this device may have forgotten: its state was restored from an old copy. Who tells of more is
-not believed."""
+"""Starts and refutations that this device may have forgotten, because its state was restored from an old
+copy. A member that tells of more is not believed."""
 
 
 class Membership:
-    """One device's view of who is in."""
+    """One device's view of the members."""
 
     def __init__(self, facts: Facts, now: float, timing: DetectorTiming | None = None) -> None:
         self.timing = timing or DetectorTiming()
@@ -75,21 +75,21 @@ class Membership:
         self.peers: dict[str, Peer] = {}
         self.refusals = Refusals(facts.version)
         self._starved = Starved()
-        """This device."""
+        """Whether this device is starved."""
         self._dialing = Dialing(facts.node, self.timing.dial)
         self._views = Views(facts.node)
         self._claim = ("", 0, 0)  # leader, its term, the largest term seen
-        self._beat_at = now
+        self._heartbeat_at = now
         self._view_at = now + self.timing.view_s
         self._view_after = now
-        """No view before this."""
+        """No view is sent before this."""
         self._view_changed = False
-        self._newest: View | None = None
-        self._newest_at = now
+        self._newest_view: View | None = None
+        self._newest_view_at = now
         self._slack_s = 0.0
-        self._due_at = self._settled_at = now
+        self._wake_at = self._settled_at = now
         self._dirty = True
-        """Whether anything changed since all was settled."""
+        """Whether anything changed since `_settle` last ran."""
         self._leaving = self._left = False
         self._flapping = Flapping(self.timing.flaps)
         self._roster = Roster()
@@ -97,23 +97,24 @@ class Membership:
         self._members: tuple[Member, ...] | None = None
         self._alive: list[str] | None = None
         self._alive_set: frozenset[str] | None = None
-        self._last_beat: tuple[tuple[int, tuple[str, int, int]], Heartbeat] | None = None
-        self._last_beats: list[SendMessage] | None = None
-        """One to each linked member."""
+        self._last_heartbeat: tuple[tuple[int, tuple[str, int, int]], Heartbeat] | None = None
+        self._last_heartbeats: list[SendMessage] | None = None
+        """One heartbeat to each linked member; None if they have to be made anew."""
         self._suspects: dict[str, Peer] = {}
-        self._said: set[str] = set()
-        """Suspects of which some member said something since they were judged."""
+        self._with_new_opinions: set[str] = set()
+        """Suspects that some member gave an opinion of since they were last judged."""
         self._judge_at = math.inf
-        """No suspect has to be judged before this where nothing was said."""
+        """Without new opinions, no suspect has to be judged before this."""
         self._silent_at = math.inf
-        """Nobody was silent for too long before this."""
-        self._told: tuple[Member, ...] = self.members()
-        self._shown: tuple[Sighting, ...] = self._sightings()
+        """No device can have been silent for too long before this."""
+        self._last_members: tuple[Member, ...] = self.members()
+        self._last_sightings: tuple[Sighting, ...] = self._sightings()
 
-    # What others ask of it
+    # Queries
 
     def members(self) -> tuple[Member, ...]:
-        """Who is in, this device included, sorted by node id; suspects stay in until it is settled."""
+        """The members, this device included, sorted by node id. Suspects stay members until the suspicion is
+        settled."""
         if self._members is None:
             self._members = self._roster.members(self._row)
         return self._members
@@ -130,13 +131,13 @@ class Membership:
         return peer.row(name, status, note)
 
     def alive(self) -> list[str]:
-        """The other members that were heard and can be sent to, sorted; not to be changed."""
+        """The other members that are heard and can be sent to, sorted; not to be changed."""
         if self._alive is None:
             self._alive = sorted(node for node, peer in self.peers.items() if peer.status == ALIVE)
         return self._alive
 
     def starved(self, node: str, now: float) -> Starved:
-        """Whether a member, or this device, gets the CPU when it needs it, as far as it has said."""
+        """Whether a member, or this device, is starved of the CPU, as far as it has said."""
         if node == self.facts.node:
             return self._starved
         peer = self.peers.get(node)
@@ -144,41 +145,41 @@ class Membership:
         return peer.starved_at(now, most_s) if peer is not None else Starved()
 
     def remind(self) -> Iterator[Effect]:
-        """Others are told again that this device is starved, while it is."""
-        return self._told_starved(self.alive()) if self._starved.share else iter(())
+        """Tell the other members again that this device is starved, while it is."""
+        return self._starved_messages(self.alive()) if self._starved.share else iter(())
 
-    def _told_starved(self, nodes: Iterable[str]) -> Iterator[Effect]:
+    def _starved_messages(self, nodes: Iterable[str]) -> Iterator[Effect]:
         able = (node for node in nodes if understands(self.peers[node].hello.version, STARVES))
         return (SendMessage(node, self._starved) for node in able)
 
-    def _heard_now(self) -> frozenset[str]:
+    def _alive_nodes(self) -> frozenset[str]:
         if self._alive_set is None:
             self._alive_set = frozenset(self.alive())
         return self._alive_set
 
-    def _changed(self, *peers: Peer) -> None:
-        """Of these, or this device, anything that others or members() show."""
+    def _mark_changed(self, *peers: Peer) -> None:
+        """Something changed of these devices, or of this one, that views or `members()` show."""
         self._roster.touch(self.facts.node, self.facts.name)
         for peer in peers:
             self._roster.touch(peer.node, peer.hello.name if peer.status in (ALIVE, SUSPECT) else None)
         self._dirty = True
-        self._members = self._alive = self._alive_set = self._last_beats = None
+        self._members = self._alive = self._alive_set = self._last_heartbeats = None
         self._views.outdated()
 
-    def _turn(self, peer: Peer, status: str, now: float) -> None:
-        """Its status is another one from now on."""
+    def _set_status(self, peer: Peer, status: str, now: float) -> None:
+        """Set the status of a device."""
         peer.status = status
         self._suspects.pop(peer.node, None)
         if status == SUSPECT:
             self._suspects[peer.node] = peer
-        if status == "" or status == ALIVE:  # which starts with a frame, or a link
+        if status == "" or status == ALIVE:  # Both begin with a frame or a new link.
             soonest_s = min(self.timing.silence.least_s, self.timing.hello_s)
             self._silent_at = min(self._silent_at, now + soonest_s)
         if not self._view_changed:
             self._view_changed = True
             wait_s = self.timing.view_wait_each_s * len(self.peers)
             self._view_after = max(self._view_after, now + wait_s)
-        self._changed(peer)
+        self._mark_changed(peer)
 
     def broken_links(self) -> frozenset[tuple[str, str]]:
         """Pairs of members of which at least one cannot reach the other, smaller id first."""
@@ -186,21 +187,21 @@ class Membership:
         return self._views.broken_links(inside, self.alive(), self._suspects)
 
     def seen_otherwise(self) -> bool:
-        """Whether any member's view has changed since this was asked last."""
+        """Whether any member's view has changed since this was last asked."""
         return self._views.changed()
 
     def announce(self, leader: str, term: int, seen_term: int, now: float) -> None:
-        """What heartbeats say of the leader from now on; news is sent at once."""
+        """Set what heartbeats say of the leader; if it is news, they are sent at once."""
         if self._claim != (leader, term, seen_term):
             self._claim = (leader, term, seen_term)
-            self._beat_at, self._dirty = now, True
+            self._heartbeat_at, self._dirty = now, True
 
     def wake_at(self) -> float:
-        """When `wake` wants to be called; inf when never again."""
-        return math.inf if self._left else self._due_at
+        """When `wake` has to be called; inf if never again."""
+        return math.inf if self._left else self._wake_at
 
-    def _next(self) -> float:
-        times = [self._beat_at, self._view_at, self._silent_at, self._dialing.wake_at()]
+    def _next_wake(self) -> float:
+        times = [self._heartbeat_at, self._view_at, self._silent_at, self._dialing.wake_at()]
         if self._flapping:
             times.append(self._flapping.wake_at(self._settled_at))
         if self._view_changed:
@@ -212,7 +213,7 @@ class Membership:
     # Events
 
     def handle(self, event: object, now: float) -> list[Effect]:
-        """Take one event. Events that are not about membership are none of its business."""
+        """Take one event. Events that do not concern membership are ignored."""
         if self._left:
             return []
         self._doubt_self(now)
@@ -229,42 +230,44 @@ class Membership:
                 self._dialing.hint(node, addresses, now, lasting=lasting)
             case AddressesChanged(listen, http):
                 self.facts = replace(self.facts, listen=listen, http=http)
-                self._changed()
+                self._mark_changed()
                 effects += (
                     SendMessage(p.node, self._hello(reply=True)) for p in self.peers.values() if p.linked
                 )
             case Received(node, message):
-                effects += self._received(node, message, now)
+                effects += self._receive(node, message, now)
             case StarvationSeen(starved):
                 self._starved = starved
-                effects += self._told_starved(self.alive())
+                effects += self._starved_messages(self.alive())
             case LeaveAnnounced():
                 self._leaving = True
-                self._changed()
-                effects += (SendMessage(node, Leaving(self.facts.boot)) for node in self._told_of_leaving())
+                self._mark_changed()
+                effects += (
+                    SendMessage(node, Leaving(self.facts.boot)) for node in self._nodes_told_of_leaving()
+                )
             case LeaveRequested():
-                return self._leave()
+                return self._say_goodbye()
         return effects + self._settle(now)
 
     def wake(self, now: float) -> list[Effect]:
         """Do what is due."""
-        if self._left or (not self._dirty and now < self._due_at):
+        if self._left or (not self._dirty and now < self._wake_at):
             return []
         self._doubt_self(now)
         return self._settle(now)
 
     def hears(self, node: str, now: float) -> bool:
-        """A frame came that says nothing new of its sender. False where there is more to do about that than to note
-        it; nothing is noted then."""
+        """Note a frame that says nothing new of its sender. False if its sender needs more than that; nothing
+        is noted then."""
         peer = self.peers.get(node)
-        if peer is None or peer.status != ALIVE or not peer.linked or self._dirty or now >= self._due_at:
+        if peer is None or peer.status != ALIVE or not peer.linked or self._dirty or now >= self._wake_at:
             return False
         peer.gaps.note(now - peer.heard_at)
         peer.heard_at = now
         return True
 
     def beats(self, node: str, beat: Heartbeat, now: float) -> bool:
-        """The same for a heartbeat of which only its claim may be new."""
+        """The same for a heartbeat in which only the leader and its terms may be new."""
         peer = self.peers.get(node)
         same = (
             peer is not None and peer.hello.boot == beat.boot and peer.hello.incarnation >= beat.incarnation
@@ -272,13 +275,13 @@ class Membership:
         return same and self.hears(node, now)
 
     def sees(self, node: str, view: View, now: float) -> bool:
-        """The same for a view: False where it is about this device, a suspect, or one that may be back."""
+        """The same for a view. False if it concerns this device, a suspect, or a device that may be back."""
         mine, own = self.facts.node, view.by_node.get(self.facts.node)
         if own is not None and own.incarnation > self.facts.incarnation:
             return False
         if mine in view.away or not view.away.isdisjoint(self._suspects):
             return False
-        unknown = view.reached - self._heard_now() - {mine}
+        unknown = view.reached - self._alive_nodes() - {mine}
         if not unknown.isdisjoint(self.peers) or not all(map(self._dialing.knows, unknown)):
             return False
         if not self.hears(node, now):
@@ -286,16 +289,16 @@ class Membership:
         self._views.take(node, view.reached)
         for other in sorted(unknown):
             self._dialing.hint(other, view.by_node[other].listen, now)
-        self._due_at = min(self._due_at, self._dialing.wake_at())
+        self._wake_at = min(self._wake_at, self._dialing.wake_at())
         return True
 
     def opines(self, node: str, about: str, now: float) -> Opinion | None:
-        """The same for a question."""
+        """The same for a question, with its answer; None if more has to be done."""
         return Opinion(about, self._opinion(about, now)) if self.hears(node, now) else None
 
     def _link_up(self, node: str, via: str, now: float) -> Iterator[Effect]:
         self._dialing.linked(node, via)
-        self._last_beats = None
+        self._last_heartbeats = None
         if node == self.facts.node:
             yield Disconnect(node, "this is our own address")
             return
@@ -305,8 +308,8 @@ class Membership:
             peer.linked = True
         if not peer.linked:
             peer.linked = True
-            if peer.status in ("", DEAD, LEFT):  # it has `hello_s` to say Hello
-                self._turn(peer, "", now)
+            if peer.status in ("", DEAD, LEFT):  # It has `hello_s` to say Hello.
+                self._set_status(peer, "", now)
                 peer.since = peer.heard_at = now
         yield SendMessage(node, self._hello(reply=False))
 
@@ -318,21 +321,21 @@ class Membership:
         peer = self.peers.get(node)
         if peer is None:
             return
-        peer.linked, self._last_beats = False, None
+        peer.linked, self._last_heartbeats = False, None
         if peer.status == "":
             del self.peers[node]
         elif peer.status == ALIVE:
             yield from self._suspect(peer, now)
 
     def _suspect(self, peer: Peer, now: float) -> Iterator[Effect]:
-        self._turn(peer, SUSPECT, now)
+        self._set_status(peer, SUSPECT, now)
         peer.since, peer.opinions = now, {}
         self._dialing.dial_soon(peer.node, now)
-        yield from self._ask(peer, now)
+        yield from self._ask_about(peer, now)
         self._judge_at = min(self._judge_at, peer.ask_at, now + self._patience_s())
 
-    def _ask(self, peer: Peer, now: float) -> Iterator[Effect]:
-        calm = now - peer.since > 10 * self.timing.ask_s  # someone vouches for it: no hurry any more
+    def _ask_about(self, peer: Peer, now: float) -> Iterator[Effect]:
+        calm = now - peer.since > 10 * self.timing.ask_s  # A member vouches for it: no hurry any more.
         peer.ask_at = now + (self.timing.heartbeat_s if calm else self.timing.ask_s)
         asked = to_ask(self.facts.node, peer.node, self.alive(), suspects=len(self._suspects))
         peer.asks(asked)
@@ -340,13 +343,13 @@ class Membership:
 
     # Messages
 
-    def _received(self, node: str, message: object, now: float) -> Iterator[Effect]:
+    def _receive(self, node: str, message: object, now: float) -> Iterator[Effect]:
         if isinstance(message, Hello):
-            yield from self._greeted(node, message, now)
+            yield from self._receive_hello(node, message, now)
             return
         peer = self.peers.get(node)
         if peer is None or peer.hello.boot == "" or peer.status in ("", DEAD, LEFT):
-            return  # first say Hello
+            return  # It has to say Hello first.
         match message:
             case Heartbeat(boot, incarnation):
                 if boot != peer.hello.boot:
@@ -360,32 +363,32 @@ class Membership:
                 self._silent_at = min(self._silent_at, now + self.timing.silence.least_s)
             case Leaving(boot):
                 peer.leaving |= boot == peer.hello.boot
-                self._changed(peer)
+                self._mark_changed(peer)
             case Goodbye():
-                self._gone(peer, LEFT, now)
+                self._end_membership(peer, LEFT, now)
                 yield Disconnect(node, "it left")
                 return
             case View():
-                yield from self._viewed(node, message, now)
+                yield from self._receive_view(node, message, now)
             case AskAbout(about):
                 yield SendMessage(node, Opinion(about, self._opinion(about, now)))
             case Opinion(about, status):
                 if (suspect := self.peers.get(about)) and suspect.status == SUSPECT:
                     suspect.opinions[node] = status
-                    self._said.add(about)
-        self._heard(peer, now)
+                    self._with_new_opinions.add(about)
+        self._note_frame(peer, now)
 
-    def _heard(self, peer: Peer, now: float) -> None:
+    def _note_frame(self, peer: Peer, now: float) -> None:
         if peer.linked:
             peer.gaps.note(now - peer.heard_at)
         peer.heard_at = now
         if peer.status == SUSPECT and peer.linked:
-            self._turn(peer, ALIVE, now)
+            self._set_status(peer, ALIVE, now)
             peer.since, peer.ask_at = now, math.inf
         elif not peer.linked:
             self._dialing.hint(peer.node, peer.hello.listen, now)
 
-    def _greeted(self, node: str, hello: Hello, now: float) -> Iterator[Effect]:
+    def _receive_hello(self, node: str, hello: Hello, now: float) -> Iterator[Effect]:
         if hello.node != node or node == self.facts.node:
             yield Disconnect(node, f"it says that it is {hello.node!r}, its certificate says {node!r}")
             return
@@ -406,13 +409,13 @@ class Membership:
         moved = (peer.hello.listen, peer.hello.http) != (hello.listen, hello.http)
         peer.hello, peer.heard_at = hello, now
         if news or moved:
-            self._changed(peer)
+            self._mark_changed(peer)
         self._dialing.moved(node, hello.listen, now)
         if not peer.linked:
             if not self._dialing.knows(node):
                 return
             if peer.status in (DEAD, LEFT):
-                self._turn(peer, "", now)
+                self._set_status(peer, "", now)
                 peer.since = now
             self._dialing.dial_soon(node, now)
             return
@@ -421,58 +424,59 @@ class Membership:
         self._dialing.linked(node, "")
         peer.ask_at, peer.counted = math.inf, False
         if news:
-            self._turn(peer, ALIVE, now)
+            self._set_status(peer, ALIVE, now)
             self._flapping.back(node, now)
             peer.since, peer.gaps, peer.starved_until = now, Gaps(self.timing.silence), -math.inf
             self._views.forget(node)
-        if greeted:  # it has all that, since it said Hello by itself
+        if greeted:  # It got all that when it said Hello by itself.
             return
-        yield SendMessage(node, self._beat())
+        yield SendMessage(node, self._heartbeat())
         yield SendMessage(node, self._view(now))
         if self._starved.share:
-            yield from self._told_starved([node])
+            yield from self._starved_messages([node])
         if self._leaving and understands_leaving(hello.version):
             yield SendMessage(node, Leaving(self.facts.boot))
 
     def _refuse(self, node: str, peer: Peer | None, hello: Hello, now: float) -> Iterator[Effect]:
-        """It learns who we are, and so why; after that the link ends as that of one who never said Hello."""
-        if peer is None or not peer.linked:  # our Hello goes with the link
+        """Answer with a Hello, so that the device sees why it is refused. After that the link ends like that
+        of a device that never said Hello."""
+        if peer is None or not peer.linked:  # Our Hello is sent when the link is up.
             self._dialing.hint(node, hello.listen, now)
             return
         self._dialing.put_off(node, now + AGAIN_S, now)
         if not hello.reply:
             yield SendMessage(node, self._hello(reply=True))
         if peer.status != "":
-            self._turn(peer, "", now)
+            self._set_status(peer, "", now)
             peer.since = now
         peer.hello, peer.heard_at = replace(hello, boot=""), now
 
     def expel(self, node: str, now: float) -> list[Effect]:
-        """That member is none any more, whatever it does."""
+        """End a device's membership, whatever it does."""
         peer = self.peers.get(node)
         if peer is None or peer.status not in (ALIVE, SUSPECT):
             return []
-        self._gone(peer, LEFT, now)
+        self._end_membership(peer, LEFT, now)
         return [Disconnect(node, "it was removed from the cluster"), *self._settle(now)]
 
-    def _viewed(self, sender: str, view: View, now: float) -> Iterator[Effect]:
+    def _receive_view(self, sender: str, view: View, now: float) -> Iterator[Effect]:
         self._views.take(sender, view.reached)
-        for s in map(view.by_node.__getitem__, sorted((view.reached - self._heard_now()) | view.away)):
+        for s in map(view.by_node.__getitem__, sorted((view.reached - self._alive_nodes()) | view.away)):
             if s.node == self.facts.node:
                 if s.incarnation > self.facts.incarnation + LEAP:
                     told = f"incarnation {s.incarnation} of this device, which is at {self.facts.incarnation}"
-                    yield Distrusted(sender, f"it tells of {told}")
+                    yield Distrusted(sender, f"it reports {told}")
                     continue
                 outdated = s.incarnation > self.facts.incarnation
                 if outdated or (s.status in (DEAD, LEFT) and s.incarnation == self.facts.incarnation):
                     self.facts = replace(self.facts, incarnation=s.incarnation + 1)
-                    self._beat_at = now
+                    self._heartbeat_at = now
                     yield PersistIncarnation(self.facts.incarnation)
                 continue
             peer = self.peers.get(s.node)
             if peer is not None and peer.status == SUSPECT and s.status != ALIVE:
                 peer.opinions[sender] = s.status
-                self._said.add(peer.node)
+                self._with_new_opinions.add(peer.node)
             elif s.status == ALIVE and (peer is None or self._may_be_back(peer, s, now)):
                 self._dialing.hint(s.node, s.listen, now)
                 if peer is not None:
@@ -486,9 +490,9 @@ class Membership:
     # Time
 
     def _doubt_self(self, now: float) -> None:
-        """Time that this device slept through is not counted as anybody's silence, and makes it more
-        patient."""
-        late_s = now - self._due_at
+        """Do not count the time that this device slept through as silence of others, and be more patient with
+        them."""
+        late_s = now - self._wake_at
         if late_s > self.timing.late_s:
             for peer in self.peers.values():
                 peer.heard_at = min(now, peer.heard_at + late_s)
@@ -501,27 +505,27 @@ class Membership:
         return self.timing.isolated_s if isolated else self.timing.confirm_s
 
     def _settle(self, now: float) -> list[Effect]:
-        """What time brings, then what has to be told about all that changed."""
+        """Do what is due, then tell what changed."""
         effects: list[Effect] = []
-        if now >= min(self._silent_at, self._beat_at):
-            effects += self._silences(now)
+        if now >= min(self._silent_at, self._heartbeat_at):
+            effects += self._check_silences(now)
             self._silent_at = self._next_silence(now)
-        if self._said or (self._suspects and now >= self._judge_at):
-            effects += self._verdicts(now)
+        if self._with_new_opinions or (self._suspects and now >= self._judge_at):
+            effects += self._judge_suspects(now)
         effects += self._dialing.wake(now)
-        if now >= self._beat_at:
-            effects += self._beats()
-            self._beat_at = now + self.timing.heartbeat_s
-            self._slack_s *= 0.97  # a stall is forgotten in about a minute
+        if now >= self._heartbeat_at:
+            effects += self._heartbeats()
+            self._heartbeat_at = now + self.timing.heartbeat_s
+            self._slack_s *= 0.97  # 3 % per heartbeat of 0.5 s: a stall is forgotten in about a minute.
         if self._flapping and self._flapping.wake_at(self._settled_at) <= now:
-            self._changed(*(self.peers[m.node] for m in self.members() if m.status == FLAPPING))
+            self._mark_changed(*(self.peers[m.node] for m in self.members() if m.status == FLAPPING))
         self._settled_at = now
         effects += self._tell(now)
         self._dirty = False
-        self._due_at = self._next()
+        self._wake_at = self._next_wake()
         return effects
 
-    def _silences(self, now: float) -> Iterator[Effect]:
+    def _check_silences(self, now: float) -> Iterator[Effect]:
         for peer in list(self.peers.values()):
             if peer.status == ALIVE and now >= peer.heard_at + self._bound_s(peer, now):
                 yield from self._suspect(peer, now)
@@ -533,12 +537,13 @@ class Membership:
                 del self.peers[peer.node]
 
     def _bound_s(self, peer: Peer, now: float) -> float:
-        """How long it may be silent. A device that is starved hears others late, as one that is woken late does."""
+        """How long a device may be silent now, in seconds. If this device is starved it hears others late, as
+        it does when it is woken late."""
         bound_s = self.timing.silence.most_s if self._starved.share else peer.bound_s(now)
         return bound_s + self._slack_s
 
     def _next_silence(self, now: float) -> float:
-        """When the next device would be silent for too long, or have to be forgotten."""
+        """When the next device will have been silent for too long."""
         slack_s, at = self._slack_s, math.inf
         for peer in self.peers.values():
             if peer.status == ALIVE:
@@ -547,29 +552,29 @@ class Membership:
                 at = min(at, peer.heard_at + self.timing.hello_s + slack_s)
         return at
 
-    def _verdicts(self, now: float) -> Iterator[Effect]:
-        alive = self._heard_now()  # suspects are none of them
-        said, self._said = self._said, set()
+    def _judge_suspects(self, now: float) -> Iterator[Effect]:
+        alive = self._alive_nodes()  # Without suspects.
+        said, self._with_new_opinions = self._with_new_opinions, set()
         due = now >= self._judge_at
         for peer in [peer for peer in self._suspects.values() if due or peer.node in said]:
             told = [status for node, status in peer.opinions.items() if node in alive]
             status = verdict(told, out_of_patience=now >= peer.since + self._patience_s())
             if status != SUSPECT:
-                if told and status == DEAD:  # else the fault may be here
+                if told and status == DEAD:  # Otherwise the fault may be here.
                     self._flapping.lost(peer.node, now)
                     peer.counted = True
-                self._gone(peer, status, now)
+                self._end_membership(peer, status, now)
                 yield Disconnect(peer.node, f"it is {status}")
             elif now >= peer.ask_at:
-                yield from self._ask(peer, now)
+                yield from self._ask_about(peer, now)
         if due:
             patience_s = self._patience_s()
             ends = [p.since + patience_s for p in self._suspects.values()]
             times = [*(p.ask_at for p in self._suspects.values()), *(end for end in ends if end > now)]
             self._judge_at = min(times, default=math.inf)
 
-    def _gone(self, peer: Peer, status: str, now: float) -> None:
-        self._turn(peer, status, now)
+    def _end_membership(self, peer: Peer, status: str, now: float) -> None:
+        self._set_status(peer, status, now)
         peer.since, peer.linked, peer.ask_at = now, False, math.inf
         self._views.forget(peer.node)
         if status == LEFT:
@@ -580,30 +585,30 @@ class Membership:
 
     def _tell(self, now: float) -> Iterator[Effect]:
         members = self.members()
-        if members is not self._told and members != self._told:
+        if members is not self._last_members and members != self._last_members:
             yield MembersChanged(members)
-        self._told = members
+        self._last_members = members
         due = now >= self._view_at
         if not due and not (self._view_changed and now >= self._view_after):
             return
         self._view_changed = False
         sightings = self._sightings()
-        if due or shown(sightings) != shown(self._shown):
+        if due or shown(sightings) != shown(self._last_sightings):
             timing = self.timing
-            self._shown = sightings
+            self._last_sightings = sightings
             self._view_after = now + max(timing.view_gap_s, timing.view_gap_each_s * len(members))
             self._view_at = now + max(timing.view_s, timing.view_each_s * len(members))
-            view = self._newest = View(sightings)
-            self._newest_at = now
+            view = self._newest_view = View(sightings)
+            self._newest_view_at = now
             for node in self.alive():
                 yield SendMessage(node, view)
 
-    # Small things
+    # Helpers
 
-    def _told_of_leaving(self) -> list[str]:
+    def _nodes_told_of_leaving(self) -> list[str]:
         return [node for node in self.alive() if understands_leaving(self.peers[node].hello.version)]
 
-    def _leave(self) -> list[Effect]:
+    def _say_goodbye(self) -> list[Effect]:
         self._left = True
         linked = [node for node, peer in self.peers.items() if peer.linked]
         return [SendMessage(node, Goodbye(self.facts.incarnation)) for node in linked]
@@ -619,28 +624,36 @@ class Membership:
         me = self.facts
         return Hello(me.node, me.name, me.boot, me.incarnation, me.listen, me.http, me.version, reply)
 
-    def _beat(self) -> Heartbeat:
-        """The same object while it says the same."""
+    def _heartbeat(self) -> Heartbeat:
+        """The heartbeat to send; the same object as long as it says the same."""
         saying = (self.facts.incarnation, self._claim)
-        if self._last_beat is None or self._last_beat[0] != saying:
+        if self._last_heartbeat is None or self._last_heartbeat[0] != saying:
             leader, term, seen = self._claim
-            self._last_beat = saying, Heartbeat(self.facts.boot, self.facts.incarnation, seen, leader, term)
-        return self._last_beat[1]
+            self._last_heartbeat = (
+                saying,
+                Heartbeat(self.facts.boot, self.facts.incarnation, seen, leader, term),
+            )
+        return self._last_heartbeat[1]
 
-    def _beats(self) -> list[SendMessage]:
-        beat = self._beat()
-        if self._last_beats is None or (self._last_beats and self._last_beats[0].message is not beat):
+    def _heartbeats(self) -> list[SendMessage]:
+        beat = self._heartbeat()
+        if self._last_heartbeats is None or (
+            self._last_heartbeats and self._last_heartbeats[0].message is not beat
+        ):
             told = (ALIVE, SUSPECT)
-            self._last_beats = [
+            self._last_heartbeats = [
                 SendMessage(n, beat) for n, p in self.peers.items() if p.linked and p.status in told
             ]
-        return self._last_beats
+        return self._last_heartbeats
 
     def _view(self, now: float) -> View:
-        """What newcomers are told. Many that come together are told the same, as what changed since is about to follow."""
-        if self._newest is None or now >= self._newest_at + self.timing.view_wait_each_s * len(self.peers):
-            self._newest, self._newest_at = View(self._sightings()), now
-        return self._newest
+        """The view for newcomers. Those that come together get the same one, because what has changed since
+        follows soon."""
+        if self._newest_view is None or now >= self._newest_view_at + self.timing.view_wait_each_s * len(
+            self.peers
+        ):
+            self._newest_view, self._newest_view_at = View(self._sightings()), now
+        return self._newest_view
 
     def _sightings(self) -> tuple[Sighting, ...]:
         me = self.facts

@@ -1,4 +1,5 @@
-"""How this device says Hello, what it knows of another one, and what becomes of a suspect. Facts and rules, without I/O."""
+"""Peers: how this device says Hello, what it knows of another device, and what becomes of a suspect. Facts
+and rules, without I/O."""
 
 from __future__ import annotations
 
@@ -12,20 +13,21 @@ from edgepart.agent.cluster.state.events import Member
 from edgepart.agent.wire.control import ALIVE, DEAD, LEAVING, LEFT, SUSPECT, Hello, Sighting, Starved
 
 ASKED = 8
-"""Members that are asked about a suspect at most: more confirm no better."""
+"""Members that are asked about a suspect at most; more would confirm no better."""
 ASKED_OF_MANY = 3
-"""The same where more than ASKED are suspect: all questions about all of them have to fit into the network together."""
+"""The same if more than ASKED devices are suspect: the questions about all of them have to fit into the
+network together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """This device, as it says Hello."""
+    """This device as its Hello describes it."""
 
     node: str
     name: str
     boot: str
     incarnation: int
-    """Larger than at any earlier start (the shell persists it)."""
+    """Larger than at any earlier start; the shell writes it to disk."""
     listen: tuple[str, ...] = ()
     http: str = ""
     version: str = ""
@@ -33,65 +35,68 @@ class Facts:
 
 @dataclass(slots=True)
 class Peer:
-    """What is known of one other device."""
+    """What this device knows of another one."""
 
     node: str
     hello: Hello
     status: str
     linked: bool
-    """Frames can be sent."""
+    """Whether frames can be sent to it."""
     heard_at: float
     since: float
-    """When `status` became what it is."""
+    """When `status` was set to what it is."""
     gaps: Gaps
-    """Between its frames, on this link."""
+    """The gaps between its frames on this link."""
     ask_at: float = math.inf
     opinions: dict[str, str] = field(default_factory=dict)
-    """Of the other members, since it is suspect."""
+    """What the other members said of it since it is suspect, by node."""
     leaving: bool = False
-    """Whether this start of it is about to go."""
+    """Whether this process of it is about to stop."""
     counted: bool = False
-    """Whether its last loss is known to flapping.py, or was none, as it left on purpose."""
+    """Whether flapping.py knows of its last loss, or need not, because the device left on purpose."""
 
     starved: Starved = field(default_factory=Starved)
-    """As it said last."""
+    """What it last said of being starved."""
     starved_since: float = -math.inf
     starved_until: float = -math.inf
-    """It says so again before, if it still is."""
+    """The device says so again before this time if it is still starved."""
 
     _sighting: Sighting | None = None
     _row: Member | None = None
 
     @property
     def standing(self) -> str:
-        """As a member."""
+        """Its status as members see it."""
         return LEAVING if self.leaving and self.status == ALIVE else self.status
 
     def starves(self, starved: Starved, now: float, timing: DetectorTiming) -> None:
-        """It has said so."""
+        """The device has said whether it is starved."""
         if now >= self.starved_until:
             self.starved_since = now
         self.starved = starved
         self.starved_until = now + timing.starved_s if starved.share else -math.inf
 
     def starved_at(self, when: float, most_s: float = math.inf) -> Starved:
-        """As far as it had said by then. One that is starved for longer than `most_s` is so lastingly, whatever it says."""
+        """Whether it was starved at `when`, as far as it had said by then. Starvation for longer than
+        `most_s` counts as lasting, whatever the device says."""
         if when >= self.starved_until:
             return Starved()
         return replace(self.starved, lasting=self.starved.lasting or when >= self.starved_since + most_s)
 
     def bound_s(self, now: float) -> float:
-        """How long it may be silent now. One that is starved has said why its frames may be late."""
+        """How long the device may be silent now, in seconds. A starved one has said why its frames may be
+        late."""
         return (
             max(self.gaps.bound_s, self.gaps.timing.most_s) if now < self.starved_until else self.gaps.bound_s
         )
 
     def asks(self, nodes: Collection[str]) -> None:
-        """From now on these are asked. Who vouched for it once and is not asked again may have changed its mind."""
+        """These nodes are asked from now on. A node that vouched for the device and is not asked again may
+        have changed its mind, so its opinion is dropped."""
         self.opinions = {n: said for n, said in self.opinions.items() if said != ALIVE or n in nodes}
 
     def sighting(self) -> Sighting:
-        """As views show it; the same object while it is the same."""
+        """The device as views show it; the same object as long as nothing changes."""
         known, hello = self._sighting, self.hello
         if (
             known is None
@@ -105,7 +110,7 @@ class Peer:
         return known
 
     def row(self, name: str, status: str, note: str) -> Member:
-        """As a member with that unique name; the same object while it is the same."""
+        """The device as a member with that unique name; the same object as long as nothing changes."""
         known, hello = self._row, self.hello
         if (
             known is None
@@ -122,8 +127,8 @@ class Peer:
 
 
 def to_ask(me: str, about: str, alive: list[str], *, suspects: int = 1) -> list[str]:
-    """Whom `me` asks about a suspect: all that are alive; of many some, others for each suspect and each that asks.
-    `suspects`: how many there are.
+    """The nodes that `me` asks about a suspect: all that are alive or, if these are many, a few, chosen
+    differently for each suspect and each asker. `suspects`: the number of suspects.
 
     >>> to_ask("a", "b", ["c", "d"])
     ['c', 'd']
@@ -136,7 +141,7 @@ def to_ask(me: str, about: str, alive: list[str], *, suspects: int = 1) -> list[
 
 
 def verdict(opinions: Iterable[str], *, out_of_patience: bool) -> str:
-    """What a suspect is, from the newest opinions of those that could be asked.
+    """The status of a suspect, by the newest opinions of the members that could be asked.
 
     >>> verdict([SUSPECT, ALIVE], out_of_patience=True), verdict([SUSPECT], out_of_patience=False)
     ('suspect', 'dead')

@@ -1,5 +1,5 @@
-"""Whom to dial when: a rule without I/O. Hints come in (mDNS, --peer, the saved list, what other members
-see), Connect effects go out, with growing waits. Who is in is membership's business, not this module's.
+"""Dialling: which device to dial when. Rules, without I/O. Hints come in (mDNS, --peer, the saved list, what
+members see), Connect effects go out, with growing waits. membership.py decides who is a member.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from dataclasses import dataclass
 from edgepart.agent.cluster.state.events import Connect
 
 MAX_TARGETS = 1024
-"""Hints are untrusted: more targets than this are not kept."""
+"""The most targets that are kept, because hints are untrusted."""
 MAX_ADDRESSES = 16
-"""Per target; the newest stay."""
+"""The most addresses that are kept for one target; the newest stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class DialTiming:
-    """How eagerly to dial: sooner finds a device sooner, later spares a box that is switched off."""
+    """How eagerly to dial: shorter waits find a device sooner, longer ones spare a box that is switched
+    off."""
 
     first_s: float = 0.2
     most_s: float = 1.5
-    """Waits double from `first_s` to this; after a cut is mended the link is back this late at most."""
+    """Waits double from `first_s` to this, which is how late at most a link is back after a cut is mended."""
     answer_s: float = 5.0
-    """With no answer to a Connect for so long, another one is sent."""
+    """If a Connect gets no answer for so long, another one is sent."""
     turn_s: float = 0.3
-    """The device with the larger id waits so long for the other one to dial, which spares double links."""
+    """The device with the larger id waits for so long for the other one to dial, which avoids double
+    links."""
     keep_s: float = 600.0
-    """A target that nobody mentioned for so long is forgotten."""
+    """A target that nobody mentioned for so long is forgotten, as are devices that died
+    (`DetectorTiming.forget_s`)."""
 
 
 @dataclass(slots=True)
@@ -38,34 +41,34 @@ class RedialTarget:
     lasting: bool
     mentioned_at: float
     due_at: float
-    """Inf while its link is up."""
+    """When to dial next; inf while the link is up."""
     failures: int = 0
     reached: str = ""
-    """Of a static peer: the node that answered there."""
+    """The node that answered at a static peer's address."""
 
 
 class Dialing:
-    """Targets by node id, or by address for static peers whose id is not known."""
+    """The devices to dial, by node id, or by address for static peers whose id is not known."""
 
     def __init__(self, node: str, timing: DialTiming) -> None:
         self._node = node
         self._timing = timing
         self._targets: dict[str, RedialTarget] = {}
         self._unnamed: dict[str, RedialTarget] = {}
-        """Those of them that are known by an address alone."""
+        """The targets that are known by an address alone."""
         self._not_before: dict[str, float] = {}
-        """By node that was refused."""
-        self._soonest = math.inf
+        """For each refused node, the time before which it is not dialled."""
+        self._next_due_at = math.inf
         """No target is due before this."""
 
     def put_off(self, node: str, until: float, now: float) -> None:
-        """Calling it is of no use before then."""
+        """Do not dial the node before `until`."""
         self._not_before = {n: at for n, at in self._not_before.items() if at > now}
         if len(self._not_before) < MAX_TARGETS:
             self._not_before[node] = until
 
     def hint(self, node: str, addresses: Iterable[str], now: float, *, lasting: bool = False) -> None:
-        """Someone says that a device is there."""
+        """Take a hint that a device is at these addresses."""
         if node == self._node:
             return
         for key, known in [(node, tuple(addresses))] if node else [(a, (a,)) for a in addresses]:
@@ -75,7 +78,7 @@ class Dialing:
                     continue
                 due_at = now if node > self._node or not node else now + self._timing.turn_s
                 self._targets[key] = RedialTarget(node, known[:MAX_ADDRESSES], lasting, now, due_at)
-                self._soonest = min(self._soonest, due_at)
+                self._next_due_at = min(self._next_due_at, due_at)
                 if not node:
                     self._unnamed[key] = self._targets[key]
                 continue
@@ -84,25 +87,25 @@ class Dialing:
             news = not set(known) <= set(target.addresses)
             target.addresses = tuple(dict.fromkeys(known + target.addresses))[:MAX_ADDRESSES]
             if news and target.due_at != math.inf:
-                self._due(target, min(target.due_at, now))
+                self._set_due(target, min(target.due_at, now))
 
     def moved(self, node: str, addresses: tuple[str, ...], now: float) -> None:
-        """It says itself, over a link, where it is reached: what was known before is over."""
+        """Take the addresses that a device told over a link; those known before are dropped."""
         self.hint(node, addresses, now)
         if addresses and (target := self._targets.get(node)) is not None:
             target.addresses = addresses[:MAX_ADDRESSES]
 
-    def _due(self, target: RedialTarget, at: float) -> None:
+    def _set_due(self, target: RedialTarget, at: float) -> None:
         target.due_at = at
-        self._soonest = min(self._soonest, at)
+        self._next_due_at = min(self._next_due_at, at)
 
     def dial_soon(self, node: str, now: float) -> None:
-        """There is a fresh reason to try (its link broke, another member sees it)."""
+        """Dial soon, for a fresh reason: the link broke, or another member sees the device."""
         if target := self._targets.get(node):
             target.failures = 0
             target.mentioned_at = now
             turn = 0.0 if node > self._node else self._timing.turn_s
-            self._due(target, min(target.due_at, now + turn))
+            self._set_due(target, min(target.due_at, now + turn))
 
     def knows(self, node: str) -> bool:
         return node in self._targets
@@ -112,13 +115,13 @@ class Dialing:
             target.due_at, target.failures = math.inf, 0
         if static := self._targets.get(via):
             static.due_at, static.failures, static.reached = math.inf, 0, node
-        if node == self._node:  # somebody gave us our own address as a peer
+        if node == self._node:  # Our own address was given as a peer.
             self._drop(via)
 
     def unlinked(self, node: str, now: float) -> None:
         for target in [self._targets.get(node), *self._unnamed.values()]:
             if target is not None and node in (target.node, target.reached):
-                self._due(target, min(target.due_at, now + self._timing.first_s))
+                self._set_due(target, min(target.due_at, now + self._timing.first_s))
         self.dial_soon(node, now)
 
     def failed(self, node: str, addresses: tuple[str, ...], now: float) -> None:
@@ -126,10 +129,10 @@ class Dialing:
             if (target := self._targets.get(key)) and target.due_at != math.inf:
                 wait = self._timing.first_s * 2 ** min(target.failures, 16)
                 target.failures += 1
-                self._due(target, now + min(wait, self._timing.most_s))
+                self._set_due(target, now + min(wait, self._timing.most_s))
 
     def forget(self, node: str) -> None:
-        """It left on purpose: no more dialling until someone mentions it again."""
+        """Stop dialling a device that left on purpose, until somebody mentions it again."""
         if (target := self._targets.get(node)) and not target.lasting:
             self._drop(node)
 
@@ -138,11 +141,11 @@ class Dialing:
         self._unnamed.pop(key, None)
 
     def wake_at(self) -> float:
-        """Not later than the next one is due."""
-        return self._soonest
+        """A time not later than when the next target is due."""
+        return self._next_due_at
 
     def wake(self, now: float) -> list[Connect]:
-        if now < self._soonest:
+        if now < self._next_due_at:
             return []
         effects = []
         for key, target in list(self._targets.items()):
@@ -157,5 +160,5 @@ class Dialing:
                 continue
             target.due_at = now + self._timing.answer_s
             effects.append(Connect(target.node, target.addresses))
-        self._soonest = min((target.due_at for target in self._targets.values()), default=math.inf)
+        self._next_due_at = min((target.due_at for target in self._targets.values()), default=math.inf)
         return effects

@@ -1,7 +1,7 @@
-"""The roster: one row for each member, sorted by node id, with unique names. Pure rules.
+"""The roster: one row for each member, sorted by node id, with unique names. Rules, without I/O.
 
-Only the rows that change are made anew, because members of a large cluster come and go one by one and each change is told
-to all. Members that share a name get as much of their node id as makes it unique.
+Only rows that change are made anew, because members of a large cluster come and go one by one and each change
+is told to all. Members that share a name get as much of their node id as makes it unique.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from edgepart.agent.cluster.state.events import Member
 
 
 class Roster:
-    """The rows, and which of them have to be made anew."""
+    """The rows of all members, and which of them have to be made anew."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        """What those that are in call themselves."""
+        """The name that each member gives itself, by node id."""
         self._bearers: Counter[str] = Counter()
         self._order: list[str] = []
         self._rows: dict[str, Member] = {}
         self._touched: set[str] = set()
-        self._plain = True
-        """Whether no two had the same name when rows were made last."""
+        self._all_different = True
+        """Whether all names were different when rows were last made."""
 
     def touch(self, node: str, name: str | None) -> None:
-        """Its row may be another one. `name`: what it calls itself; None: it is out."""
+        """A member's row may have changed. `name`: what it calls itself; None if it is no member any more."""
         known, name = self._names.get(node), node if name == "" else name
         self._touched.add(node)
         if known == name:
@@ -47,14 +47,14 @@ class Roster:
             self._bearers[name] += 1
 
     def members(self, row: Callable[[str, str], Member]) -> tuple[Member, ...]:
-        """`row`: makes that of a node, given its unique name."""
+        """All rows. `row` makes the row of a node from its unique name."""
         plain = len(self._bearers) == len(self._names)
         names = self._names if plain else unique_names(self._names.items())
-        anew = self._touched if plain and self._plain else self._names
+        anew = self._touched if plain and self._all_different else self._names
         for node in anew:
             if node in self._names:
                 self._rows[node] = row(node, names[node])
-        self._touched, self._plain = set(), plain
+        self._touched, self._all_different = set(), plain
         return tuple(map(self._rows.__getitem__, self._order))
 
 
@@ -62,8 +62,8 @@ _NODE = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
 
 
 def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """(node, name) pairs to a unique name per node: those who share a name get as much of their id as it
-    takes. Depends on the set only, not on its order.
+    """A unique name for each of these (node, name) pairs: those that share a name get as much of their id as
+    it takes. The result depends on the set of pairs only, not on their order.
 
     >>> unique_names([("3fa2aaaaaaaaaaaa", "pi"), ("77b1bbbbbbbbbbbb", "pi"), ("c0cccccccccccccc", "nas")])
     {'3fa2aaaaaaaaaaaa': 'pi-3fa2', '77b1bbbbbbbbbbbb': 'pi-77b1', 'c0cccccccccccccc': 'nas'}
@@ -81,7 +81,7 @@ def unique_names(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def named(text: str, names: Mapping[str, str]) -> str:
-    """`text` with the names of the nodes in it that have one, instead of their ids.
+    """`text` with node ids replaced by the names of the nodes that have one.
 
     >>> named("no link to 3fa2aaaaaaaaaaaa", {"3fa2aaaaaaaaaaaa": "pi-a"})
     'no link to pi-a'

@@ -1,4 +1,4 @@
-"""What members say they see, and which of them cannot reach each other. Rules, without I/O."""
+"""Views: what members say that they see, and which of them cannot reach each other. Rules, without I/O."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from edgepart.agent.wire.control import Sighting
 
 
 def shown(sightings: Iterable[Sighting]) -> list[tuple[str, str]]:
-    """What counts of a view when asked whether it has changed."""
+    """The part of a view in which a change counts."""
     return [(sighting.node, sighting.status) for sighting in sightings]
 
 
 class Views:
-    """The newest one of each member."""
+    """The newest view of each member."""
 
     def __init__(self, me: str) -> None:
         self._me = me
         self._reached: dict[str, frozenset[str]] = {}
-        """By member, those that it hears."""
-        self._news = False
+        """The nodes that each member hears."""
+        self._changed_since_asked = False
         self._broken: frozenset[tuple[str, str]] | None = None
 
     def take(self, sender: str, reached: frozenset[str]) -> None:
-        """`reached`: whom its view shows as alive."""
+        """Take a member's view. `reached`: the nodes that it shows as alive."""
         if self._reached.get(sender) != reached:
             self._reached[sender] = reached
-            self._news, self._broken = True, None
+            self._changed_since_asked, self._broken = True, None
 
     def forget(self, node: str) -> None:
-        """What it said is void."""
+        """Drop a member's view."""
         self._reached.pop(node, None)
         self._broken = None
 
     def changed(self) -> bool:
-        """Whether any has changed since this was asked last."""
-        news, self._news = self._news, False
+        """Whether any view has changed since this was last asked."""
+        news, self._changed_since_asked = self._changed_since_asked, False
         return news
 
     def outdated(self) -> None:
-        """The members are others, or this device hears others."""
+        """The members have changed, or those that this device hears."""
         self._broken = None
 
     def broken_links(
         self, inside: Collection[str], alive: Iterable[str], suspects: Iterable[str]
     ) -> frozenset[tuple[str, str]]:
-        """Pairs of members of which at least one cannot reach the other, smaller id first. The same until `take`, `forget`
-        or `outdated`."""
+        """Pairs of members of which at least one cannot reach the other, smaller id first. The same until
+        `take`, `forget` or `outdated` is called."""
         if self._broken is None:
             everybody = frozenset(inside)
             pairs = {(self._me, node) for node in suspects}

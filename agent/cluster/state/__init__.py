@@ -1,4 +1,5 @@
-"""What members tell each other and merge: deployments, drains, cards, profiles, drift; and the core's events.
+"""State that members tell each other and merge (deployments, drains, cards, profiles, drift), and the events
+and effects of the core.
 
 May import: agent/security, agent/wire, planner/cost, planner/devices, planner/errors, planner/json_text,
 planner/plans.

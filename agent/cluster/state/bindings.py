@@ -1,7 +1,8 @@
-"""Bindings: extents for the dimensions that a model leaves free, as requests bring them. Rules: no door.
+"""Bindings: the extents that requests give to the dimensions that a model leaves free. Rules: no door.
 
-A deployment has a first binding. For each other one that is asked for, the leader makes a variant: a deployment of the
-same model and options with these shapes, known to the cluster by a name that no user can give.
+A deployment has a first binding. For each other binding that requests ask for, the leader makes a variant: a
+deployment of the same model and options with these shapes. The cluster knows it by a name that no user can
+give.
 """
 
 from __future__ import annotations
@@ -18,20 +19,22 @@ from edgepart.planner.errors import RequestError
 from edgepart.planner.plans.plan import ValueInfo
 
 Shapes = dict[str, tuple[int, ...]]
-"""By input with free dimensions, its whole shape."""
+"""The whole shape of each input that has free dimensions, by input name."""
 
 SEPARATOR = "@"
-"""Parts a variant's name; users' names have no such letter (gateway/names.py)."""
+"""Separates the deployment's name from the rest in a variant's name; `check_name` (agent/api/protocol.py)
+allows it in no user's name."""
 MAX_EXTENT = 2**31 - 1
-"""Of a free dimension: an empty array may claim any extents, and a plan must be made for them."""
+"""The largest extent of a free dimension. An empty array may claim any extents, and a plan must be made for
+them."""
 
 
 def binding(infos: Sequence[ValueInfo], given: Mapping[str, Value]) -> Shapes:
-    """The shapes that these inputs give the model's inputs with free dimensions; {} where these are the ones that
-    `infos` are bound to already.
+    """The shapes that the values `given` bind the inputs with free dimensions to; {} if `infos` are bound to
+    these shapes already.
 
-    RequestError where a fixed dimension does not fit, or a name would stand for two extents. Inputs without free
-    dimensions, and missing ones, are not looked at."""
+    RequestError if a fixed dimension does not fit, or if one name would stand for two extents. Inputs without
+    free dimensions, and missing inputs, are not checked."""
     shapes: Shapes = {}
     named: dict[str, tuple[int, str]] = {}
     for info in infos:
@@ -45,7 +48,8 @@ def binding(infos: Sequence[ValueInfo], given: Mapping[str, Value]) -> Shapes:
 
 
 def _check_axes(info: ValueInfo, shape: tuple[int, ...], named: dict[str, tuple[int, str]]) -> None:
-    """`named`: by free dimension, its extent and the input that gave it; added to."""
+    """Check the axes of one input. `named` maps each free dimension to its extent and the input that gave it;
+    new ones are added."""
     assert info.shape is not None
     where = f"input {info.name!r} has shape {list(shape)}"
     if len(shape) != len(info.free):
@@ -88,7 +92,7 @@ def describe(info: ValueInfo) -> str:
 
 
 def as_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """As `--shape` takes them.
+    """The shapes in the form that `--shape` takes.
 
     >>> as_text({"x": (1, 3), "n": ()})
     'x=1,3 n='
@@ -97,13 +101,14 @@ def as_text(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def variant_name(deployment: str, version: Version, shapes: Shapes) -> str:
-    """The same on every member; another one for every version, since another model may take other shapes."""
+    """The variant's name: the same on every member, and another one for every version of the deployment,
+    since another model may take other shapes."""
     text = f"{version.counter} {version.node} {sorted(shapes.items())}"
     return f"{deployment}{SEPARATOR}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def parent_of(name: str) -> str:
-    """The deployment that a variant is of; any other name itself."""
+    """The name of the deployment that a variant belongs to; any other name is returned as it is."""
     return name.partition(SEPARATOR)[0]
 
 

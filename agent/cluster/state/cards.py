@@ -1,6 +1,5 @@
-"""Cards: what a device and its links can do, as text that members exchange, and a cluster put together from them.
-
-Rules only: probe.py measures, the service sends.
+"""Cards: what a device and its links can do, as text that members exchange, and the cluster that the planner
+gets from all cards. Rules: agent/measure measures and sends the cards.
 """
 
 from __future__ import annotations
@@ -17,38 +16,41 @@ from edgepart.planner.errors import FrameError, UsageError
 from edgepart.planner.json_text import parse_json
 
 NOISE = 0.3
-"""A link or device whose numbers moved by less than this part is the same; more would make every breeze a replan."""
+"""The share by which a number of a link or device has to move before it counts as changed. A smaller share
+would make a new plan of every fluctuation."""
 
 
 SHARED = 0.8
-"""Devices that can send less than this part of what their links promise when all do at once have something in common."""
+"""Devices that, all sending at once, reach less than this share of what their links promise have a medium in
+common. The margin is for what two such measurements differ by anyway."""
 
 
 @dataclass(frozen=True)
 class SharedMedia:
-    """What devices can send when all of them do."""
+    """What several devices can send when all of them send at once."""
 
     nodes: frozenset[str]
-    """Node ids."""
+    """The node ids of the devices."""
     bytes_per_s: float
-    """All of them, in all directions, in messages as devices send that share a layer."""
+    """The rate of all devices and directions together, with messages of the size that devices send when they
+    share a layer."""
     message_s: float
-    """What a message without payload then takes from one device to another."""
+    """The time that a message without payload then takes from one device to another."""
 
 
 @dataclass(frozen=True)
 class MeasuredDevice:
-    """One device's card, read."""
+    """The content of one device's card."""
 
     device: Device
     links: Mapping[str, Link] = field(default_factory=dict)
-    """By the other side's node id: as this device measured them."""
+    """What this device measured of each link, by the node id of the other end."""
     together: SharedMedia | None = None
-    """As this device measured it, if it did."""
+    """What this device measured when all devices sent at once; None if it did not measure that."""
 
 
 def write(measured: MeasuredDevice) -> bytes:
-    """The document of a Card: cluster.json's words, links by node id."""
+    """The document of a Card: the keys of cluster.json, and links by node id."""
     document = to_json(Cluster((measured.device,)))["devices"][0]
     links = {node: asdict(link) for node, link in sorted(measured.links.items())}
     card = {"device": document, "links": links}
@@ -58,11 +60,11 @@ def write(measured: MeasuredDevice) -> bytes:
 
 
 def read(document: bytes) -> MeasuredDevice:
-    """FrameError where the document is no card."""
+    """Parse a card's document. FrameError if it is no card."""
     try:
         parsed = parse_json(document)
         cluster = from_json({"devices": [parsed["device"]]})
-        links = {str(node): Link(**_numbers(entry)) for node, entry in parsed["links"].items()}
+        links = {str(node): Link(**_checked_link(entry)) for node, entry in parsed["links"].items()}
         together = _together(parsed["together"]) if "together" in parsed else None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, UsageError) as error:
         raise FrameError(f"a card that cannot be read: {error}") from error
@@ -70,7 +72,7 @@ def read(document: bytes) -> MeasuredDevice:
 
 
 def fault(document: bytes) -> str:
-    """Why nobody can plan with the device of this card; "" where it can be read."""
+    """Why plans cannot use the device of this card; "" if the card can be read."""
     try:
         read(document)
     except FrameError as error:
@@ -85,7 +87,7 @@ def _together(entry: Mapping[str, Any]) -> SharedMedia:
     return SharedMedia(frozenset(nodes), *rates)
 
 
-def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
+def _checked_link(entry: Mapping[str, Any]) -> dict[str, float]:
     numbers = {key: float(value) for key, value in entry.items()}
     if not all(0 <= value <= MOST for value in numbers.values()) or numbers["bytes_per_s"] < LEAST:
         raise ValueError(f"link {numbers}")
@@ -93,10 +95,11 @@ def _numbers(entry: Mapping[str, Any]) -> dict[str, float]:
 
 
 def cluster_of(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
-    """The devices that have a card and a name, in the cards' order, with every link that either end measured.
+    """The cluster of all devices that have a card and a name, in the order of the cards, with every link that
+    either end measured.
 
-    `names` gives the device's name in the plan by node id. A link measured from both ends takes the worse of each number;
-    equal boxes are taken to be equally fast (planner/devices/equal_devices.py).
+    `names` maps node ids to device names in the plan. A link that both ends measured gets the worse of each
+    number. Equal boxes count as equally fast (planner/devices/equal_devices.py).
     """
     measured = {names[card.node]: read(card.document) for card in cards if card.node in names}
     links: dict[tuple[str, str], Link] = {}
@@ -109,15 +112,16 @@ def cluster_of(cards: Iterable[Card], names: Mapping[str, str]) -> Cluster:
     devices = levelled([replace(one.device, name=name) for name, one in measured.items()])
     cluster = Cluster(devices, links)
     crowds = [one.together for one in measured.values() if one.together is not None]
-    return _sharing(cluster, crowds, names)
+    return _with_shared_medium(cluster, crowds, names)
 
 
 SHARE = "what all share"
 
 
-def _sharing(cluster: Cluster, crowds: Iterable[SharedMedia], names: Mapping[str, str]) -> Cluster:
-    """With what devices share, where those measured together sent less than their cards can. Of several measurements the
-    one with most of the devices counts, and of these the fastest: what disturbs one only makes it slower."""
+def _with_shared_medium(cluster: Cluster, crowds: Iterable[SharedMedia], names: Mapping[str, str]) -> Cluster:
+    """The cluster with a shared medium, if devices that were measured together sent less than their links
+    promise. Of several measurements, the one with the most devices counts, and of these the fastest: a
+    disturbance can only make a measurement slower."""
     cards = cluster.card_bytes_per_s
     found = [({names[n] for n in crowd.nodes if names.get(n) in cards}, crowd) for crowd in crowds]
     found = [(present, crowd) for present, crowd in found if len(present) > 1]
@@ -129,14 +133,15 @@ def _sharing(cluster: Cluster, crowds: Iterable[SharedMedia], names: Mapping[str
         return cluster
     medium = Medium(SHARE, crowd.bytes_per_s, frozenset(present))
     links = {
-        pair: _crowded(link, crowd) if present.issuperset(pair) else link
+        pair: _link_under_load(link, crowd) if present.issuperset(pair) else link
         for pair, link in cluster.links.items()
     }
     return replace(cluster, links=links, media=(medium,))
 
 
-def _crowded(link: Link, crowd: SharedMedia) -> Link:
-    """As it is when others send too, which in a division they do at the same time."""
+def _link_under_load(link: Link, crowd: SharedMedia) -> Link:
+    """The link as it is while other devices send too, which they do at the same time when they divide a
+    layer."""
     return replace(link, latency_s=max(link.latency_s, crowd.message_s - 2 * link.message_s))
 
 
@@ -149,7 +154,8 @@ def _worse(one: Link, two: Link) -> Link:
 
 
 def differs(old: MeasuredDevice, new: MeasuredDevice) -> bool:
-    """Whether a planner may care: another set of links, or a number that moved by more than NOISE."""
+    """Whether the planner should know of the change: the set of links differs, or a number moved by more than
+    NOISE."""
     if old.links.keys() != new.links.keys():
         return True
     was, now = old.together, new.together

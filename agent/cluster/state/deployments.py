@@ -1,7 +1,9 @@
-"""What is deployed: a versioned map with tombstones, that merges to the same whatever the order. No I/O.
+"""The map of deployments: versioned, with tombstones; merging gives the same result in any order. Rules,
+without I/O.
 
-Every member keeps it (deployments.json) and tells the others of changes; per name the entry with the larger
-version wins. So both sides of a split may deploy, and on healing the later entry is everybody's.
+Every member keeps the map (deployments.json) and tells the others of changes. For each name the entry with
+the larger version wins. So both sides of a split may deploy, and after the split the later entry holds
+everywhere.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ T = TypeVar("T")
 
 MAX_ENTRIES = MOST_ENTRIES
 MAX_COUNTER = LARGEST
-"""A version's is less. No honest one gets there; one that did could not be followed by another."""
+"""Every version counter is smaller than this. No honest member reaches it, and no version could follow one
+that did."""
 FORMAT = 1
 
 
@@ -30,25 +33,25 @@ _CLASS = re.compile(r"^[A-Z][A-Za-z]*")
 
 @dataclass(frozen=True, slots=True)
 class ReadResult(Generic[T]):
-    """What could be read of a state file."""
+    """The readable entries of a state file, and its faults."""
 
     entries: tuple[T, ...]
     faults: tuple[str, ...]
-    """Of each entry that could not be read, where it stands and what is wrong with it."""
+    """For each entry that could not be read, its place in the file and what is wrong with it."""
 
 
 class TooNew(UsageError):
-    """A file of a later version of edgepart, which this one must not overwrite."""
+    """The file was written by a later version of edgepart, and this one must not overwrite it."""
 
 
 def larger(a: Deployment, b: Deployment) -> Deployment:
-    """The entry that wins. Versions differ between any two honest writes; of equals anyhow the larger text
-    wins, so that the choice never depends on the order."""
+    """The entry that wins a merge. Any two honest writes have different versions. If versions are equal all
+    the same, the larger text wins, so that the choice never depends on the order."""
     return max(a, b, key=lambda entry: (entry.version, entry.deleted, repr(_packed(entry))))
 
 
 class DeploymentMap:
-    """The entries by name, tombstones included."""
+    """Entries by name, tombstones included."""
 
     def __init__(self, entries: Iterable[Deployment] = ()) -> None:
         self._entries: dict[str, Deployment] = {}
@@ -64,7 +67,7 @@ class DeploymentMap:
     __hash__ = None  # type: ignore[assignment]
 
     def get(self, name: str) -> Deployment | None:
-        """The entry, or None where there is none or only a tombstone."""
+        """The entry; None if there is none, or only a tombstone."""
         entry = self._entries.get(name)
         return None if entry is None or entry.deleted else entry
 
@@ -72,23 +75,23 @@ class DeploymentMap:
         return [entry for entry in self if not entry.deleted]
 
     def usable(self, name: str) -> Deployment | None:
-        """The entry, or None where nothing of it may be loaded: it is not deployed, or set aside."""
+        """The entry; None if its plans must not be loaded, because it is not deployed or is set aside."""
         entry = self.get(name)
         return None if entry is None or entry.fault else entry
 
     def in_use(self) -> list[Deployment]:
-        """Those that are not set aside."""
+        """The living entries that are not set aside."""
         return [entry for entry in self.living() if not entry.fault]
 
     def has(self, entries: Iterable[Deployment]) -> bool:
-        """Whether these are all in it just so."""
+        """Whether the map has exactly these entries."""
         return all(self._entries.get(entry.name) == entry for entry in entries)
 
     def versions(self) -> tuple[tuple[str, Version], ...]:
         return tuple((entry.name, entry.version) for entry in self)
 
     def merge(self, entries: Iterable[Deployment]) -> tuple[Deployment, ...]:
-        """Take in what is newer; what was taken in."""
+        """Take over the entries that are newer than what is known; return those that were taken over."""
         changed = []
         for entry in entries:
             known = self._entries.get(entry.name)
@@ -106,7 +109,7 @@ class DeploymentMap:
         return len(self._entries) >= MAX_ENTRIES
 
     def put(self, node: str, name: str, model: str, model_bytes: int, options: DeployOptions) -> Deployment:
-        """A new entry, written by `node`, that replaces any of that name. UsageError when the map is full."""
+        """Write a new entry as `node`, in place of any entry of that name. UsageError if the map is full."""
         if self._full and name not in self._entries:
             raise UsageError(
                 f"{MAX_ENTRIES} names were deployed so far, the most there can be; reuse an old one"
@@ -116,7 +119,8 @@ class DeploymentMap:
         return entry
 
     def delete(self, node: str, name: str) -> Deployment:
-        """The tombstone. UsageError when nothing of that name is deployed, or it can be changed no more."""
+        """Write the tombstone of a deployment and return it. UsageError if nothing of that name is deployed,
+        or if its version cannot grow any more."""
         entry = self.get(name)
         if entry is None:
             names = ", ".join(e.name for e in self.living()) or "nothing"
@@ -126,8 +130,8 @@ class DeploymentMap:
         return tombstone
 
     def set_aside(self, node: str, name: str, model: str, fault: str) -> Deployment | None:
-        """The entry with what is wrong with its model; None where that is known already, or another model is deployed by
-        that name now."""
+        """Write down what is wrong with a deployment's model, and return the entry. None if that is known
+        already, or if another model is deployed by that name now."""
         entry = self.usable(name)
         if entry is None or entry.model != model:
             return None
@@ -150,25 +154,27 @@ def to_json(entries: Iterable[Deployment]) -> dict[str, Any]:
 
 
 def from_json(document: Any) -> tuple[Deployment, ...]:
-    """The entries. UsageError names the place and the fault."""
+    """The entries of a document. A UsageError names the place and the fault."""
     return whole(readable_from_json(document))
 
 
 def readable_from_json(document: Any) -> ReadResult[Deployment]:
-    """The entries that can be read, and what is wrong with each of the others. UsageError where it is no such document."""
+    """The readable entries, and what is wrong with each of the others. UsageError if the document has another
+    form."""
     return entries_of(document, "deployments", FORMAT, _entry)
 
 
 def whole(found: ReadResult[T]) -> tuple[T, ...]:
-    """All entries. UsageError where one of them could not be read."""
+    """All entries. UsageError if one of them could not be read."""
     if found.faults:
         raise UsageError(f"{found.faults[0]}; restore the file")
     return found.entries
 
 
 def entries_of(document: Any, name: str, known: int, read: Callable[[Any], T]) -> ReadResult[T]:
-    """Of a state file `name`.json that has a format and a list `name` of entries, as `read` reads one: those that it can
-    read, and what is wrong with each of the others. UsageError where it is no such document."""
+    """Read the state file `name`.json, which has a format number and a list `name` of entries: the entries
+    that `read` can read, and what is wrong with each of the others. UsageError if the document has another
+    form."""
     where = f"{name}.json"
     if not isinstance(document, dict):
         raise UsageError(f"{where}: expected dict, found {type(document).__name__}")
@@ -180,7 +186,8 @@ def entries_of(document: Any, name: str, known: int, read: Callable[[Any], T]) -
 
 
 def readable(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> ReadResult[T]:
-    """What `read` takes, and what is wrong with each of the others: one of them costs no other."""
+    """The entries that `read` can read, and what is wrong with each of the others: a damaged entry does not
+    cost the rest."""
     found: list[T] = []
     faults: list[str] = []
     for number, entry in enumerate(listed):
@@ -195,7 +202,8 @@ def readable(listed: Iterable[Any], where: str, read: Callable[[Any], T]) -> Rea
 
 
 def checked_format(root: Mapping[str, Any], known: int, where: str) -> None:
-    """TooNew for a later format; UsageError for none."""
+    """Check the document's format number. TooNew if it is larger than `known`; UsageError if it is missing or
+    anything else."""
     found = root.get("format")
     if type(found) is int and found > known:
         raise TooNew(f"{where}: format {found} is not {known}; update edgepart")
@@ -210,7 +218,8 @@ def _packed(entry: Deployment) -> dict[str, Any]:
 
 
 def _entry(document: Any) -> Deployment:
-    """Options that earlier versions did not have are as they were then, and nothing was set aside."""
+    """Read one entry. Options that earlier versions of edgepart did not have get their defaults, and `fault`
+    is ""."""
     options = document.get("options") if isinstance(document, dict) else None
     if isinstance(options, dict):
         document = {"fault": ""} | document | {"options": json_record(DeployOptions()) | options}

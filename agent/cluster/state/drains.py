@@ -1,9 +1,12 @@
-"""Which devices were drained or removed: a versioned map that merges to the same whatever the order. No I/O.
+"""The map of drains: which devices were drained or removed. It is versioned, and merging gives the same
+result in any order. Rules, without I/O.
 
-Every member keeps it (drains.json) and tells the others of changes; per device the entry with the larger version wins, and
-of one version that it was removed. A device that was removed and joins again is another node.
+Every member keeps the map (drains.json) and tells the others of changes. For each device the entry with the
+larger version wins; of two entries of one version, the one that says that the device was removed. A device
+that was removed and joins again is another node.
 
-Each entry is signed with the CA's key, as charters are, so that any member can hand it on and none can make one up.
+Each entry is signed with the CA's key, as charters are, so that any member can pass it on and none can forge
+one.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ FORMAT = 1
 
 
 def larger(a: Drain, b: Drain) -> Drain:
-    """The entry that wins."""
+    """The entry that wins a merge."""
     return max(a, b, key=_rank)
 
 
@@ -35,12 +38,12 @@ def _rank(entry: Drain) -> tuple[Version, bool, str, str, bytes]:
 
 
 def sign(entry: Drain, ca: x509.Certificate, key: Key) -> Drain:
-    """As the CA's word."""
+    """The entry with the CA's signature."""
     return replace(entry, signature=charter.sign(_statement(entry, ca), key))
 
 
 def is_signed(entry: Drain, ca: x509.Certificate) -> bool:
-    """Whether it is the CA's word."""
+    """Whether the CA signed the entry."""
     return charter.is_signed(entry.signature, _statement(entry, ca), ca)
 
 
@@ -60,7 +63,7 @@ def _statement(entry: Drain, ca: x509.Certificate) -> bytes:
 
 
 class DrainMap:
-    """The entries by node, those included that serve again."""
+    """Entries by node, including those of devices that serve again."""
 
     def __init__(self, entries: Iterable[Drain] = ()) -> None:
         self._entries: dict[str, Drain] = {}
@@ -78,11 +81,11 @@ class DrainMap:
         return entry.state if entry else IN
 
     def has(self, entries: Iterable[Drain]) -> bool:
-        """Whether these are all in it just so."""
+        """Whether the map has exactly these entries."""
         return all(self._entries.get(entry.node) == entry for entry in entries)
 
     def merge(self, entries: Iterable[Drain]) -> tuple[Drain, ...]:
-        """Take in what is newer; what was taken in."""
+        """Take over the entries that are newer than what is known; return those that were taken over."""
         changed = []
         for entry in entries:
             known = self._entries.get(entry.node)
@@ -95,7 +98,7 @@ class DrainMap:
         return tuple(changed)
 
     def next(self, writer: str, node: str, name: str, state: str) -> Drain:
-        """The entry to follow what is known, for somebody to sign. UsageError where the device was removed, or the map is
+        """The next entry of a device, not signed yet. UsageError if the device was removed, or if the map is
         full."""
         known = self._entries.get(node)
         if known is None and len(self._entries) >= MAX_ENTRIES:
@@ -113,12 +116,13 @@ def to_json(entries: Iterable[Drain]) -> dict[str, Any]:
 
 
 def from_json(document: Any) -> tuple[Drain, ...]:
-    """The entries. UsageError names the place and the fault."""
+    """The entries of a document. A UsageError names the place and the fault."""
     return whole(readable_from_json(document))
 
 
 def readable_from_json(document: Any) -> ReadResult[Drain]:
-    """The entries that can be read, and what is wrong with each of the others. UsageError where it is no such document."""
+    """The readable entries, and what is wrong with each of the others. UsageError if the document has another
+    form."""
     return entries_of(document, "drains", FORMAT, _entry)
 
 

@@ -1,6 +1,7 @@
-"""What goes into the cluster logic and what comes out: facts. The shell (agent/service.py) turns what happens
-into events and obeys the effects in their order. No effect waits for the disk: TermKept and DeploymentsKept say
-when what a Persist* effect told is there, and the core tells nobody before what must be on disk first.
+"""Events and effects: what goes into the core and what comes out of it. Facts. agent/driver.py turns what
+happens into events, and obeys the effects in their order. No effect waits for the disk: TermKept and
+DeploymentsKept say when the content of a Persist* effect is on disk. The core tells nobody of what has to be
+on disk first.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from edgepart.agent.wire.inference import DeployOptions, Epoch
 
 @dataclass(frozen=True, slots=True)
 class LinkUp:
-    """Frames can be sent to `node` (authenticated). Also the answer to a Connect whose link is up already."""
+    """Frames can be sent to `node`, which is authenticated. Also the answer to a Connect whose link is up
+    already."""
 
     node: str
     via: str = ""
-    """The address that was dialled, empty when the other side dialled."""
+    """The address that was dialled; "" if the other side dialled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class ConnectFailed:
-    """The answer to a Connect that came to nothing."""
+    """The answer to a Connect that failed."""
 
     node: str
     addresses: tuple[str, ...]
@@ -50,18 +52,19 @@ class ConnectFailed:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSeen:
-    """A hint where a device may be: mDNS, --peer, the saved list. Untrusted; leads to a Connect at most."""
+    """A hint where a device may be, from mDNS, --peer or the saved list. It is untrusted, and leads to a
+    Connect at most."""
 
     node: str
-    """Empty when unknown (a static peer)."""
+    """The node id; "" if it is not known (a static peer)."""
     addresses: tuple[str, ...]
     lasting: bool = False
-    """True for --peer: tried for ever."""
+    """Whether to try for ever, as for --peer."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressesChanged:
-    """This device is reached elsewhere from now on: another network, another lease."""
+    """This device has other addresses from now on, in another network or after another lease."""
 
     listen: tuple[str, ...]
     http: str
@@ -70,7 +73,7 @@ class AddressesChanged:
 @dataclass(frozen=True, slots=True)
 class Received:
     node: str
-    """From the verified certificate."""
+    """The sender's node id, from its verified certificate."""
     message: ControlMessage
 
 
@@ -79,21 +82,21 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class CardReady:
-    """This device's probe is done, or found something clearly different from before."""
+    """This device's probe is done, or has measured something clearly different from before."""
 
     document: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ModelsStored:
-    """All models that the store holds whole, whenever that changes."""
+    """All models that the store holds completely, told whenever that changes."""
 
     models: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanLoaded:
-    """The answer to LoadPlan; an `error` says why it cannot run here."""
+    """The answer to LoadPlan. `error` says why the plan cannot run here; "" if it can."""
 
     deployment: str
     epoch: Epoch
@@ -102,11 +105,11 @@ class PlanLoaded:
 
 @dataclass(frozen=True, slots=True)
 class ModelCrashed:
-    """A model ends the processes that compute it: it is to be set aside everywhere."""
+    """A model ends the processes that compute it, and has to be set aside on all devices."""
 
     deployment: str
     model: str
-    """Its digest."""
+    """The model's digest."""
     why: str
 
 
@@ -124,35 +127,36 @@ class DeployRequested:
 class UndeployRequested:
     name: str
     version: Version | None = None
-    """Only if this is still the entry's version: to take back a deployment that failed."""
+    """Undeploy only if the entry still has this version, to take back a deployment that failed; None: any
+    version."""
 
 
 @dataclass(frozen=True, slots=True)
 class DrainRequested:
-    """A user wants a device drained, removed, or back."""
+    """A user wants to drain a device, remove it, or take it back."""
 
     entry: Drain
-    """What `Draining.proposed` gave, signed."""
+    """The entry that `Draining.proposed` returned, signed."""
 
 
 @dataclass(frozen=True, slots=True)
 class TermKept:
-    """The answer to PersistTerm: this term or a larger one is on disk, or the disk does not take it now."""
+    """The answer to PersistTerm: this term or a larger one is on disk, or the disk cannot be written now."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentsKept:
-    """The answer to PersistDeployments, once it could be obeyed: what is on disk now."""
+    """The answer to PersistDeployments, given once it could be obeyed: what is on disk now."""
 
     versions: tuple[tuple[str, Version], ...]
-    """By name, tombstones included."""
+    """The version of each entry by name, tombstones included."""
 
 
 @dataclass(frozen=True, slots=True)
 class BindingWanted:
-    """This gateway holds requests of these shapes, or had some just now."""
+    """This gateway holds requests of these shapes, or held some a moment ago."""
 
     deployment: str
     version: Version
@@ -168,11 +172,12 @@ class PlanKey:
     devices: tuple[tuple[str, str, str], ...]
     """(node, name in the plan, digest of its card), sorted by node."""
     disappointed: str = ""
-    """Digest of a plan that was slower than one device, where one was."""
+    """The digest of a plan that was slower than one device; "" if there was none."""
     drifts: tuple[tuple[str, float], ...] = ()
-    """(node, drift) of those that compute faster or slower than they were calibrated to, sorted by node."""
+    """(node, drift) of devices that compute faster or slower than they were calibrated to, sorted by node."""
     refused: tuple[tuple[str, str], ...] = ()
-    """Of plans that were tried and gave wrong answers, the structure (planner/plans/plan.py) and what was wrong."""
+    """(structure, what was wrong) of plans that were tried and gave wrong answers. The structure is that of
+    planner/plans/plan.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,28 +187,30 @@ class PlanComputed:
     key: PlanKey
     plan: bytes
     names: tuple[str, ...]
-    """Devices of the plan that have a program."""
+    """The devices that have a program in the plan, by name."""
     latency_s: float
-    """Predicted, of the new plan; where throughput is the objective, the seconds between two requests."""
+    """The predicted latency of the new plan; the seconds between two requests if throughput is the
+    objective."""
     current_latency_s: float
-    """Predicted now, on the same cluster, of `ComputePlan.current`, likewise; inf when there was none or it cannot
-    run."""
+    """The same for `ComputePlan.current`, predicted now on the same cluster; inf if there was none, or if it
+    cannot run."""
     quick: bool = False
-    """As in the order: a plan that was made in haste is compared with a thorough one once it serves."""
+    """As in ComputePlan: a plan that was made in haste is compared with a thorough one once it serves."""
     single_s: float = float("inf")
-    """Predicted, of the best single device; inf where none has the memory, and where throughput is the objective."""
+    """The predicted latency of the best single device; inf if none has the memory, or if throughput is the
+    objective."""
     note: str = ""
-    """What became of the plan before, where it was slower than one device."""
+    """What became of the previous plan, if that was slower than one device."""
     memory_bytes: tuple[tuple[str, int], ...] = ()
-    """By device name, the most that its program takes, predicted."""
+    """The most memory that each program takes, predicted, by device name."""
     chosen: bytes = b""
-    """What the plan was made from (planner/search/checkpoint.py), to start from when it is refined."""
+    """What the plan was made from (planner/search/checkpoint.py); a refinement starts from there."""
     tolerance: float | None = None
-    """What its answers may be off by (agent/verify/same_answer.py, tolerance_for)."""
+    """How far its answers may be off (agent/verify/same_answer.py, tolerance_for)."""
     structure: str = ""
-    """As in planner/plans/plan.py."""
+    """The plan's structure, as in planner/plans/plan.py."""
     is_model_itself: bool = False
-    """Whether its answers are the model's by themselves, so that it need not be tried."""
+    """Whether the plan runs the model itself, so that it need not be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +220,9 @@ class PlanFailed:
     key: PlanKey
     error: str
     kind: str
-    """Class name in planner/errors.py."""
+    """The name of the error's class in planner/errors.py."""
     final: bool
-    """True: the same key would fail again (Infeasible, a bad model); False: worth another try."""
+    """Whether the same key would fail again (Infeasible, a bad model); else another try may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +234,8 @@ class SegmentsTimed:
 
 @dataclass(frozen=True, slots=True)
 class DriftMeasured:
-    """With this deployment's segments, this device takes so many times as long as it was calibrated to take."""
+    """For this deployment's segments, this device takes `factor` times as long as it was calibrated to
+    take."""
 
     deployment: str
     factor: float
@@ -235,14 +243,14 @@ class DriftMeasured:
 
 @dataclass(frozen=True, slots=True)
 class StarvationSeen:
-    """News of whether this device gets the CPU when it needs it."""
+    """News of whether this device is starved of the CPU."""
 
     starved: Starved
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyMeasured:
-    """Requests of this gateway that ran alone on a plan."""
+    """What requests of this gateway took that ran alone on a plan."""
 
     deployment: str
     epoch: Epoch
@@ -252,12 +260,13 @@ class LatencyMeasured:
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnnounced:
-    """The agent is going to stop on purpose, as soon as others do without it; LeaveRequested follows."""
+    """The agent is going to stop on purpose, as soon as the other members do without it. LeaveRequested
+    follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundingMeasured:
-    """How far answers by a plan are off because of what is rounded on its way."""
+    """How far the answers of a plan are off because data is rounded on its way."""
 
     deployment: str
     epoch: Epoch
@@ -272,19 +281,21 @@ class PlanTried:
     deployment: str
     epoch: Epoch
     verdict: str
-    """RIGHT, WRONG, SUSPECT or UNTRIED."""
+    """One of RIGHT, WRONG, SUSPECT and UNTRIED."""
     text: str = ""
-    """What was wrong, or why it could not be tried; "" where it is right."""
+    """What was wrong, or why the plan could not be tried; "" if it is right."""
 
 
 RIGHT = "right"
-"""It gives the model's answers, or, where no device could hold the model alone, some of the right shapes."""
+"""The plan gives the model's answers; if no device could hold the model alone, answers of the right
+shapes."""
 WRONG = "wrong"
-"""It does not give the model's answers."""
+"""The plan does not give the model's answers."""
 SUSPECT = "suspect"
-"""It fails, or gives what is no number, and it is not known whether the model itself would."""
+"""The plan fails, or its answers hold NaN or infinity, and it is not known whether the model's own answers
+would."""
 UNTRIED = "untried"
-"""It could not be tried."""
+"""The plan could not be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,17 +337,17 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Try these addresses once and answer LinkUp or ConnectFailed; a link that is up already is LinkUp at
-    once."""
+    """Try these addresses once, and answer LinkUp or ConnectFailed. If the link is up already, answer LinkUp
+    at once."""
 
     node: str
-    """Expected in the certificate; empty: whoever answers."""
+    """The node id that the certificate has to name; "": any."""
     addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close all connections with `node`, both directions; no LinkDown need follow."""
+    """Close all connections with `node` in both directions; no LinkDown has to follow."""
 
     node: str
     why: str
@@ -350,24 +361,25 @@ class SendMessage:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One device that is in."""
+    """One member of the cluster."""
 
     node: str
     name: str
-    """Unique among the members (membership.unique_names)."""
+    """The device's name, unique among the members (roster.unique_names)."""
     boot: str
     status: str
-    """ALIVE, LEAVING, FLAPPING, or SUSPECT until that is settled."""
+    """ALIVE, LEAVING, FLAPPING or, until the suspicion is settled, SUSPECT."""
     listen: tuple[str, ...]
     http: str
     version: str
     note: str = ""
-    """Why it is not planned with, where it could be."""
+    """Why plans do without the member although it is alive; "" if they do not."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembersChanged:
-    """Who is in now, this device included, sorted by node id. Who is not listed is lost: gateways replay."""
+    """The members now, this device included, sorted by node id. A device that is not listed is lost, and
+    gateways replay what ran on it."""
 
     members: tuple[Member, ...]
 
@@ -375,13 +387,13 @@ class MembersChanged:
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
     leader: str
-    """Node id; empty while nobody leads."""
+    """The leader's node id; "" while nobody leads."""
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class PersistTerm:
-    """Write it down and answer TermKept; nobody leads in a term before that."""
+    """Write the term to disk and answer TermKept; nobody leads in a term before that."""
 
     term: int
 
@@ -393,28 +405,30 @@ class PersistIncarnation:
 
 @dataclass(frozen=True, slots=True)
 class PersistDeployments:
-    """The whole map, tombstones included (deployments.to_json). DeploymentsKept follows; reports say what that said."""
+    """Write the whole map of deployments, tombstones included (deployments.to_json), and answer
+    DeploymentsKept. Reports to the leader name the versions that DeploymentsKept names."""
 
     entries: tuple[Deployment, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PersistDrains:
-    """The whole map (drains.to_json)."""
+    """Write the whole map of drains (drains.to_json)."""
 
     entries: tuple[Drain, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Discharged:
-    """This device was removed from the cluster: the agent is to stop for good."""
+    """This device was removed from the cluster, and its agent has to stop for good."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Distrusted:
-    """A member said what cannot be; nothing followed from it. For people: it lies, or is of another version."""
+    """A member told something impossible, and nothing follows from it. People are told: the member lies, or
+    runs another version."""
 
     node: str
     why: str
@@ -422,14 +436,14 @@ class Distrusted:
 
 @dataclass(frozen=True, slots=True)
 class PersistProfiles:
-    """All profiles; losing the last ones does no harm."""
+    """Write all profiles; losing the last ones does no harm."""
 
     timings: tuple[Profile, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Get the weights of this device's program, build and warm its sessions, keep the plan; answer
+    """Fetch the weights of this device's program, build and warm up its sessions, keep the plan, and answer
     PlanLoaded."""
 
     deployment: str
@@ -441,12 +455,12 @@ class LoadPlan:
     model: str
     sources: tuple[str, ...]
     weighed: bool = False
-    """Time its segments before it is loaded."""
+    """Whether to time the segments before the plan counts as loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchTo:
-    """From now on requests of this deployment start on this epoch."""
+    """Start requests of this deployment on this epoch from now on."""
 
     deployment: str
     epoch: Epoch
@@ -454,14 +468,14 @@ class SwitchTo:
 
 @dataclass(frozen=True, slots=True)
 class SwitchOff:
-    """No plan of this variant serves any more; its requests wait for another."""
+    """No plan of this variant serves any more; its requests wait for another plan."""
 
     deployment: str
 
 
 @dataclass(frozen=True, slots=True)
 class DropPlan:
-    """Forget this plan and free its sessions (also when it is still loading)."""
+    """Forget this plan and free its sessions, also while it is still loading."""
 
     deployment: str
     epoch: Epoch
@@ -469,7 +483,7 @@ class DropPlan:
 
 @dataclass(frozen=True, slots=True)
 class StoreModel:
-    """Fetch a model from any of these nodes unless that is under way already; ModelsStored follows."""
+    """Fetch a model from any of these nodes, unless that is under way already. ModelsStored follows."""
 
     model: str
     model_bytes: int
@@ -478,49 +492,52 @@ class StoreModel:
 
 @dataclass(frozen=True, slots=True)
 class ComputePlan:
-    """Plan `deployment` on these devices, in the background; answer PlanComputed or PlanFailed with the same
-    key. A newer ComputePlan for the same deployment with `urgent` makes an older one pointless."""
+    """Plan `deployment` on these devices in the background, and answer PlanComputed or PlanFailed with the
+    same key. A newer ComputePlan for the same deployment with `urgent` makes an older one pointless."""
 
     key: PlanKey
     deployment: Deployment
     cards: tuple[Card, ...]
-    """Of the devices in the key, in its order."""
+    """The cards of the devices in the key, in the key's order."""
     current: bytes
-    """The plan that serves now, to be compared, or empty."""
+    """The plan that serves now, to be compared with the new one; empty if there is none."""
     urgent: bool
-    """False: a contingency plan or a comparison, at low priority."""
+    """Whether a deployment has to wait for the plan; else it is a contingency plan or a comparison, at low
+    priority."""
     quick: bool = False
-    """True: requests wait for it, or would; a good plan soon is worth more than the best one later."""
+    """Whether requests wait for the plan, or would: then a good plan soon is worth more than the best one
+    later."""
     profiles: tuple[Profile, ...] = ()
-    """What segments took on real devices."""
+    """The known times of segments on real devices."""
     measured_s: float = 0.0
-    """What requests take on `current`, where that was measured."""
+    """Seconds that requests take on `current`; 0 if that was not measured."""
     taken_bytes: tuple[tuple[str, int], ...] = ()
-    """By node, the memory that other plans take there, which this one has to do without."""
+    """The memory that other plans take on each node, which this one has to do without."""
     chosen: bytes = b""
-    """What `current` was made from, where that is known."""
+    """What `current` was made from; empty if that is not known."""
     refines: bool = False
-    """Whether nothing is new but what was measured."""
+    """Whether only measurements are new since `current` was planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class TryPlan:
-    """Run this plan, which all of its devices have ready, once on made-up inputs, and compare; answer PlanTried."""
+    """Run this plan once on made-up inputs, compare its answers, and answer PlanTried. All of its devices
+    have it ready."""
 
     deployment: str
     epoch: Epoch
     model: str
-    """Digest."""
+    """The model's digest."""
     model_bytes: int
     tolerance: float | None
     """As in PlanComputed."""
     trusted: Epoch
-    """Of the plan that serves, where it gave right answers; else NO_EPOCH."""
+    """The epoch of the serving plan, if its answers were right; else NO_EPOCH."""
 
 
 @dataclass(frozen=True, slots=True)
 class StandingChanged:
-    """News of a deployment, from the leader (wherever that is)."""
+    """How a deployment stands now, as the leader says."""
 
     standing: Standing
 

@@ -1,7 +1,8 @@
-"""Judging: whether a plan keeps what it promised, from what its segments and its requests took. Rules, without I/O.
+"""Judging: whether a plan keeps its promises, by the times of its segments and of its requests. Rules,
+without I/O.
 
-A plan that is ready is judged by its segments before it replaces one that serves; one that serves, by its requests: a
-plan on several devices must not be slower than one device alone.
+A plan that is ready is judged by its segments before it replaces a plan that serves. A plan that serves is
+judged by its requests: on several devices it must not be slower than on one.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from edgepart.agent.wire.control import Latency
 from edgepart.planner.plans.plan import Plan, Run
 
 REQUESTS = 5
-"""So many that ran alone are enough to judge a plan by."""
+"""The requests that have to have run alone before a plan is judged by them: their median then stands for the
+plan."""
 MOST_GATEWAYS = 1024
-"""Whose latencies are remembered."""
+"""Gateways whose latencies are remembered."""
 SLOWER = 1.02
-"""Less than so many times as slow as one device is within what measurements are wrong by."""
+"""A plan is slower than one device only from this factor on: measurements are off by up to 2 %."""
 
 
 Kinds = Mapping[str, tuple[str, int]]
-"""By device name, its pace (planner/devices/cluster.py) and threads."""
+"""The pace (planner/devices/cluster.py) and the number of threads of each device, by device name."""
 
 
 def computing_s(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> dict[str, tuple[float, float | None]]:
-    """By device, predicted and measured seconds of computing for one request; None where a segment was not timed."""
+    """Predicted and measured seconds of computing for one request, by device; measured is None if a segment
+    was not timed."""
     found: dict[str, tuple[float, float | None]] = {}
     for name, program in plan.programs.items():
         run = [program.segments[step.segment] for step in program.steps if isinstance(step, Run)]
@@ -40,7 +43,8 @@ def computing_s(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> dict[str, tu
 
 
 def measured_over_predicted(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> float | None:
-    """How many times as long as predicted the slowest device computes, in whole; None where a segment was not timed."""
+    """How many times as long as predicted the slowest device computes, all its segments together; None if a
+    segment was not timed."""
     worst = 0.0
     for predicted, measured in computing_s(plan, kinds, profiles).values():
         if measured is None:
@@ -50,7 +54,7 @@ def measured_over_predicted(plan: Plan, kinds: Kinds, profiles: ProfileBook) -> 
 
 
 def report(plan: Plan, kinds: Kinds, profiles: ProfileBook, latencies: Sequence[float]) -> dict[str, Any]:
-    """What was measured of a plan, for people. `latencies`: seconds of requests that ran alone."""
+    """The measurements of a plan, for people. `latencies`: the seconds of requests that ran alone."""
     return {
         "latency_s": median(latencies) if latencies else None,
         "requests": len(latencies),
@@ -62,41 +66,41 @@ def report(plan: Plan, kinds: Kinds, profiles: ProfileBook, latencies: Sequence[
 
 
 def seconds_as_measured(plan: Plan, ratio: float, busiest_s: float, *, many: bool = False) -> float:
-    """The latency predicted for `plan`, were its busiest device `ratio` times as long at work; with `many`, the seconds
-    between two requests."""
+    """The latency predicted for `plan` if its busiest device computes `ratio` times as long; with `many`, the
+    seconds between two requests."""
     predicted_s = 1 / plan.predicted_throughput_per_s if many else plan.predicted_latency_s
     # Replicas share the requests, so that between two of them even the busiest device is not busy for so long.
     return predicted_s + (ratio - 1) * (min(busiest_s, predicted_s) if many else busiest_s)
 
 
 def busiest_s(plan: Plan) -> float:
-    """Predicted seconds of computing on the device that computes longest."""
+    """Predicted seconds of computing on the device that computes for longest."""
     return max((predicted for predicted, _ in computing_s(plan, {}, ProfileBook()).values()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """What requests took that ran on a plan while no other one did."""
+    """The times of requests that ran on a plan while no other request did."""
 
     seconds: tuple[float, ...]
-    """Of the last ones."""
+    """The seconds of the last such requests."""
     count: int
-    """Of all of them so far."""
+    """The number of all such requests so far."""
     nodes: frozenset[str]
-    """Which did their part, the gateway too."""
+    """The nodes that took part, the gateway included."""
 
 
 @dataclass
 class PlanJudge:
-    """Of one deployment's plan that serves."""
+    """Judges the serving plan of one deployment."""
 
     single_s: float = float("inf")
-    """What the best single device would take, as far as is known."""
+    """What a request would take on the best single device, as far as that is known."""
     latencies: dict[str, Latency] = field(default_factory=dict)
-    """What requests take on the plan that serves, by the gateway that told it last."""
+    """What requests take on the serving plan, by gateway; the gateway that told last comes last."""
 
     def hears(self, latency: Latency, gateway: str = "") -> bool:
-        """Whether it is news."""
+        """Note what a gateway told; whether that is news."""
         known = self.latencies.pop(gateway, None)
         self.latencies[gateway] = latency
         while len(self.latencies) > MOST_GATEWAYS:
@@ -104,8 +108,8 @@ class PlanJudge:
         return known is None or known.epoch != latency.epoch or known.seconds != latency.seconds
 
     def seconds(self, order_epoch: object) -> float:
-        """What requests take on the plan of that epoch; 0 where too few ran alone. Of several gateways the one in the
-        middle counts, so that no single one that lies has a plan given up."""
+        """What requests take on the plan of that epoch; 0 if too few ran alone. Of several gateways the
+        median counts, so that a single one that lies cannot have a plan given up."""
         told = [
             one.seconds
             for one in self.latencies.values()
@@ -114,5 +118,5 @@ class PlanJudge:
         return median_low(told) if told else 0.0
 
     def disappoints(self, order_epoch: object, devices: int) -> bool:
-        """Whether a plan on several devices was measured to be slower than one."""
+        """Whether the plan runs on several devices and was measured to be slower than one device."""
         return devices > 1 and self.seconds(order_epoch) > SLOWER * self.single_s

@@ -1,7 +1,9 @@
-"""Profiles: what segments took on real devices. Facts and rules, without I/O: one.py measures, state_files.py keeps.
+"""Profiles: what segments took on real devices. Facts and rules, without I/O: segment_times.py measures,
+state_files.py keeps.
 
-A profile holds for every device of its kind with as many threads, so that what one box measured, its twins need not. What
-this device has measured itself counts more than what others tell, and of what several tell the one in the middle counts.
+A profile holds for every device of one kind with as many threads, so that equal boxes need not measure the
+same. What this device measured itself counts before what members tell; of what several members tell, the
+median counts.
 """
 
 from __future__ import annotations
@@ -21,58 +23,62 @@ if TYPE_CHECKING:
 MOST = 4096
 """Profiles that are remembered; the ones not heard of for longest are forgotten."""
 OWN, KEPT = "", "kept"
-"""Sources that are no members: this device's own measurements, and what it knew when it was stopped last."""
+"""Sources that are no members: this device's own measurements, and what was known when the agent stopped
+last."""
 MOST_SOURCES = 16
-"""Of one profile, that are remembered."""
+"""Sources of one profile that are remembered."""
 NEWS = 0.1
-"""A profile that moved by less than this part is the same."""
+"""The share that a profile has to move by to be news. Every member hears of news, so noise must not count."""
 
 Key = tuple[str, str, int]
-"""Segment digest, device kind, threads."""
+"""(segment digest, device kind, threads)."""
 
 
 class ProfileBook:
-    """All that this device knows, its own and what members told."""
+    """All profiles that this device knows: its own, and those that members told."""
 
     def __init__(self, profiles: Iterable[Profile] = ()) -> None:
-        self._known: dict[Key, dict[str, float]] = {}
-        """What each source told of it."""
+        self._seconds: dict[Key, dict[str, float]] = {}
+        """Seconds by source, for each profile."""
         self.learn(profiles, KEPT)
 
     def learn(self, profiles: Iterable[Profile], source: str = OWN) -> tuple[Profile, ...]:
-        """Take what is new; those that a planner may care about. `source`: the member that tells it."""
+        """Take over what is new; return the profiles that the planner should know of. `source`: the member
+        that tells them."""
         news = []
         for one in profiles:
             key = (one.segment, one.kind, one.threads)
-            told = dict(self._known.pop(key, {}))  # a copy: segment_times.py asks in a thread
-            before, known = _middle(told), told.get(source, 0.0)
+            told = dict(self._seconds.pop(key, {}))  # A copy: segment_times.py reads in a thread.
+            before, known = _typical_seconds(told), told.get(source, 0.0)
             if abs(known - one.seconds) > NEWS * known:
                 told.pop(source, None)
                 told[source] = one.seconds
                 if len(told) > MOST_SOURCES:
                     del told[next(name for name in told if name != OWN)]
-            self._known[key] = told
-            if abs(before - _middle(told)) > NEWS * before:
+            self._seconds[key] = told
+            if abs(before - _typical_seconds(told)) > NEWS * before:
                 news.append(one)
-        while len(self._known) > MOST:
-            del self._known[next(iter(self._known))]
+        while len(self._seconds) > MOST:
+            del self._seconds[next(iter(self._seconds))]
         return tuple(news)
 
     def seconds(self, segment: str, kind: str, threads: int) -> float | None:
-        return _middle(self._known.get((segment, kind, threads), {})) or None
+        return _typical_seconds(self._seconds.get((segment, kind, threads), {})) or None
 
     def profiles(self, most: int = MOST) -> tuple[Profile, ...]:
-        """Those heard of last, oldest first."""
-        return tuple(Profile(*key, _middle(told)) for key, told in list(self._known.items())[-most:])
+        """The profiles that were heard of last, oldest first."""
+        return tuple(
+            Profile(*key, _typical_seconds(told)) for key, told in list(self._seconds.items())[-most:]
+        )
 
 
-def _middle(told: Mapping[str, float]) -> float:
-    """What counts of all that was told; 0 where nothing was."""
+def _typical_seconds(told: Mapping[str, float]) -> float:
+    """The seconds that count among those that all sources told; 0 if none did."""
     return told.get(OWN) or median_low(told.values() or (0.0,))
 
 
 def for_planner(profiles: Iterable[Profile]) -> Profiles:
-    """As planner/cost/cost.py takes them."""
+    """The profiles as planner/cost/cost.py takes them."""
     return {(t.segment, t.kind, t.threads): t.seconds for t in profiles}
 
 
@@ -81,12 +87,13 @@ def to_json(profiles: Iterable[Profile]) -> list[Mapping[str, Any]]:
 
 
 def from_json(document: Any) -> tuple[Profile, ...]:
-    """UsageError where the document holds anything but profiles."""
+    """The profiles of a document. UsageError if it holds anything else."""
     return whole(readable_from_json(document))
 
 
 def readable_from_json(document: Any) -> ReadResult[Profile]:
-    """Those that can be read, and what is wrong with each of the others. UsageError where it is no list."""
+    """The readable profiles, and what is wrong with each of the others. UsageError if the document is no
+    list."""
     if not isinstance(document, list):
         raise UsageError(f"no profiles of segments: expected list, found {type(document).__name__}")
     return readable(
