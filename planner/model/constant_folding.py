@@ -1,7 +1,7 @@
-"""What is the same for every request: operators on constants, and shapes, computed once or when asked for.
+"""Constant folding: computes what is the same for every request, which is operators on constants, and shapes. Pure rules.
 
 Small values are computed at once, so that shapes further down become known; big ones only when they are read.
-Operators that quantise are never folded: the runtime needs its quantise/dequantise groups whole. Pure rules.
+Operators that quantise are never folded: the runtime needs its quantise/dequantise groups whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEVER = frozenset(
         "DynamicQuantizeLinear",
     ]
 )
-"""Chance, training, and quantisation."""
+"""Operators that are never folded: those of chance, training and quantisation."""
 
 _LAZY = frozenset(
     [
@@ -64,27 +64,27 @@ _LAZY = frozenset(
         "EyeLike",
     ]
 )
-"""Folded however big they are, because reading them costs little more than reading a file."""
+"""Operators that are folded however big they are, because computing them costs little more than reading a file."""
 
 SHAPED_BY_DATA = frozenset(["NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"])
-"""Their output has no shape before it is there, but it is no bigger than their inputs times their rank."""
+"""Operators whose output has no known shape before it is computed, but is no bigger than the inputs times their rank."""
 
 _SOURCE_BYTES = 1 << 20
-"""Operators that read more than this are not computed at once."""
+"""1 MiB: operators that read more constants than this are not computed at once."""
 
 
 _GROWN_BYTES = 1 << 26
 _GROWN = 4
-"""A value of more than so many bytes, and so many times what it is made from, is left to the runtime: to be shipped, a
-constant is read, and a file of a few bytes can ask for terabytes. Not so ConstantOfShape's, which takes no memory."""
+"""A value of over 64 MiB that is also over 4 times as big as its sources is left to the runtime: a constant is read to be
+shipped, and a file of a few bytes can ask for terabytes. A ConstantOfShape is exempt, because its value takes no memory."""
 
 
 def fold(
     node: NodeProto, found: Types, types: Types, constants: Mapping[str, Constant], version: int
 ) -> dict[str, Constant] | None:
-    """The node's outputs as constants; None where they depend on the request, or folding would not be safe.
+    """The node's outputs as constants; None if they depend on the request, or folding would not be safe.
 
-    `found` are the types of its outputs, `types` those of its inputs, `version` that of its domain."""
+    `found` are the types of its outputs, `types` those of its inputs, `version` is the opset version of its domain."""
     if node.domain or node.op_type in _NEVER or next(nested_graphs(node), None) is not None:
         return None
     outputs = [name for name in node.output if name]
@@ -124,11 +124,11 @@ def _load(sources: list[Constant | None]) -> list[Array | None]:
 def _now(
     node: NodeProto, found: Types, inputs: list[Array | None], version: int
 ) -> dict[str, Constant] | None:
-    """The outputs, where ONNX's reference can compute them and they are what inference promised."""
+    """The outputs, computed now; None if ONNX's reference cannot compute them, or they are not as inferred."""
     try:
         arrays = _evaluate(node, inputs, version)
     except _FAULTS:
-        return None  # the runtime computes it then, or says what is wrong
+        return None  # The runtime then computes the node, or says what is wrong with it.
     result = {}
     for name, array in zip(filter(None, node.output), arrays, strict=True):
         if not _as_promised(array, found.get(name)):
@@ -147,7 +147,7 @@ _FAULTS = (
     AssertionError,
     ArithmeticError,
 )
-"""What the reference raises for operators it does not know, or cannot compute."""
+"""What the reference raises for operators that it does not know or cannot compute."""
 
 
 def _as_promised(array: object, promised: TypeProto | None) -> bool:
@@ -174,14 +174,14 @@ def _later(node: NodeProto, sources: list[Constant | None], version: int, index:
 
 
 def _filled(node: NodeProto, sources: list[Constant | None], version: int) -> Array:
-    """One element seen from everywhere: a weight of any size that takes no memory."""
+    """The value of a ConstantOfShape: one element, broadcast, so that a weight of any size takes no memory."""
     shape, one = _load(sources)[0], _evaluate(node, [np.ones(1, np.int64)], version)[0]
     return np.broadcast_to(one.reshape(()), () if shape is None else tuple(shape))
 
 
 def _evaluate(node: NodeProto, inputs: Sequence[Array | None], version: int) -> list[Array]:
-    """What ONNX's reference gives for the named outputs."""
-    # 10 MB of memory, which an agent that loads no model does without.
+    """The named outputs, computed by ONNX's reference."""
+    # Imported here because it takes 10 MB of memory, which an agent that loads no model can save.
     from onnx.reference import ReferenceEvaluator
 
     names, results = list(dict.fromkeys(filter(None, node.input))), [name for name in node.output if name]

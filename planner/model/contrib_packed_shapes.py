@@ -1,4 +1,4 @@
-"""Shapes that operators of ONNX Runtime's own domain write, where no operator of ONNX writes the same. Rules only."""
+"""Output shapes of those operators of ONNX Runtime's own domain that have no counterpart in ONNX. Pure rules."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from onnx import NodeProto, TensorProto, helper
 
 Shape = tuple[int, ...]
 Inputs = Sequence[Shape | None]
-"""Shapes of a node's inputs; None for one that is left out or not known."""
+"""Shapes of a node's inputs; None for an input that is left out or has no known shape."""
 
 _BYTES = (TensorProto.UINT8, TensorProto.INT8)
 
 
 def written(node: NodeProto, shapes: Inputs, kinds: Sequence[int]) -> tuple[int, Shape] | None:
-    """Element type and shape of output 0, from the inputs' shapes and element types (0 where not known); None where
-    there is no rule, or not enough is known."""
+    """Element type and shape of output 0, from the inputs' shapes and element types (0 if not known). None if there is
+    no rule for the operator, or not enough is known."""
     if node.op_type not in _RULES:
         return None
     rule, like = _RULES[node.op_type]
@@ -29,18 +29,18 @@ def written(node: NodeProto, shapes: Inputs, kinds: Sequence[int]) -> tuple[int,
         KeyError,
         TypeError,
         ValueError,
-    ):  # It is no such node; the runtime says what it lacks.
+    ):  # The node lacks something; the runtime says what.
         return None
     return (kinds[like], shape) if len(kinds) > like and kinds[like] else None
 
 
 def _columns(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
-    """A product with packed weights."""
+    """The shape of a matrix product with packed weights."""
     return (*_known(shapes[0])[:-1], int(given["N"]))
 
 
 def _table(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
-    """Rows of a table; bytes hold several values each."""
+    """The shape of rows looked up in a table, of which each byte may hold several values."""
     data, indices = _known(shapes[0]), _known(shapes[1])
     if kinds[0] in _BYTES:
         data = (*data[:-1], data[-1] * (8 // int(given.get("bits", 4))))
@@ -80,4 +80,4 @@ _RULES: Mapping[str, tuple[Callable[[Mapping[str, Any], Inputs, Sequence[int]], 
     "QLinearReduceMean": (_reduced, 0),
     "QLinearWhere": (_chosen, 1),
 }
-"""By operator: its rule, and the input whose element type it writes."""
+"""By operator: its rule, and the input whose element type the output has."""

@@ -1,5 +1,6 @@
-"""Parts of a model that were compiled for another accelerator: ONNX Runtime's provider for it leaves a node EPContext in
-their place, which no device here can compute. A rule."""
+"""Finds parts of a model that were compiled for another accelerator. A pure rule.
+
+ONNX Runtime's provider for that accelerator leaves an EPContext node in their place, which no device here can compute."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ DOMAIN, OP_TYPE = "com.microsoft", "EPContext"
 
 
 def precompiled(model: ModelProto) -> str | None:
-    """Why no device can compute it, and what to do; None where nothing of it was compiled before.
+    """Why no device can compute the model, and what to do; None if no part of it is compiled already.
 
     >>> precompiled(ModelProto()) is None
     True
@@ -31,7 +32,7 @@ def precompiled(model: ModelProto) -> str | None:
 
 
 def _first(nodes: Iterable[NodeProto]) -> NodeProto | None:
-    """Sub-graphs too; no recursion, for whoever wrote the file chose how deep they are."""
+    """The first EPContext node, sub-graphs included. It does not recurse: a file can nest its graphs to any depth."""
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
