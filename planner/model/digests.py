@@ -1,4 +1,4 @@
-"""Digests: they identify files, and a model of one or more files, by content. A door: reads files."""
+"""Digests: they identify files, and a model of one or more files, by content. Reads files."""
 
 from __future__ import annotations
 

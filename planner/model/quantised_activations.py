@@ -1,10 +1,10 @@
-"""Activations that a model quantises to int8, made uint8: the same numbers, 128 higher, with a zero point 128 higher.
-A pure rule.
+"""Turns activations that a model quantises to int8 into uint8: the same numbers plus 128, with a zero point plus 128. A
+pure rule.
 
-On x86-64, ONNX Runtime computes quantised operators in integers only where their activations are uint8. It makes them so
-itself where it sees both who quantises and who dequantises; in a plan these may be on different devices, and what they
-do together would be computed in floating point, which is slower and rounds differently. So it is done before a model is
-planned.
+On x86-64, ONNX Runtime computes quantised operators in integers only if their activations are uint8. It converts int8
+itself where it sees both the operator that quantises and the one that dequantises. In a plan these may be on different
+devices, and the operators between would be computed in floating point, which is slower and rounds differently. So the
+conversion is done before a model is planned.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from edgepart.planner.model.subgraphs import captured_names
 
 _DOMAINS = frozenset(["", "ai.onnx", "com.microsoft"])
 _ZERO_POINT = 2
-"""Which input it is, of both operators."""
+"""The index of the zero point among the inputs of both operators."""
 
 
 def unsigned_activations(model: ModelProto) -> ModelProto:
-    """The model, in which each int8 tensor that a QuantizeLinear writes and nothing but DequantizeLinears reads is uint8,
-    where the zero points are constants. Changes `model`."""
+    """The model with uint8 for each int8 tensor that a QuantizeLinear writes and only DequantizeLinears read, if the zero
+    points are constants. Changes `model`."""
     graph = model.graph
     given = {value.name for value in graph.input}
     zeros = {
@@ -68,7 +68,7 @@ def _is_zero(tensor: TensorProto) -> bool:
 
 
 def _has_zero(node: NodeProto, op_type: str, zeros: Collection[str]) -> bool:
-    """Whether it is this operator, with one of these zero points, which alone say what it writes."""
+    """Whether the node is this operator with one of these zero points, and its output type follows from the zero point."""
     return (
         node.op_type == op_type
         and node.domain in _DOMAINS
@@ -79,7 +79,7 @@ def _has_zero(node: NodeProto, op_type: str, zeros: Collection[str]) -> bool:
 
 
 def _dequantise(behind: Sequence[NodeProto], name: str, zeros: Collection[str]) -> bool:
-    """Whether there are any, and all of them do nothing but dequantise it."""
+    """Whether there are any readers, and all of them only dequantise the tensor `name`."""
     return bool(behind) and all(
         _has_zero(one, "DequantizeLinear", zeros)
         and list(one.input).count(name) == 1
@@ -89,7 +89,7 @@ def _dequantise(behind: Sequence[NodeProto], name: str, zeros: Collection[str]) 
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, or a longer one that nothing else has."""
+    """The name, or a longer one that is not taken."""
     while name in taken:
         name += "'"
     taken.add(name)
