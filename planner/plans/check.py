@@ -1,6 +1,5 @@
-"""The rules of a plan, as a checker that runs: where a plan comes in, and after tests.
-
-Rules only: the programs are gone through without computing anything.
+"""Checks the rules of a plan: when an agent receives one, and in tests. Pure rules; the steps of the programs are followed
+without computing anything.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from edgepart.planner.region import Region
 
 
 def broken_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
-    """What makes `plan` no plan; nothing for a good one. With the graph, whether the answers are covered too.
+    """The rules that `plan` breaks; none for a valid plan. With the graph, whether the answers are complete, too.
 
-    Of a program that came without its segments (plan.for_device) only the order of its messages is looked at.
+    If a program came without its segments (plan.for_device), only the order of its messages is checked.
     """
     faults = [*_numbers(plan), *_pairs(plan), *_ports(plan), *_replicas(plan)]
     yield from faults
@@ -31,7 +30,7 @@ def broken_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
 
 
 def check(plan: Plan, graph: Graph | None = None) -> Plan:
-    """`plan` itself; InternalError naming every broken rule."""
+    """`plan` itself; InternalError, naming every broken rule, if it is not valid."""
     if broken := list(broken_rules(plan, graph)):
         raise InternalError("the plan breaks its rules: " + "; ".join(broken))
     return plan
@@ -60,7 +59,7 @@ def _numbers(plan: Plan) -> Iterator[str]:
 
 
 def _rounding(transfer: Transfer) -> Iterator[str]:
-    """Only what goes from device to device is rounded, each piece to something that there is."""
+    """Only pieces that go from device to device are rounded, and only to known kinds."""
     if transfer.dtypes and GATEWAY in (transfer.source, transfer.target):
         yield f"transfer {transfer.number} is rounded, and one end is the gateway"
     if transfer.dtypes and len(transfer.dtypes) != len(transfer.pieces):
@@ -112,7 +111,7 @@ def _ports(plan: Plan) -> Iterator[str]:
 
 @dataclass
 class _ProgramPlace:
-    """Where one device is in its program, and what it has."""
+    """Where one device is in its program, and the pieces that it holds."""
 
     program: Program
     at: int = 0
@@ -130,7 +129,7 @@ class _ProgramPlace:
 
 
 def _runs_through(plan: Plan) -> Iterator[str]:
-    """Every program comes to its end, with what each step needs at hand: no deadlock, nothing missing."""
+    """Every program reaches its end, and every step has the pieces that it needs: no deadlock, nothing missing."""
     places = {name: _ProgramPlace(program) for name, program in plan.programs.items()}
     sent = {transfer.number for transfer in plan.transfers if transfer.source == GATEWAY}
     moving = True
@@ -152,7 +151,7 @@ def _runs_through(plan: Plan) -> Iterator[str]:
 
 
 def _step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
-    """Does one step; what it lacks."""
+    """Takes one step; returns a text for each piece that it lacks."""
     if isinstance(step, Receive):
         place.take(plan.transfers[step.transfer].pieces)
         return []
@@ -167,7 +166,7 @@ def _step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
 
 
 def _replicas(plan: Plan) -> Iterator[str]:
-    """Each device is in one replica, and nothing goes from one to another: each is a plan of its own."""
+    """Each device is in one replica, and no transfer goes from one replica to another."""
     of = {name: n for n, replica in enumerate(plan.replicas) for name in replica.devices}
     named = Counter(name for replica in plan.replicas for name in replica.devices)
     for name in sorted(named.keys() | plan.programs.keys()) if plan.replicas else ():
@@ -188,7 +187,7 @@ def _replicas(plan: Plan) -> Iterator[str]:
 
 
 def _answers(plan: Plan, graph: Graph) -> Iterator[str]:
-    """Every output that operators write reaches the gateway whole, each element once, from each replica."""
+    """From each replica, every output that operators write reaches the gateway whole, each element once."""
     for replica in plan.parts:
         coming = [t for t in plan.transfers if t.target == GATEWAY and t.source in replica.devices]
         yield from _answers_by(coming, plan, graph)
