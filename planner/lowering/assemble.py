@@ -1,7 +1,7 @@
-"""Assembling: a schedule becomes a Plan: numbered transfers, per device a program and its segments.
+"""Assembly: turns a schedule into a Plan with numbered transfers and, for each device, a program and its segments. Pure
+rules.
 
-Rules only. Memory is counted here: what sessions keep (session_memory.py), and what is alive at once, by the order of
-the steps.
+Memory is counted here: what sessions keep (session_memory.py), and what is alive at once, by the order of the steps.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from edgepart.planner.region import Region
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A segment, and its session."""
+    """A segment, and the memory of its session."""
 
     segment: Segment
     session: SessionMemory
 
 
 class Sketches:
-    """Segments without models and digests. Many plans of one problem have the same ones; each is made once."""
+    """Segments without models and digests. Plans of one problem have many of them in common; each is made once."""
 
     def __init__(self) -> None:
         self.refs: Refs = {}
         self._found: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Made, tuple[Share, ...]]] = {}
 
     def get(self, shares: tuple[Share, ...], outputs: Sequence[Value], make: Callable[[], Made]) -> Made:
-        """Of these shares, that gives these values; by `make` where there is none yet."""
+        """The segment of these shares with these outputs; made by `make` if there is none yet."""
         key = (
             tuple(map(id, shares)),
             tuple(name for name, _ in outputs),
-        )  # Shares are kept: no id comes back.
+        )  # The shares are kept with the result, so that no others get their ids.
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = make(), shares
@@ -79,7 +79,7 @@ def assemble(
     digests: Digests | None = None,
     sketches: Sketches | None = None,
 ) -> Plan:
-    """The plan of a schedule; without `digests` a sketch, which has no models and no digests in its segments."""
+    """The plan of a schedule. Without `digests` it is a sketch, whose segments have no models and no digests."""
     draft, graph = schedule.draft, schedule.draft.graph
     numbers = {id(message): n for n, message in enumerate(schedule.messages)}
     programs: dict[str, Program] = {}
@@ -120,7 +120,7 @@ def _transfer(graph: Graph, message: StageMessage, number: int, asked: str) -> T
 
 
 def _nbytes_of(graph: Graph, name: str, region: Region) -> int:
-    """0 where the shape is not known before the run."""
+    """Bytes of a region; 0 if the tensor's shape is not known before the run."""
     tensor = graph.tensors[name]
     return 0 if tensor.shape is None else region.size * tensor.item_bytes
 
@@ -185,7 +185,7 @@ class _Maker:
             model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
         shapes = (region.shape for _, region in (*inputs, *outputs))
         digest = digest_of_segment(model, refs, shapes) if model else ""
-        # What comes in and goes out is cut, put together, and brought into the order that the runtime computes in.
+        # Inputs and outputs are cut, put together, and reordered for the runtime, all of which copies them.
         border_bytes = sum(_nbytes_of(graph, name, region) for name, region in (*inputs, *outputs))
         predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)
         predicted += stage_s(self.draft, stage, self.seconds, self.cost)
@@ -211,7 +211,7 @@ class _Maker:
 def _whole(
     graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> WholeModel | None:
-    """The model itself, where a segment takes and gives all that the model does, and computes all of it."""
+    """The whole model, if the segment computes all operators and has all inputs and outputs of the model; else None."""
     whole = graph.whole
     if whole is None or len(shares) < len(graph.operators):
         return None
@@ -223,7 +223,7 @@ def _whole(
 def _workspace(
     graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> int:
-    """Most bytes of values that are alive at once while the shares run in order."""
+    """The most bytes of values that are alive at once while the shares run in order."""
     last = {name: n for n, share in enumerate(shares) for name, _ in share.needs}
     last.update((name, len(shares)) for name, _ in outputs)
     alive = {(name, region): _nbytes_of(graph, name, region) for name, region in inputs}
@@ -258,8 +258,8 @@ def _program(
 
 
 def _peak(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:
-    """Most bytes of pieces and workspace at once: a piece is held from its arrival until its tensor is last
-    used."""
+    """The most bytes of pieces and workspace at once. A piece is held from its arrival until the last use of its
+    tensor."""
 
     def moved(number: int) -> list[Value]:
         return [(move.tensor, move.region) for move in schedule.messages[number].moves]
