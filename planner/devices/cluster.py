@@ -147,14 +147,14 @@ class Cluster:
         for pair in self.links:
             for name in pair:
                 if name not in names:
-                    raise UsageError(f"cluster: link {pair} names {name!r}, which is no device of it")
+                    raise UsageError(f"cluster: link {pair} names {name!r}, which is not one of its devices")
         if len({medium.name for medium in self.media}) < len(self.media):
             raise UsageError(f"cluster: two media share a name among {sorted(m.name for m in self.media)}")
         for medium in self.media:
             for name in sorted(medium.devices.union(*medium.links)):
                 if name not in names:
                     raise UsageError(
-                        f"cluster: medium {medium.name!r} names {name!r}, which is no device of it"
+                        f"cluster: medium {medium.name!r} names {name!r}, which is not one of its devices"
                     )
 
     def device(self, name: str) -> Device:

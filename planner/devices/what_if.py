@@ -73,14 +73,14 @@ def bits(text: str, option: str) -> float:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([KMG]?)(bit/s|bps|B/s)?", text.strip(), re.IGNORECASE)
     found = float(match[1]) * BITS[match[2].upper()] * (8 if match[3] == "B/s" else 1) if match else 0.0
     if not LEAST <= found <= MOST:
-        raise UsageError(f"{option}: {text!r} is no rate; write it as 100M, 1Gbit/s or 12.5MB/s")
+        raise UsageError(f"{option}: {text!r} is not a rate; write it as 100M, 1Gbit/s or 12.5MB/s")
     return found
 
 
 def _bytes(text: str) -> float:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([KMG]?)B?", text.strip(), re.IGNORECASE)
     if not match or not float(match[1]):
-        raise UsageError(f"--add: memory={text!r} is no size; write it as 8G")
+        raise UsageError(f"--add: memory={text!r} is not a size; write it as 8G")
     return float(match[1]) * BITS[match[2].upper()]
 
 

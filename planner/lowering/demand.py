@@ -293,7 +293,7 @@ def fetch(
         if left:
             op = blueprint.graph.producers[name]
             raise InternalError(
-                f"strategy {blueprint.strategy.name!r}: nobody computes {left[0]} of {name!r} (written by "
+                f"strategy {blueprint.strategy.name!r}: no device computes {left[0]} of {name!r} (written by "
                 f"{op.op_type} {op.name!r}), which {target or 'the gateway'!r} needs"
             )
     return iter(moves)

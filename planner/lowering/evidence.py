@@ -13,8 +13,8 @@ from edgepart.planner.region import Region
 
 
 def divided(draft: Draft, strategy: Strategy, accesses: Mapping[str, Access]) -> dict[str, str]:
-    """By operator of the model, the axis along which several devices share it: no device computes all that is computed of
-    one of its outputs, or several devices make addends for a reduced axis. `strategy` was lowered to `draft`."""
+    """By operator of the model, the axis along which several devices share it: no device computes all of the
+    regions of one of its outputs, or several devices make addends for a reduced axis. `strategy` was lowered to `draft`."""
     found: dict[str, str] = {}
     for op in draft.blueprint.problem.graph.operators:
         shares = draft.shares_of(op.name)

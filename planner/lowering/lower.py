@@ -114,7 +114,7 @@ class Lowering:
         a strategy with replicas, each of which has its own draft."""
         if strategy.replicas:
             raise InternalError(
-                f"strategy {strategy.name!r} has {len(strategy.replicas)} replicas, and no one draft"
+                f"strategy {strategy.name!r} has {len(strategy.replicas)} replicas, and no single draft"
             )
         blueprint = self._draw(strategy)
         decide = _DECISIONS[strategy.sync](blueprint)
@@ -178,7 +178,7 @@ def _owned(problem: Problem, strategy: Strategy, name: str) -> Owned:
     order = {device.name: n for n, device in enumerate(problem.cluster.devices)}
     if strangers := sorted(set(layout.regions) - set(order)):
         raise InternalError(
-            f"strategy {strategy.name!r}: {name!r} is laid out on {strangers}, not in the cluster"
+            f"strategy {strategy.name!r}: {name!r} is laid out on {strangers}, which are not in the cluster"
         )
     devices = sorted(layout.regions, key=order.__getitem__)
     return {device: layout.regions[device] for device in devices if not layout.regions[device].is_empty}

@@ -163,7 +163,7 @@ def broken_rules(graph: Graph) -> Iterator[str]:
             if name in known:
                 yield f"{name!r} is written twice, the second time by {op.op_type} {op.name!r}"
             if name not in graph.tensors:
-                yield f"{name!r}, written by {op.op_type} {op.name!r}, is no tensor of the graph"
+                yield f"{name!r}, written by {op.op_type} {op.name!r}, is not a tensor of the graph"
             known.add(name)
     for name in graph.outputs:
         if name not in known:

@@ -115,7 +115,7 @@ def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) ->
     except EdgepartError:
         raise
     except _FAULTS as error:
-        raise ModelError(f"{origin.name}: is no model that can be used: {error!r}") from error
+        raise ModelError(f"{origin.name}: is not a usable model: {error!r}") from error
 
 
 def _check_names(nodes: Iterable[NodeProto], model: str) -> None:
@@ -186,7 +186,7 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
         model = onnx.load_model_from_string(data)
     except (DecodeError, *_FAULTS) as error:
         raise ModelError(
-            f"{origin.name}: is no ONNX file, is cut short, or nests its graphs too deep ({error})"
+            f"{origin.name}: is not an ONNX file, is cut short, or nests its graphs too deep ({error})"
         ) from error
     if not model.HasField("graph") or not model.graph.output:
         raise ModelError(
@@ -279,7 +279,7 @@ class _Loader:
     def _bind_by_user(self, value: ValueInfoProto, bound: TypeProto, wanted: tuple[int, ...]) -> None:
         where = f"{self.origin.name}: input {value.name!r}"
         if not bound.HasField("tensor_type"):
-            raise UsageError(f"{where} is no tensor and takes no shape")
+            raise UsageError(f"{where} is not a tensor and takes no shape")
         dims = bound.tensor_type.shape.dim
         if bound.tensor_type.HasField("shape") and len(dims) != len(wanted):
             raise UsageError(

@@ -79,7 +79,7 @@ def check_node(node: NodeProto, types: Types, imports: Mapping[str, int], ir_ver
     try:
         _check_form(node, types, tuple(imports.items()), max(ir_version, OLDEST_IR))
     except checker.ValidationError as error:
-        raise ModelError(f"{described(node)} is no valid operator: {_first(error)}") from error
+        raise ModelError(f"{described(node)} is not a valid operator: {_first(error)}") from error
     if schema is None:
         return
     if fault := _fault_of_types(node, types, _formals(node.op_type, schema.since_version, node.domain)):
@@ -215,7 +215,7 @@ def _permutation(node: NodeProto, shapes: Shapes) -> str | None:
     perm = _integers(node, "perm")
     if not perm or not shapes or shapes[0] is None or sorted(perm) == list(range(len(shapes[0]))):
         return None
-    return f"perm {perm} is no permutation of the {len(shapes[0])} axes of its input"
+    return f"perm {perm} is not a permutation of the {len(shapes[0])} axes of its input"
 
 
 def _equation(node: NodeProto, shapes: Shapes) -> str | None:
@@ -224,7 +224,7 @@ def _equation(node: NodeProto, shapes: Shapes) -> str | None:
     plain = text.replace(" ", "")
     left, arrow, right = plain.partition("->")
     if not re.fullmatch(r"([A-Za-z]|\.{3}|,)*(->([A-Za-z]|\.{3})*)?", plain):
-        return f"equation {text!r} is none: it may hold letters, commas, '...' and one '->'"
+        return f"equation {text!r} is not valid: it may contain letters, commas, '...' and one '->'"
     if arrow and (strange := sorted(set(right) - set(left))):
         return f"equation {text!r} has {', '.join(strange)} in its result and in no operand"
     if any(part.count("...") > 1 for part in (*left.split(","), right)):

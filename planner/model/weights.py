@@ -154,7 +154,7 @@ def _external_reader(proto: TensorProto, origin: Origin, what: str) -> Callable[
     try:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or -1)
     except ValueError as error:
-        raise ModelError(f"{what}: offset or length of its external data is no number ({error})") from error
+        raise ModelError(f"{what}: offset or length of its external data is not a number ({error})") from error
     if proto.data_type == TensorProto.STRING:
         raise ModelError(f"{what}: strings cannot be external data")
     expected = stored_bytes(proto.dims, proto.data_type)
@@ -198,7 +198,7 @@ def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:
         or "\\" in location
         or "\0" in location
     ):
-        raise ModelError(f"{what}: its external data {location!r} is no path inside the model's folder")
+        raise ModelError(f"{what}: its external data {location!r} is not a path inside the model's folder")
     path = origin.folder / relative
     try:
         leads_to = path.resolve(strict=True)
@@ -211,7 +211,7 @@ def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:
             f"{what}: its external data {location!r} leads out of the model's folder, to {leads_to}"
         )
     if not path.is_file():
-        raise ModelError(f"{what}: its external data {location!r} is no file")
+        raise ModelError(f"{what}: its external data {location!r} is not a file")
     return path
 
 

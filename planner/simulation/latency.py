@@ -38,7 +38,7 @@ class Simulation:
 
     schedule: TimedSchedule
     latency_s: float
-    """From the request's arrival at the gateway to the last output there."""
+    """Seconds from the request's arrival at the gateway to the last output there."""
     compute_s: Mapping[str, float]
     """Seconds of computing, by device."""
     loads_s: Mapping[tuple[str, ...], float]
@@ -302,7 +302,7 @@ class _LatencyState:
         lost = [number for number, arrived in enumerate(self.arrivals) if arrived is None]
         if stuck or lost:
             raise InternalError(
-                f"the plan comes to no end: {sorted(stuck)} wait, transfers {lost} never arrive"
+                f"the plan does not end: {sorted(stuck)} wait, transfers {lost} never arrive"
             )
         sent: dict[str, int] = dict.fromkeys(names, 0)
         received: dict[str, int] = dict.fromkeys(names, 0)

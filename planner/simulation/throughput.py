@@ -302,7 +302,7 @@ class _ThroughputState:
 
     def _result(self, in_flight: int) -> StreamResult:
         if len(self.answers) < self.count:
-            raise InternalError(f"the plan comes to no end: {len(self.answers)} of {self.count} are answered")
+            raise InternalError(f"the plan does not end: {len(self.answers)} of {self.count} are answered")
         # Replicas finish one after another: once no new requests enter, some are idle, so that time is not measured.
         count = max(1, self.count - in_flight) if len(self.flying) > 1 else self.count
         half = count // 2
