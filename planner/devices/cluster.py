@@ -257,7 +257,7 @@ def from_json(document: Any) -> Cluster:
     if not devices:
         raise UsageError("cluster: 'devices' is empty; name at least one")
     links = dict(
-        _linked(entry, f"links[{i}]")
+        _link_entry(entry, f"links[{i}]")
         for i, entry in enumerate(_list(root, "links", "cluster") if "links" in root else [])
     )
     default = _link(root["default_link"], "default_link") if "default_link" in root else Cluster.default_link
@@ -296,7 +296,7 @@ def _rates(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
     return found
 
 
-def _linked(entry: Any, where: str) -> tuple[tuple[str, str], Link]:
+def _link_entry(entry: Any, where: str) -> tuple[tuple[str, str], Link]:
     entry = _mapping(entry, where)
     return (_text(entry, "a", where), _text(entry, "b", where)), _link(entry, where)
 

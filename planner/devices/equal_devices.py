@@ -22,7 +22,7 @@ def levelled(devices: Sequence[Device]) -> tuple[Device, ...]:
     """The same devices in the same order, each with the medians of its equals' figures; its memory stays its own."""
     found: dict[str, Device] = {}
     for group in _groups(devices):
-        found |= {device.name: _level(device, group) for device in group}
+        found |= {device.name: _equalise(device, group) for device in group}
     return tuple(found[device.name] for device in devices)
 
 
@@ -42,7 +42,7 @@ def _groups(devices: Iterable[Device]) -> list[list[Device]]:
     return groups
 
 
-def _level(device: Device, group: Sequence[Device]) -> Device:
+def _equalise(device: Device, group: Sequence[Device]) -> Device:
     if len(group) == 1:
         return device
     return replace(

@@ -124,7 +124,7 @@ def with_one(cluster: Cluster, one: Addition) -> Cluster:
     if any(device.name == one.name for device in cluster.devices):
         raise UsageError(f"--add: two devices would be called {one.name!r}; name one of them otherwise")
     like = next((device for device in cluster.devices if device.kind == one.kind), None)
-    made = _made(one, like)
+    made = _make_device(one, like)
     links = dict(cluster.links)
     if one.bytes_per_s is not None:
         link = replace(cluster.default_link, bytes_per_s=one.bytes_per_s)
@@ -132,7 +132,7 @@ def with_one(cluster: Cluster, one: Addition) -> Cluster:
     return replace(cluster, devices=(*cluster.devices, made), links=links)
 
 
-def _made(one: Addition, like: Device | None) -> Device:
+def _make_device(one: Addition, like: Device | None) -> Device:
     if like is None:
         return KINDS[one.kind].device(one.name, one.memory_bytes)
     calibrated = like.drifted(1.0)

@@ -84,7 +84,7 @@ def assemble(
     numbers = {id(message): n for n, message in enumerate(schedule.messages)}
     programs: dict[str, Program] = {}
     for device, stages in schedule.stages.items():
-        maker = _Maker(schedule, device, seconds, cost, model_digest, digests, sketches or Sketches())
+        maker = _SegmentMaker(schedule, device, seconds, cost, model_digest, digests, sketches or Sketches())
         made = list(maker.made())
         steps = tuple(_steps(schedule, device, stages, numbers))
         segments = tuple(one.segment for one in made)
@@ -95,14 +95,14 @@ def assemble(
         strategy=strategy.name,
         programs=programs,
         transfers=tuple(_transfer(graph, message, n, asked) for n, message in enumerate(schedule.messages)),
-        inputs=tuple(_info(graph, name) for name in graph.inputs),
-        outputs=tuple(_info(graph, name) for name in graph.outputs),
+        inputs=tuple(_value_info(graph, name) for name in graph.inputs),
+        outputs=tuple(_value_info(graph, name) for name in graph.outputs),
         constant_outputs=tuple(name for name in graph.outputs if name not in graph.producers),
         why=strategy.why,
     )
 
 
-def _info(graph: Graph, name: str) -> ValueInfo:
+def _value_info(graph: Graph, name: str) -> ValueInfo:
     known = graph.constants.get(name) or graph.tensors[name]
     return ValueInfo(name, known.dtype, known.shape, graph.free.get(name, ()))
 
@@ -138,7 +138,7 @@ def _steps(
 
 
 @dataclass(frozen=True)
-class _Maker:
+class _SegmentMaker:
     """Makes one device's segments."""
 
     schedule: Schedule
@@ -173,7 +173,7 @@ class _Maker:
     def _segment(self, stage: Stage, outputs: Sequence[Value]) -> Segment:
         graph, shares = self.draft.graph, stage.shares
         inputs = input_values(self.draft, shares)
-        whole = _whole(graph, shares, inputs, outputs)
+        whole = _whole_model(graph, shares, inputs, outputs)
         if whole is not None:
             inputs = tuple(
                 (name, graph.region_of(name)) for name in dict.fromkeys(name for name, _ in inputs)
@@ -199,7 +199,7 @@ class _Maker:
             operators=tuple(share.operator.name for share in shares),
             compute_s=predicted if measured is None else measured,
             flops=sum(self._flops(share) for share in shares),
-            workspace_bytes=_workspace(graph, shares, inputs, outputs),
+            workspace_bytes=_workspace_bytes(graph, shares, inputs, outputs),
             calibrated_s=predicted / self.cost.drift(self.device),
             whole=whole is not None,
         )
@@ -208,7 +208,7 @@ class _Maker:
         return self.draft.blueprint.accesses[share.operator.name].flops(share.outputs)
 
 
-def _whole(
+def _whole_model(
     graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> WholeModel | None:
     """The whole model, if the segment computes all operators and has all inputs and outputs of the model; else None."""
@@ -220,7 +220,7 @@ def _whole(
     return whole if is_all and all(r == graph.region_of(n) for n, r in (*inputs, *outputs)) else None
 
 
-def _workspace(
+def _workspace_bytes(
     graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> int:
     """The most bytes of values that are alive at once while the shares run in order."""
@@ -251,13 +251,13 @@ def _program(
     weight_bytes = sum(ref.nbytes for ref in once.values())
     making = max((session.making_bytes for session in sessions), default=0)
     kept = sum(session.kept_bytes for session in sessions)
-    request = _peak(graph, steps, segments, schedule)
+    request = _peak_bytes(graph, steps, segments, schedule)
     peak = kept + max(making, request)
     here = schedule.draft.blueprint.problem.cluster.device(device)
     return Program(device, steps, segments, weight_bytes, peak, kept, request, here.calibrated_flops_per_s)
 
 
-def _peak(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:
+def _peak_bytes(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:
     """The most bytes of pieces and workspace at once. A piece is held from its arrival until the last use of its
     tensor."""
 

@@ -47,7 +47,7 @@ Reads = tuple[tuple[str, Wanted], ...]
 
 
 FEW = 6
-"""The number of devices up to which the region of each is intersected with a box; with more, numpy selects those near it."""
+"""Up to this number of devices, the region of each is intersected with a box; of more, numpy first picks those near it."""
 
 
 class DemandMemo:

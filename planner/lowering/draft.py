@@ -185,7 +185,7 @@ class Draft:
     groups: Mapping[str, Group]
     """Groups by operator name, in the graph's order; only of operators that are read."""
     flows: Mapping[str, Flow]
-    """Flows by tensor, only of tensors that are read: the model's inputs, then outputs of operators in the graph's order."""
+    """Flows by tensor, only of tensors that are read: inputs of the model, then operators' outputs in the graph's order."""
     runs_the_model: bool = False
     """Whether one device runs the model as it stands in its file, and so is given all of every input that is read."""
 

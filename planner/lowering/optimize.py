@@ -36,7 +36,7 @@ def optimise(draft: Draft) -> Draft:
     """Reduces a draft in which everything is broadcast to the moves that are needed: as many as lowering with Sync.NEEDED
     gives. Not for drafts with a hub, whose moves stay as the strategy says.
     """
-    return _run(draft, drop, shrink)
+    return _run_passes(draft, drop, shrink)
 
 
 def streamline(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
@@ -45,10 +45,10 @@ def streamline(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedul
     def hoist_costly(one: Schedule) -> Schedule:
         return hoist(one, seconds, cost)
 
-    return _run(schedule, merge, hoist_costly, join, settle)
+    return _run_passes(schedule, merge, hoist_costly, join, settle)
 
 
-def _run(value: T, *passes: Callable[[T], T]) -> T:
+def _run_passes(value: T, *passes: Callable[[T], T]) -> T:
     for n, one in enumerate(passes):
         try:
             value = one(value)
@@ -111,14 +111,14 @@ def merge(schedule: Schedule) -> Schedule:
         received = None if message.source == GATEWAY else message.received
         groups.setdefault((message.sent, message.source, message.target, received), []).append(message)
     messages = [
-        replace(group[0], received=min(m.received for m in group), moves=tuple(_merged(group)))
+        replace(group[0], received=min(m.received for m in group), moves=tuple(_merge_moves(group)))
         for group in groups.values()
     ]
     messages.sort(key=lambda m: (m.sent, m.source, m.target, m.received))
     return replace(schedule, messages=tuple(messages))
 
 
-def _merged(group: Sequence[StageMessage]) -> Iterator[Move]:
+def _merge_moves(group: Sequence[StageMessage]) -> Iterator[Move]:
     moves: dict[str, list[Move]] = {}
     for message in group:
         for move in message.moves:
@@ -145,7 +145,7 @@ def hoist(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
                 continue
             after = replace(stage.first, late=1)
             new += [replace(stage, shares=tuple(early)), Stage(after, after, late)]
-            for message in _only_late(schedule, device, stage, early):
+            for message in _late_messages(schedule, device, stage, early):
                 messages[id(message)] = replace(message, received=after)
         stages[device] = tuple(new)
     return replace(schedule, stages=stages, messages=tuple(messages.values()))
@@ -162,7 +162,7 @@ def _sent_early(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
     return early[::-1]
 
 
-def _only_late(
+def _late_messages(
     schedule: Schedule, device: str, stage: Stage, early: Sequence[Share]
 ) -> Iterator[StageMessage]:
     """Messages to a stage that its early part neither reads nor passes on."""
@@ -224,14 +224,14 @@ def settle(schedule: Schedule) -> Schedule:
             for name, _ in share.written
         }
         own = frozenset(id(share) for share in makers.values())
-        new = [replace(stage, shares=_settled(schedule, stage.shares, makers, own)) for stage in old]
+        new = [replace(stage, shares=_with_companions(schedule, stage.shares, makers, own)) for stage in old]
         stages[device] = tuple(
             s for s in new if s.shares or schedule.received(device, s) or schedule.sent(device, s)
         )
     return replace(schedule, stages=stages)
 
 
-def _settled(
+def _with_companions(
     schedule: Schedule, shares: Sequence[Share], makers: Mapping[str, Share], own: Collection[int]
 ) -> tuple[Share, ...]:
     """The shares of a stage without `makers`, but with those that it reads. `makers` are by the tensor that they write;

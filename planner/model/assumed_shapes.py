@@ -59,19 +59,19 @@ def load_assuming(path: Path | bytes, shapes: Shapes) -> tuple[Graph, dict[str, 
 def assumed(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, tuple[int, ...]]:
     """Likely shapes by input, for inputs that are not in `given`. Left out are inputs whose free dimensions would all
     be 1."""
-    symbols = _known(inputs, given)
+    symbols = _given_extents(inputs, given)
     for value in inputs:
         if value.name not in given:
             for axis, name in enumerate(free_of(value.type) or ()):
                 if name and not SUM.fullmatch(name):
-                    symbols.setdefault(name, _extent(value.type, axis, name))
+                    symbols.setdefault(name, _likely_extent(value.type, axis, name))
     found = {}
     for value in inputs:
         free = free_of(value.type) or ()
         if value.name in given or not any(name is not None for name in free):
             continue
         shape = tuple(
-            _fixed(value.type, axis) if name is None else _value(value.type, axis, name, symbols)
+            _fixed_extent(value.type, axis) if name is None else _free_extent(value.type, axis, name, symbols)
             for axis, name in enumerate(free)
         )
         if any(extent != 1 for extent, name in zip(shape, free, strict=True) if name is not None):
@@ -79,7 +79,7 @@ def assumed(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, tuple[
     return found
 
 
-def _known(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, int]:
+def _given_extents(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, int]:
     """Extents of named dimensions that follow from the given shapes."""
     return {
         name: extent
@@ -89,16 +89,16 @@ def _known(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, int]:
     }
 
 
-def _value(kind: TypeProto, axis: int, name: str, symbols: Mapping[str, int]) -> int:
+def _free_extent(kind: TypeProto, axis: int, name: str, symbols: Mapping[str, int]) -> int:
     if name in symbols:
         return symbols[name]
     if parts := SUM.fullmatch(name):
         addends = [int(part) if part.isdigit() else symbols.get(part, 0) for part in parts.groups()]
         return max(sum(addends), 1)
-    return _extent(kind, axis, name)
+    return _likely_extent(kind, axis, name)
 
 
-def _extent(kind: TypeProto, axis: int, name: str) -> int:
+def _likely_extent(kind: TypeProto, axis: int, name: str) -> int:
     """The likely extent of a free axis, from its name and from the rank, element type and fixed axes of the input."""
     rank, element = len(kind.tensor_type.shape.dim), kind.tensor_type.elem_type
     if BATCH.search(name) or PAST.search(name) or (axis == 0 and not LINE.search(name)):
@@ -110,7 +110,7 @@ def _extent(kind: TypeProto, axis: int, name: str) -> int:
         if axis == channels:
             return CHANNELS
         if axis in (rows, columns):
-            return max(_fixed(kind, columns if axis == rows else rows), 0) or SIDE
+            return max(_fixed_extent(kind, columns if axis == rows else rows), 0) or SIDE
         return 1
     if rank == 2 and element not in WHOLE:
         return SAMPLES
@@ -119,11 +119,14 @@ def _extent(kind: TypeProto, axis: int, name: str) -> int:
 
 def _axes_of_pictures(kind: TypeProto, rank: int) -> tuple[int, int, int]:
     """The numbers of the axes of rows, columns and channels."""
-    last = _fixed(kind, rank - 1) in PICTURE_CHANNELS and _fixed(kind, rank - 3) not in PICTURE_CHANNELS
+    last = (
+        _fixed_extent(kind, rank - 1) in PICTURE_CHANNELS
+        and _fixed_extent(kind, rank - 3) not in PICTURE_CHANNELS
+    )
     return (rank - 3, rank - 2, rank - 1) if last else (rank - 2, rank - 1, rank - 3)
 
 
-def _fixed(kind: TypeProto, axis: int) -> int:
+def _fixed_extent(kind: TypeProto, axis: int) -> int:
     """The extent of a fixed axis; -1 for a free one."""
     dim = kind.tensor_type.shape.dim[axis]
     return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else -1

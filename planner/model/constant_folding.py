@@ -91,7 +91,7 @@ def fold(
     if node.op_type in ("Shape", "Size") and node.input:
         shape = known_shape(types.get(node.input[0]))
         stand_in = None if shape is None else np.broadcast_to(np.int8(0), shape)
-        return None if stand_in is None else _now(node, found, [stand_in], version)
+        return None if stand_in is None else _fold_now(node, found, [stand_in], version)
     if not all(name in constants for name in node.input if name):
         return None
     sources = [constants[name] if name else None for name in node.input]
@@ -99,11 +99,11 @@ def fold(
     small_sources = sum(source.nbytes for source in sources if source) <= _SOURCE_BYTES
     if None in shapes:
         if node.op_type in SHAPED_BY_DATA and small_sources:
-            return _now(node, found, _load(sources), version)
+            return _fold_now(node, found, _load(sources), version)
         return None
     tensors = [tensor_of(name, found[name]) for name in outputs]
     if small_sources and sum(tensor.nbytes for tensor in tensors) <= SMALL_BYTES:
-        return _now(node, found, _load(sources), version)
+        return _fold_now(node, found, _load(sources), version)
     if node.op_type not in _LAZY or "string" in {tensor.dtype for tensor in tensors}:
         return None
     sizes = sum(tensor.nbytes for tensor in tensors), sum(source.nbytes for source in sources if source)
@@ -111,7 +111,7 @@ def fold(
         return None
     return {
         tensor.name: lazy_constant(
-            tensor.name, tensor.region.shape, tensor.dtype, _later(node, sources, version, index)
+            tensor.name, tensor.region.shape, tensor.dtype, _fold_later(node, sources, version, index)
         )
         for index, tensor in enumerate(tensors)
     }
@@ -121,7 +121,7 @@ def _load(sources: list[Constant | None]) -> list[Array | None]:
     return [None if source is None else source.load() for source in sources]
 
 
-def _now(
+def _fold_now(
     node: NodeProto, found: Types, inputs: list[Array | None], version: int
 ) -> dict[str, Constant] | None:
     """The outputs, computed now; None if ONNX's reference cannot compute them, or they are not as inferred."""
@@ -131,7 +131,7 @@ def _now(
         return None  # The runtime then computes the node, or says what is wrong with it.
     result = {}
     for name, array in zip(filter(None, node.output), arrays, strict=True):
-        if not _as_promised(array, found.get(name)):
+        if not _is_as_inferred(array, found.get(name)):
             return None
         result[name] = constant(name, array, tensor_of(name, found[name]).dtype)
     return result
@@ -150,7 +150,7 @@ _FAULTS = (
 """What the reference raises for operators that it does not know or cannot compute."""
 
 
-def _as_promised(array: object, promised: TypeProto | None) -> bool:
+def _is_as_inferred(array: object, promised: TypeProto | None) -> bool:
     if promised is None or not isinstance(array, np.ndarray):
         return False
     tensor = tensor_of("", promised)
@@ -161,11 +161,13 @@ def _as_promised(array: object, promised: TypeProto | None) -> bool:
     return fits and bool(array.dtype == tensor_dtype_to_np_dtype(promised.tensor_type.elem_type))
 
 
-def _later(node: NodeProto, sources: list[Constant | None], version: int, index: int) -> Callable[[], Array]:
+def _fold_later(
+    node: NodeProto, sources: list[Constant | None], version: int, index: int
+) -> Callable[[], Array]:
     def load() -> Array:
         try:
             if node.op_type == "ConstantOfShape":
-                return _filled(node, sources, version)
+                return _fill(node, sources, version)
             return _evaluate(node, _load(sources), version)[index]
         except _FAULTS as error:
             raise ModelError(f"{described(node)}: its constant value cannot be computed: {error}") from error
@@ -173,7 +175,7 @@ def _later(node: NodeProto, sources: list[Constant | None], version: int, index:
     return load
 
 
-def _filled(node: NodeProto, sources: list[Constant | None], version: int) -> Array:
+def _fill(node: NodeProto, sources: list[Constant | None], version: int) -> Array:
     """The value of a ConstantOfShape: one element, broadcast, so that a weight of any size takes no memory."""
     shape, one = _load(sources)[0], _evaluate(node, [np.ones(1, np.int64)], version)[0]
     return np.broadcast_to(one.reshape(()), () if shape is None else tuple(shape))

@@ -52,11 +52,11 @@ def written(
         return ()
 
 
-def _projected(node: _Node) -> tuple[Written, ...]:
+def _attention(node: _Node) -> tuple[Written, ...]:
     return _with_past(node, node.kinds[0], past=4)
 
 
-def _projected_quantised(node: _Node) -> tuple[Written, ...]:
+def _quantised_attention(node: _Node) -> tuple[Written, ...]:
     return _with_past(node, node.kinds[3], past=8)
 
 
@@ -102,30 +102,30 @@ def _group_query(node: _Node) -> tuple[Written, ...]:
     return output, present, present
 
 
-def _embedded(node: _Node) -> tuple[Written, ...]:
+def _embedding(node: _Node) -> tuple[Written, ...]:
     batch, rows = node.shape(0)
     rows_of = (node.kinds[2], (batch, rows, node.shape(2)[1]))
     return rows_of, (TensorProto.INT32, (batch,)), rows_of
 
 
-def _embedded_quantised(node: _Node) -> tuple[Written, ...]:
+def _quantised_embedding(node: _Node) -> tuple[Written, ...]:
     batch, rows = node.shape(0)
     return (node.kinds[8], (batch, rows, node.shape(2)[1])), (TensorProto.INT32, (batch,))
 
 
-def _skipped(node: _Node) -> tuple[Written, ...]:
+def _skip_normalisation(node: _Node) -> tuple[Written, ...]:
     """The normalised rows, the mean and the deviation of each row (kept for training), and the sum."""
     like, each = (node.kinds[0], node.shape(0)), (TensorProto.FLOAT, (*node.shape(0)[:-1], 1))
     return like, each, each, like
 
 
 _RULES: Mapping[str, Callable[[_Node], tuple[Written, ...]]] = {
-    "Attention": _projected,
-    "EmbedLayerNormalization": _embedded,
+    "Attention": _attention,
+    "EmbedLayerNormalization": _embedding,
     "GroupQueryAttention": _group_query,
     "MultiHeadAttention": _multi_head,
-    "QAttention": _projected_quantised,
-    "QEmbedLayerNormalization": _embedded_quantised,
-    "SkipLayerNormalization": _skipped,
-    "SkipSimplifiedLayerNormalization": _skipped,
+    "QAttention": _quantised_attention,
+    "QEmbedLayerNormalization": _quantised_embedding,
+    "SkipLayerNormalization": _skip_normalisation,
+    "SkipSimplifiedLayerNormalization": _skip_normalisation,
 }

@@ -34,38 +34,38 @@ def written(node: NodeProto, shapes: Inputs, kinds: Sequence[int]) -> tuple[int,
     return (kinds[like], shape) if len(kinds) > like and kinds[like] else None
 
 
-def _columns(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
+def _product(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
     """The shape of a matrix product with packed weights."""
-    return (*_known(shapes[0])[:-1], int(given["N"]))
+    return (*_require_known(shapes[0])[:-1], int(given["N"]))
 
 
-def _table(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
+def _lookup(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
     """The shape of rows looked up in a table, of which each byte may hold several values."""
-    data, indices = _known(shapes[0]), _known(shapes[1])
+    data, indices = _require_known(shapes[0]), _require_known(shapes[1])
     if kinds[0] in _BYTES:
         data = (*data[:-1], data[-1] * (8 // int(given.get("bits", 4))))
     axis = int(given.get("gather_axis", 0)) % len(data)
     return (*data[:axis], *indices, *data[axis + 1 :])
 
 
-def _joined(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
-    parts = [_known(shape) for shape in shapes[2::3]]
+def _concatenation(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
+    parts = [_require_known(shape) for shape in shapes[2::3]]
     axis = int(given["axis"]) % len(parts[0])
     return (*parts[0][:axis], sum(part[axis] for part in parts), *parts[0][axis + 1 :])
 
 
-def _chosen(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
-    return np.broadcast_shapes(*(_known(shapes[index]) for index in (0, 1, 4)))
+def _selection(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
+    return np.broadcast_shapes(*(_require_known(shapes[index]) for index in (0, 1, 4)))
 
 
-def _reduced(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
-    shape = _known(shapes[0])
+def _reduction(given: Mapping[str, Any], shapes: Inputs, kinds: Sequence[int]) -> Shape:
+    shape = _require_known(shapes[0])
     axes = {axis % len(shape) for axis in given["axes"]}
     kept = [1 if axis in axes else extent for axis, extent in enumerate(shape)]
     return tuple(e for axis, e in enumerate(kept) if given.get("keepdims", 1) or axis not in axes)
 
 
-def _known(shape: Shape | None) -> Shape:
+def _require_known(shape: Shape | None) -> Shape:
     """ValueError for a shape that is not known."""
     if shape is None:
         raise ValueError("not known")
@@ -73,11 +73,11 @@ def _known(shape: Shape | None) -> Shape:
 
 
 _RULES: Mapping[str, tuple[Callable[[Mapping[str, Any], Inputs, Sequence[int]], Shape], int]] = {
-    "GatherBlockQuantized": (_table, 2),
-    "MatMulBnb4": (_columns, 0),
-    "MatMulNBits": (_columns, 0),
-    "QLinearConcat": (_joined, 1),
-    "QLinearReduceMean": (_reduced, 0),
-    "QLinearWhere": (_chosen, 1),
+    "GatherBlockQuantized": (_lookup, 2),
+    "MatMulBnb4": (_product, 0),
+    "MatMulNBits": (_product, 0),
+    "QLinearConcat": (_concatenation, 1),
+    "QLinearReduceMean": (_reduction, 0),
+    "QLinearWhere": (_selection, 1),
 }
 """By operator: its rule, and the input whose element type the output has."""

@@ -114,7 +114,7 @@ class Graph:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Operator, ...]]:
-        """The operators that read each tensor (captured names included), by tensor name; () for a tensor that none reads."""
+        """The operators that read each tensor, also by a captured name; by tensor name, () for a tensor that none reads."""
         found: dict[str, list[Operator]] = {name: [] for name in self.tensors}
         for op in self.operators:
             for name in dict.fromkeys((*op.inputs, *op.captured)):

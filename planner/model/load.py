@@ -88,13 +88,13 @@ def load_graph(path: Path | bytes, *, shapes: Mapping[str, tuple[int, ...]] | No
 
     A free dimension that `shapes` does not bind is taken as 1, and a note says so. Weights are not read.
     ModelError if the model cannot be used; UsageError if `shapes` does not fit its inputs."""
-    return check(_loaded(path, shapes or {}))
+    return check(_load(path, shapes or {}))
 
 
 def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
     """The constants that `load_graph` gives for any input shapes: weights, and values computed from them alone.
     ModelError."""
-    return _loaded(path, None).constants
+    return _load(path, None).constants
 
 
 def load_weights(path: Path | bytes) -> Mapping[str, Constant]:
@@ -103,7 +103,7 @@ def load_weights(path: Path | bytes) -> Mapping[str, Constant]:
     return file_constants(*_parse(path))
 
 
-def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Graph:
+def _load(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Graph:
     model, origin = _parse(path)
     _check_names(model.graph.node, origin.name)
     own = ModelProto()
@@ -249,7 +249,7 @@ class _Loader:
         for name in outputs:
             if name not in self.types:
                 raise ModelError(f"{self.origin.name}: nothing writes the output {name!r}")
-        return self._finished(tuple(value.name for value in inputs), outputs)
+        return self._finish(tuple(value.name for value in inputs), outputs)
 
     def _add_constant(self, constant: Constant) -> None:
         if constant.name in self.types:
@@ -267,7 +267,9 @@ class _Loader:
             if name not in names:
                 raise UsageError(f"{self.origin.name}: no input is called {name!r}; its inputs are {names}")
         given = self.shapes.keys()
-        for value in sorted(inputs, key=lambda value: value.name not in given):  # Inputs with a user's shape first.
+        for value in sorted(
+            inputs, key=lambda value: value.name not in given
+        ):  # Inputs with a user's shape first.
             bound = TypeProto()
             bound.CopyFrom(value.type)
             if value.name in self.shapes:
@@ -360,7 +362,7 @@ class _Loader:
             raise ModelError(f"{self.origin.name}: {error}{assumed}") from error
         for name in filter(None, node.output):
             self._compare(node, name, found.get(name))
-        said = {} if self._hangs_on_data(node, read, found) else self.declared
+        said = {} if self._depends_on_data(node, read, found) else self.declared
         merged = {name: completed(found.get(name), said.get(name)) for name in node.output if name}
         known = {name: of for name, of in merged.items() if of is not None}
         folded = fold(node, known, read, self.constants, version)
@@ -371,7 +373,7 @@ class _Loader:
         self.types |= {name: known.get(name, TypeProto()) for name in node.output if name}
         self.operators.append(self._operator(node, version))
 
-    def _hangs_on_data(
+    def _depends_on_data(
         self, node: NodeProto, read: Mapping[str, TypeProto], found: Mapping[str, TypeProto]
     ) -> bool:
         """Whether the shapes of a node's outputs cannot be known before a request, whatever the file declares: inference
@@ -465,7 +467,7 @@ class _Loader:
                 return [_text(one) for one in value]
         return list(value) if isinstance(value, Iterable) and not isinstance(value, bytes | str) else value
 
-    def _finished(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+    def _finish(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
         """The graph without operators, tensors and constants that no output depends on."""
         needed, kept = set(outputs), list[Operator]()
         for op in reversed(self.operators):

@@ -19,7 +19,9 @@ def precompiled(model: ModelProto) -> str | None:
     >>> precompiled(ModelProto()) is None
     True
     """
-    found = _first((*model.graph.node, *(node for function in model.functions for node in function.node)))
+    found = _first_precompiled(
+        (*model.graph.node, *(node for function in model.functions for node in function.node))
+    )
     if found is None:
         return None
     source = next((each.s.decode(errors="replace") for each in found.attribute if each.name == "source"), "")
@@ -31,7 +33,7 @@ def precompiled(model: ModelProto) -> str | None:
     )
 
 
-def _first(nodes: Iterable[NodeProto]) -> NodeProto | None:
+def _first_precompiled(nodes: Iterable[NodeProto]) -> NodeProto | None:
     """The first EPContext node, sub-graphs included. It does not recurse: a file can nest its graphs to any depth."""
     waiting = list(nodes)
     while waiting:

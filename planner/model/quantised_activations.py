@@ -49,12 +49,12 @@ def unsigned_activations(model: ModelProto) -> ModelProto:
     for node in graph.node:
         if _has_zero(node, "QuantizeLinear", zeros) and node.output[0] not in told:
             behind = readers[node.output[0]]
-            if _dequantise(behind, node.output[0], zeros):
+            if _only_dequantise(behind, node.output[0], zeros):
                 changed.add(node.output[0])
                 for one in (node, *behind):
                     name = one.input[_ZERO_POINT]
                     if name not in made:
-                        made[name] = _raised(zeros[name], _free(f"{name} (uint8)", taken))
+                        made[name] = _unsigned_zero_point(zeros[name], _unused_name(f"{name} (uint8)", taken))
                     one.input[_ZERO_POINT] = made[name].name
     graph.initializer.extend(made.values())
     for value in graph.value_info:
@@ -78,7 +78,7 @@ def _has_zero(node: NodeProto, op_type: str, zeros: Collection[str]) -> bool:
     )
 
 
-def _dequantise(behind: Sequence[NodeProto], name: str, zeros: Collection[str]) -> bool:
+def _only_dequantise(behind: Sequence[NodeProto], name: str, zeros: Collection[str]) -> bool:
     """Whether there are any readers, and all of them only dequantise the tensor `name`."""
     return bool(behind) and all(
         _has_zero(one, "DequantizeLinear", zeros)
@@ -88,7 +88,7 @@ def _dequantise(behind: Sequence[NodeProto], name: str, zeros: Collection[str]) 
     )
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _unused_name(name: str, taken: set[str]) -> str:
     """The name, or a longer one that is not taken."""
     while name in taken:
         name += "'"
@@ -96,6 +96,6 @@ def _free(name: str, taken: set[str]) -> str:
     return name
 
 
-def _raised(zero: TensorProto, name: str) -> TensorProto:
+def _unsigned_zero_point(zero: TensorProto, name: str) -> TensorProto:
     raised = numpy_helper.to_array(zero).astype(np.int16) + 128
     return numpy_helper.from_array(raised.astype(np.uint8), name)

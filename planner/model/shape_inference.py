@@ -79,7 +79,7 @@ def infer(
     ModelError if the shapes of its inputs do not fit each other."""
     schema = schema_of(node.op_type, imports.get(node.domain, 1), node.domain)
     if schema is None or node.op_type in _WITHOUT_INFERENCE:
-        return _contrib(node, types, constants, imports, ir_version)
+        return _infer_contrib(node, types, constants, imports, ir_version)
     data = {
         name: numpy_helper.from_array(constants[name].load(), name)
         for name in filter(None, node.input)
@@ -89,7 +89,7 @@ def infer(
         types = {**types, **{name: TypeProto() for name in node.input if name and name not in types}}
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
     try:
-        found = _inferred(schema, node, types, data, opsets, ir_version)
+        found = _infer_standard(schema, node, types, data, opsets, ir_version)
     except (shape_inference.InferenceError, checker.ValidationError) as error:
         message = str(error).strip().splitlines()[0]
         raise ModelError(f"{described(node)}: the shapes of its inputs do not fit: {message}") from error
@@ -99,7 +99,7 @@ def infer(
     return found
 
 
-def _inferred(
+def _infer_standard(
     schema: defs.OpSchema,
     node: NodeProto,
     types: Types,
@@ -273,7 +273,7 @@ the standard operator."""
 _TO_FLOAT = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QGemm"})
 
 
-def _contrib(
+def _infer_contrib(
     node: NodeProto,
     types: Types,
     constants: Mapping[str, Constant],
@@ -283,23 +283,25 @@ def _contrib(
     """Output types of those operators of ONNX Runtime's own domain (some of them listed under "") that have a rule; {}
     for others."""
     if node.op_type in _AS_STANDARD:
-        return _as_standard(node, types, ir_version)
+        return _infer_as_standard(node, types, ir_version)
     first = types.get(next(iter(node.input), ""))
     outputs = [name for name in node.output if name]
     if first is None or not outputs or outputs[0] != node.output[0]:
         return {}
-    made = contrib_attention_shapes.written(node, *_given(node, types), _total_keys(node, constants))
+    made = contrib_attention_shapes.written(
+        node, *_input_shapes_and_types(node, types), _total_keys(node, constants)
+    )
     if made:
-        return {name: _with_shape(*one) for name, one in zip(node.output, made, strict=False) if name}
+        return {name: _type_with_shape(*one) for name, one in zip(node.output, made, strict=False) if name}
     if node.op_type in _LIKE_FIRST_INPUT:
         return {outputs[0]: first}
     shape = known_shape(first)
     if node.op_type in ("QuantizeLinear", "DequantizeLinear") and shape is not None and len(node.input) > 1:
         kind = types.get(node.input[2 if node.op_type == "QuantizeLinear" and len(node.input) > 2 else 1])
-        return {} if kind is None else {outputs[0]: _with_shape(kind.tensor_type.elem_type, shape)}
+        return {} if kind is None else {outputs[0]: _type_with_shape(kind.tensor_type.elem_type, shape)}
     if node.op_type not in _LIKE_STANDARD:
-        found = contrib_packed_shapes.written(node, *_given(node, types))
-        return {} if found is None else {outputs[0]: _with_shape(*found)}
+        found = contrib_packed_shapes.written(node, *_input_shapes_and_types(node, types))
+        return {} if found is None else {outputs[0]: _type_with_shape(*found)}
     op_type, inputs, dropped = _LIKE_STANDARD[node.op_type]
     if len(node.input) <= max(inputs):
         return {}
@@ -307,7 +309,7 @@ def _contrib(
     twin.attribute.extend(a for a in node.attribute if a.name not in dropped)
     twin.input[:] = ["first", "second"][: len(twin.input)]
     stand_ins = {
-        called: _with_shape(TensorProto.FLOAT, _turned(node, index, shape))
+        called: _type_with_shape(TensorProto.FLOAT, _standard_input_shape(node, index, shape))
         for called, index in zip(twin.input, inputs, strict=True)
         if (shape := known_shape(types.get(node.input[index]))) is not None
     }
@@ -320,7 +322,7 @@ def _contrib(
         return {}
     if _channels_last(node):
         shape = (shape[0], *shape[2:], shape[1])
-    return {outputs[0]: _with_shape(_written_type(node, first.tensor_type.elem_type), shape)}
+    return {outputs[0]: _type_with_shape(_output_element_type(node, first.tensor_type.elem_type), shape)}
 
 
 def _total_keys(node: NodeProto, constants: Mapping[str, Constant]) -> int | None:
@@ -329,13 +331,13 @@ def _total_keys(node: NodeProto, constants: Mapping[str, Constant]) -> int | Non
     return int(constants[name].load().reshape(-1)[0]) if name in constants else None
 
 
-def _given(node: NodeProto, types: Types) -> tuple[list[tuple[int, ...] | None], list[int]]:
+def _input_shapes_and_types(node: NodeProto, types: Types) -> tuple[list[tuple[int, ...] | None], list[int]]:
     """Shapes and element types of a node's inputs; None and 0 if not known."""
     found = [types.get(name) for name in node.input]
     return [known_shape(of) for of in found], [0 if of is None else of.tensor_type.elem_type for of in found]
 
 
-def _written_type(node: NodeProto, first: int) -> int:
+def _output_element_type(node: NodeProto, first: int) -> int:
     if node.op_type == "MatMulInteger16":
         return TensorProto.INT32
     rounded = node.op_type == "QGemm" and len(node.input) > 7 and bool(node.input[7])
@@ -347,7 +349,7 @@ def _channels_last(node: NodeProto) -> bool:
     return node.op_type.startswith("Nhwc") or any(a.name == "channels_last" and a.i for a in node.attribute)
 
 
-def _as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[str, TypeProto]:
+def _infer_as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[str, TypeProto]:
     """The types of all outputs, inferred for the standard operator. Quantised weights are taken as weights of input 0's
     type."""
     schema = defs.get_schema(_AS_STANDARD[node.op_type])
@@ -363,7 +365,7 @@ def _as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[str, Ty
     elem_type = types[node.input[0]].tensor_type.elem_type
     for name, of in stand_ins.items():
         if of.tensor_type.elem_type in _EIGHT_BITS:
-            stand_ins[name] = _with_shape(elem_type, known_shape(of) or ())
+            stand_ins[name] = _type_with_shape(elem_type, known_shape(of) or ())
     opset = [helper.make_opsetid("", schema.since_version)]
     try:
         return dict(
@@ -373,7 +375,7 @@ def _as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[str, Ty
         return {}  # The runtime says what is wrong with the node.
 
 
-def _turned(node: NodeProto, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _standard_input_shape(node: NodeProto, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of an input as the standard operator would read it: transposed if a FusedMatMul reads it so, and with the
     channels before the spatial axes."""
     if index == 0 and len(shape) > 2 and _channels_last(node):
@@ -387,5 +389,5 @@ def _turned(node: NodeProto, index: int, shape: tuple[int, ...]) -> tuple[int, .
     return (*shape[:-2], shape[-1], shape[-2]) if f"trans{side}" in given else shape
 
 
-def _with_shape(elem_type: int, shape: tuple[int, ...]) -> TypeProto:
+def _type_with_shape(elem_type: int, shape: tuple[int, ...]) -> TypeProto:
     return helper.make_tensor_type_proto(elem_type, shape)

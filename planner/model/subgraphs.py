@@ -199,7 +199,7 @@ def without_functions(model: ModelProto, where: str) -> ModelProto:
             inlined = inline_local_functions(inlined, convert_version=True)
         except (ConvertError, InferenceError) as error:
             raise ModelError(f"{where}: its functions cannot be brought to its own opset: {error}") from error
-    left = {_key(f) for f in inlined.functions}
+    left = {_function_key(f) for f in inlined.functions}
     for node in _all_nodes(inlined.graph):
         if (node.domain, node.op_type) in left:
             raise ModelError(
@@ -218,7 +218,9 @@ def without_functions(model: ModelProto, where: str) -> ModelProto:
 
 def _check_calls(model: ModelProto, where: str) -> None:
     """Raises ModelError for functions that call themselves, are nested too deep, or would make too many nodes."""
-    called = {_key(f): Counter((n.domain, n.op_type) for n in _all_nodes(f)) for f in model.functions}
+    called = {
+        _function_key(f): Counter((n.domain, n.op_type) for n in _all_nodes(f)) for f in model.functions
+    }
     try:
         order = tuple(
             TopologicalSorter({f: of.keys() & called.keys() for f, of in called.items()}).static_order()
@@ -259,7 +261,7 @@ def _without_data(model: ModelProto) -> ModelProto:
     return copied
 
 
-def _key(function: FunctionProto) -> tuple[str, str]:
+def _function_key(function: FunctionProto) -> tuple[str, str]:
     return (function.domain, function.name)
 
 

@@ -1,7 +1,8 @@
 """Checks one node against what ONNX demands: its operator exists, and the number and types of its inputs and outputs and
 its attributes with their values are allowed. Pure rules.
 
-ONNX's own checker does most of it. This module adds what that checker accepts and the runtime or shape inference fails on."""
+ONNX's own checker does most of it. This module adds checks for nodes that it accepts, and that the
+runtime or shape inference fails on."""
 
 from __future__ import annotations
 

@@ -154,7 +154,9 @@ def _external_reader(proto: TensorProto, origin: Origin, what: str) -> Callable[
     try:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or -1)
     except ValueError as error:
-        raise ModelError(f"{what}: offset or length of its external data is not a number ({error})") from error
+        raise ModelError(
+            f"{what}: offset or length of its external data is not a number ({error})"
+        ) from error
     if proto.data_type == TensorProto.STRING:
         raise ModelError(f"{what}: strings cannot be external data")
     expected = stored_bytes(proto.dims, proto.data_type)

@@ -21,12 +21,12 @@ def broken_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
 
     If a program came without its segments (plan.for_device), only the order of its messages is checked.
     """
-    faults = [*_numbers(plan), *_pairs(plan), *_ports(plan), *_replicas(plan)]
+    faults = [*_number_faults(plan), *_pair_faults(plan), *_port_faults(plan), *_replica_faults(plan)]
     yield from faults
     if not faults:
-        yield from _runs_through(plan)
+        yield from _run_faults(plan)
         if graph is not None:
-            yield from _answers(plan, graph)
+            yield from _answer_faults(plan, graph)
 
 
 def check(plan: Plan, graph: Graph | None = None) -> Plan:
@@ -36,7 +36,7 @@ def check(plan: Plan, graph: Graph | None = None) -> Plan:
     return plan
 
 
-def _numbers(plan: Plan) -> Iterator[str]:
+def _number_faults(plan: Plan) -> Iterator[str]:
     for n, transfer in enumerate(plan.transfers):
         if transfer.number != n:
             yield f"transfer {transfer.number} is at place {n}"
@@ -46,7 +46,7 @@ def _numbers(plan: Plan) -> Iterator[str]:
             yield f"transfer {n} names {end!r}, which has no program"
         if not transfer.pieces:
             yield f"transfer {n} is empty"
-        yield from _rounding(transfer)
+        yield from _rounding_faults(transfer)
     for name, program in plan.programs.items():
         if program.device != name:
             yield f"the program of {name!r} says that it is {program.device!r}'s"
@@ -58,7 +58,7 @@ def _numbers(plan: Plan) -> Iterator[str]:
                 yield f"{name}: {step} names nothing"
 
 
-def _rounding(transfer: Transfer) -> Iterator[str]:
+def _rounding_faults(transfer: Transfer) -> Iterator[str]:
     """Only pieces that go from device to device are rounded, and only to known kinds."""
     if transfer.dtypes and GATEWAY in (transfer.source, transfer.target):
         yield f"transfer {transfer.number} is rounded, and one end is the gateway"
@@ -76,7 +76,7 @@ def _number(step: Step) -> int:
     return step.segment if isinstance(step, Run) else step.transfer
 
 
-def _pairs(plan: Plan) -> Iterator[str]:
+def _pair_faults(plan: Plan) -> Iterator[str]:
     """Each transfer is sent once by its source and received once by its target; each segment runs once."""
     steps = Counter(
         (name, step)
@@ -97,7 +97,7 @@ def _pairs(plan: Plan) -> Iterator[str]:
         yield f"{name}: {step} is there {steps[name, step]} times instead of {wanted[name, step]}"
 
 
-def _ports(plan: Plan) -> Iterator[str]:
+def _port_faults(plan: Plan) -> Iterator[str]:
     for name, program in plan.programs.items():
         for n, segment in enumerate(program.segments):
             names = [port.name for port in (*segment.inputs, *segment.outputs)]
@@ -128,7 +128,7 @@ class _ProgramPlace:
                 yield f"{piece.region} of {piece.tensor!r} (it has {[*map(str, have)]})"
 
 
-def _runs_through(plan: Plan) -> Iterator[str]:
+def _run_faults(plan: Plan) -> Iterator[str]:
     """Every program reaches its end, and every step has the pieces that it needs: no deadlock, nothing missing."""
     places = {name: _ProgramPlace(program) for name, program in plan.programs.items()}
     sent = {transfer.number for transfer in plan.transfers if transfer.source == GATEWAY}
@@ -140,7 +140,7 @@ def _runs_through(plan: Plan) -> Iterator[str]:
                 step = place.program.steps[place.at]
                 if isinstance(step, Receive) and step.transfer not in sent:
                     break
-                yield from (f"{name}: {step} lacks {what}" for what in _step(plan, place, step))
+                yield from (f"{name}: {step} lacks {what}" for what in _take_step(plan, place, step))
                 if isinstance(step, Send):
                     sent.add(step.transfer)
                 place.at += 1
@@ -150,7 +150,7 @@ def _runs_through(plan: Plan) -> Iterator[str]:
             yield f"{name} waits at {place.program.steps[place.at]} for ever"
 
 
-def _step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
+def _take_step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
     """Takes one step; returns a text for each piece that it lacks."""
     if isinstance(step, Receive):
         place.take(plan.transfers[step.transfer].pieces)
@@ -165,7 +165,7 @@ def _step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
     return lacking
 
 
-def _replicas(plan: Plan) -> Iterator[str]:
+def _replica_faults(plan: Plan) -> Iterator[str]:
     """Each device is in one replica, and no transfer goes from one replica to another."""
     of = {name: n for n, replica in enumerate(plan.replicas) for name in replica.devices}
     named = Counter(name for replica in plan.replicas for name in replica.devices)
@@ -186,14 +186,14 @@ def _replicas(plan: Plan) -> Iterator[str]:
             yield f"transfer {transfer.number} goes from replica to replica"
 
 
-def _answers(plan: Plan, graph: Graph) -> Iterator[str]:
+def _answer_faults(plan: Plan, graph: Graph) -> Iterator[str]:
     """From each replica, every output that operators write reaches the gateway whole, each element once."""
     for replica in plan.parts:
         coming = [t for t in plan.transfers if t.target == GATEWAY and t.source in replica.devices]
-        yield from _answers_by(coming, plan, graph)
+        yield from _answer_faults_of(coming, plan, graph)
 
 
-def _answers_by(coming: Sequence[Transfer], plan: Plan, graph: Graph) -> Iterator[str]:
+def _answer_faults_of(coming: Sequence[Transfer], plan: Plan, graph: Graph) -> Iterator[str]:
     for name in dict.fromkeys(graph.outputs):
         arriving = [piece.region for transfer in coming for piece in transfer.pieces if piece.tensor == name]
         full = graph.region_of(name)

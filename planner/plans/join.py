@@ -18,7 +18,7 @@ def join_plans(plans: Sequence[Plan], strategy: str, why: str) -> Plan:
     for plan in plans:
         first = len(transfers)
         for name, program in plan.programs.items():
-            programs[name] = replace(program, steps=tuple(_moved(step, first) for step in program.steps))
+            programs[name] = replace(program, steps=tuple(_renumber(step, first) for step in program.steps))
         transfers += [replace(transfer, number=transfer.number + first) for transfer in plan.transfers]
     replicas = tuple(Replica(tuple(plan.programs)) for plan in plans)
     return replace(
@@ -31,7 +31,7 @@ def join_plans(plans: Sequence[Plan], strategy: str, why: str) -> Plan:
     )
 
 
-def _moved(step: Step, first: int) -> Step:
+def _renumber(step: Step, first: int) -> Step:
     return step if isinstance(step, Run) else type(step)(step.transfer + first)
 
 

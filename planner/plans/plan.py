@@ -267,7 +267,9 @@ def from_bytes(data: bytes) -> Plan:
         _check_types(plan)
         return plan
     except (KeyError, TypeError, ValueError, AttributeError, msgpack.UnpackException) as error:
-        raise FrameError(f"these {len(data)} bytes are not a plan: {type(error).__name__}: {error}") from error
+        raise FrameError(
+            f"these {len(data)} bytes are not a plan: {type(error).__name__}: {error}"
+        ) from error
 
 
 def for_device(plan: Plan, device: str) -> Plan:

@@ -48,14 +48,14 @@ def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: Str
     strategy on a single device, None if no device has the memory."""
     parts = [strategy.why]
     if simulation.compute_s and simulation.latency_s:
-        parts += [_beside(study, strategy, alone), bound(study, simulation)]
+        parts += [_compare_with_single(study, strategy, alone), bound(study, simulation)]
         if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.by_speed) > 1:
             parts.append("every split that was tried loses more to its links than it gains")
         parts += [_memory(study, simulation), outlook(study, strategy)]
     return "; ".join(filter(None, parts))
 
 
-def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
+def _compare_with_single(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
     if alone is None or len(study.forecast(strategy).compute_s) == 1:
         return ""
     device = next(iter(study.forecast(alone).compute_s), study.problem.gateway)
@@ -153,7 +153,7 @@ def outlook(study: Study, strategy: Strategy) -> str:
     if trials:
         name = ANOTHER + "!" * sum(device.startswith(ANOTHER) for device in study.whole_s)
         more = study.cluster.joined_by_another(fastest, name)
-        found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
+        found.append((f"one more device like {fastest}", _best_score(study, more, strategy, trials)))
     adverb = "many" if study.problem.objective == "throughput" else "fast"
     helpful = [
         f"with {what} it would {_figure(study, score)}, {figure(now / score)} times as {adverb}"
@@ -181,10 +181,10 @@ def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float
         in_flight = study.stream(strategy).in_flight
         score = 1 / stream(same, cluster, study.problem.gateway, in_flight).throughput_per_s
     idle = len(forecast.compute_s) < len(study.by_speed)
-    return min(score, _best(study, cluster, strategy, trials) if idle and trials else score)
+    return min(score, _best_score(study, cluster, strategy, trials) if idle and trials else score)
 
 
-def _best(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> float:
+def _best_score(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> float:
     """The best score of at most `trials` variations of the strategy on `cluster`; infinite if none fits into memory."""
     other = study.on(cluster)
     fitting = (s for s in islice(_variations(other, study, strategy), trials) if not other.short_bytes(s))
@@ -197,7 +197,7 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
     choices = study.choices_of(strategy)
     new = other.cluster.devices[-1].name
     if new not in study.whole_s and any(isinstance(c, Divide | Reduce) for c in choices.values()):
-        wider = {number: _with(choice, new, study.by_speed[0]) for number, choice in choices.items()}
+        wider = {number: _with_device(choice, new, study.by_speed[0]) for number, choice in choices.items()}
         yield other.strategy(strategy.name, wider, "", strategy.sync, strategy.hub)
     if strategy.replicas and strategy.name != "auto":
         yield from replicated(other)
@@ -213,28 +213,31 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
             yield along(other, axis, devices)
 
 
-def _with(choice: Choice, new: str, like: str) -> Choice:
+def _with_device(choice: Choice, new: str, like: str) -> Choice:
     """The choice with one more device, which gets as large a share as the device `like`; grids stay as they are."""
     if isinstance(choice, Divide):
-        return _wider(choice, new, like)
+        return _divide_wider(choice, new, like)
     if isinstance(choice, Reduce):
         then = choice.then
         if isinstance(then, Whole) and len(then.devices) > 1:
             then = Whole((*then.devices, new))
         elif isinstance(then, Divide):
-            then = _wider(then, new, like)
-        return replace(choice, shares=_more(choice.shares, new, like), then=then)
+            then = _divide_wider(then, new, like)
+        return replace(choice, shares=_add_share(choice.shares, new, like), then=then)
     return choice
 
 
-def _wider(choice: Divide, new: str, like: str) -> Divide:
+def _divide_wider(choice: Divide, new: str, like: str) -> Divide:
     if choice.grid:
         return choice
-    shares, axes = _more(choice.shares, new, like), choice.axes
+    shares, axes = _add_share(choice.shares, new, like), choice.axes
     if len(axes) > 1 and 2 ** len(axes) < len(shares):
-        axes = (*axes, axes[-1])  # Each axis halves the parts; one more halving makes room for the new device.
+        axes = (
+            *axes,
+            axes[-1],
+        )  # Each axis halves the parts; one more halving makes room for the new device.
     return replace(choice, shares=shares, axes=axes)
 
 
-def _more(shares: Shares, new: str, like: str) -> Shares:
+def _add_share(shares: Shares, new: str, like: str) -> Shares:
     return (*shares, (new, dict(shares).get(like, max(share for _, share in shares))))

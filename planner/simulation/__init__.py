@@ -1,4 +1,4 @@
-"""Simulation by discrete events: how long a plan takes for one request and for many, and how its messages share the network.
+"""Simulation by discrete events: how long a plan takes for one request and for many, and how messages share the network.
 
 May import: planner/cost, planner/devices, planner/errors, planner/plans.
 """

@@ -65,7 +65,9 @@ class Shared:
     def offer(self) -> float:
         """Computes the rate to offer each way."""
         if len(self.carrying) < 2:
-            return NEVER  # A single way is never limited: its own rate is no higher than that of its resources.
+            return (
+                NEVER  # A single way is never limited: its own rate is no higher than that of its resources.
+            )
         crossings = sum(self.carrying.values()) if self.line is None else self.crossings
         even = self.bytes_per_s / crossings
         if self.slowest >= even:

@@ -301,9 +301,7 @@ class _LatencyState:
         stuck = [name for name, ended in zip(names, self.ended, strict=True) if not ended]
         lost = [number for number, arrived in enumerate(self.arrivals) if arrived is None]
         if stuck or lost:
-            raise InternalError(
-                f"the plan does not end: {sorted(stuck)} wait, transfers {lost} never arrive"
-            )
+            raise InternalError(f"the plan does not end: {sorted(stuck)} wait, transfers {lost} never arrive")
         sent: dict[str, int] = dict.fromkeys(names, 0)
         received: dict[str, int] = dict.fromkeys(names, 0)
         for (source, target), one in self.announced.between.items():
