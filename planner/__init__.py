@@ -5,8 +5,8 @@
     problem = Problem(load("model.onnx"), cluster, gateway="a")
     best = plan(problem)
 
-The planner opens no socket and starts no thread, looks at no clock, and runs no model: it reads the model's file, and all
-else is an argument. Each name is imported when it is first asked for, as most commands need none of them.
+The planner opens no socket, starts no thread, reads no clock and runs no model: it reads the model's file, and everything
+else is an argument. Each name is imported when it is first used, because most commands need none of them.
 """
 
 from importlib import import_module

@@ -1,24 +1,25 @@
-"""All errors of edgepart, one small tree parted by who can act. Each says what was wrong, where, what to do, and
-what has (not) changed; the facts are attributes as well.
+"""All errors of edgepart: one small tree, divided by who can act on them. Each message says what was wrong, where, what
+to do, and what has (not) changed. Facts that callers need are attributes as well.
 
     EdgepartError
       UserError          the user's input: a model, an option, a request
         ModelError         the model file cannot be used; nothing was stored
         RequestError       an inference request does not fit the model; nothing was run
+          UnknownDeployment  no deployment has that name; nothing was run
         UsageError         an option or argument is wrong; nothing was changed
-          NotInstalled       it needs an extra of the package that is not there
-          Removed            this device was removed from its cluster; it may join anew
-      ClusterError       the cluster, as it is now, cannot do it: give it devices, memory or time
+          NotInstalled       the command needs an extra of the package that is not installed
+          Removed            this device was removed from its cluster; it may join again
+      ClusterError       the cluster cannot do it as it is now: give it devices, memory or time
         Infeasible         no plan fits
-        Unavailable        nobody serves that now; try again later
-        StillGoing         it was begun and goes on, but was not done in time
-        WorkerDied         the process that computed it ended; another try may end another one
+        Unavailable        no device serves the request now; try again later
+        StillGoing         the operation was started and continues, but was not done in time
+        WorkerDied         the worker that computed the request ended; a retry may end another worker
       RunError           a device could not compute a request, though its inputs fit the model
-        CrashError         a model or a request ends the process that computes it; it is not tried again
-      PeerError          another box broke the protocol, or may not do what it asked; its connection is closed
-        FrameError         bytes that are no frame, or one over its limits
+        CrashError         a model or a request ends the worker that computes it; it is not tried again
+      PeerError          another device broke the protocol, or asked for what it may not do; its connection is closed
+        FrameError         bytes that are not a frame, or a frame over its limits
         NotAuthorised      no valid certificate, token or credential
-      InternalError      our own fault: a broken rule of a plan, a state that must not be
+      InternalError      a fault of edgepart itself: a broken rule of a plan, a state that must not occur
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class RequestError(UserError):
 
 
 class UnknownDeployment(RequestError):
-    """Nothing of that name is deployed. Nothing was run."""
+    """No deployment has that name. Nothing was run."""
 
 
 class UsageError(UserError):
@@ -51,31 +52,31 @@ class UsageError(UserError):
 
 
 class NotInstalled(UsageError):
-    """What was asked for needs an extra of the package that is not installed here."""
+    """The command needs an extra of the package that is not installed here."""
 
 
 class Removed(UsageError):
     """This device was removed from its cluster."""
 
     exit_status = 4
-    """Of an agent; systemd does not start it again."""
+    """The exit status of the agent; systemd does not start an agent again after it."""
 
 
 class ClusterError(EdgepartError):
-    """The cluster as it is now cannot do it."""
+    """The cluster cannot do it as it is now."""
 
 
 class Infeasible(ClusterError):
-    """No plan fits: give it devices or memory. Nothing was deployed."""
+    """No plan fits: the cluster needs more devices or memory. Nothing was deployed."""
 
     def __init__(self, message: str, short_bytes: Mapping[str, int] | None = None) -> None:
         super().__init__(message)
         self.short_bytes: dict[str, int] = dict(short_bytes or {})
-        """Per device, the bytes that are missing."""
+        """Missing memory by device, in bytes."""
 
 
 class Unavailable(ClusterError):
-    """Nobody serves that now. The request was not accepted; try again after `retry_after_s`."""
+    """No device serves the request now. It was not accepted; try again after `retry_after_s` seconds."""
 
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -83,11 +84,11 @@ class Unavailable(ClusterError):
 
 
 class StillGoing(ClusterError):
-    """It was begun and goes on; only the time to wait for it is over."""
+    """The operation was started and continues; only the time to wait for it is over."""
 
 
 class WorkerDied(ClusterError):
-    """The process that computed it ended. Nothing else was harmed."""
+    """The worker that computed the request ended. Nothing else was harmed."""
 
 
 class RunError(EdgepartError):
@@ -95,20 +96,20 @@ class RunError(EdgepartError):
 
 
 class CrashError(RunError):
-    """A model or a request that ends the process that computes it. It is not tried again."""
+    """A model or a request ends the worker that computes it. It is not tried again."""
 
 
 class PeerError(EdgepartError):
-    """Another box broke the protocol."""
+    """Another device broke the protocol."""
 
 
 class FrameError(PeerError):
-    """Bytes that are no frame, or one over its limits."""
+    """The bytes are not a frame, or the frame is over its limits."""
 
 
 class NotAuthorised(PeerError):
-    """No valid certificate, token or credential."""
+    """The peer has no valid certificate, token or credential."""
 
 
 class InternalError(EdgepartError):
-    """Our own fault; please report it."""
+    """A fault of edgepart itself; please report it."""

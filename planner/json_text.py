@@ -1,4 +1,4 @@
-"""Documents: JSON as it comes from files and from others. Rules only."""
+"""Parses JSON text that came from a file or from another process. A pure function."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """ValueError for what is no JSON, and for what is nested so deeply that Python gives up.
+    """The parsed document. ValueError if the text is not JSON, or is nested too deeply for Python's parser.
 
     >>> parse_json("[1, 2]")
     [1, 2]

@@ -1,6 +1,6 @@
-"""Search: from a problem to a plan. The one entry for the agent and for the command line. Rules only.
+"""Planning: from a problem to a plan. The agent and the command line both start here. Pure functions.
 
-What a strategy picked is lowered in full and simulated once more; the numbers in the plan are those.
+The strategy that the search picks is lowered in full and simulated once more; that simulation gives the plan's figures.
 """
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ from edgepart.planner.strategies.out_of_memory import infeasible
 from edgepart.planner.strategies.registry import get, strategies
 
 Digests = MutableMapping[tuple[str, str, Region], str]
-"""By (model digest, constant, region): weights' digests, remembered between plans."""
+"""Digests of weights by (model digest, constant, region), remembered between plans."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one strategy comes to."""
+    """The outcome of one strategy in a comparison."""
 
     name: str
     strategy: Strategy | None
     simulation: Simulation | None
     throughput_per_s: float | None = None
-    """With many requests in flight."""
+    """Answered requests per second with many requests in flight."""
     infeasible: Infeasible | NotInstalled | None = None
-    """Set, and the rest None, where it needs more memory than there is, or an extra that is not here."""
+    """The reason if the strategy needs more memory than the devices have, or an extra that is not installed; then the
+    other results are None."""
 
 
 def plan(problem: Problem, strategy_name: str = "auto") -> Plan:
-    """The best plan of a strategy. Infeasible where nothing fits the devices' memory; UsageError for an unknown
+    """The best plan of a strategy. Infeasible if no plan fits the devices' memory; UsageError for an unknown
     strategy, objective or axis."""
     return choose(problem, strategy_name)[0]
 
@@ -54,10 +55,10 @@ def choose(
     study: Study | None = None,
     also: Iterable[Strategy] = (),
 ) -> tuple[Plan, Simulation, Strategy]:
-    """The best plan of a strategy, what it would do, and the strategy. `also` are candidates besides those that it has.
+    """The best plan of a strategy, its simulation, and the chosen candidate. `also` are further candidates to compare
+    with the strategy's own.
 
-    Infeasible where nothing fits the devices' memory; UsageError for an unknown strategy, objective or
-    axis."""
+    Infeasible if no plan fits the devices' memory; UsageError for an unknown strategy, objective or axis."""
     study = study or Study(problem, profiles)
     strategy = best_strategy(problem, strategy_name, study)
     strategy = study.best([strategy, *also])
@@ -77,7 +78,7 @@ def choose(
 
 
 def single(study: Study) -> tuple[str, float] | None:
-    """The best single device and its seconds for one request; None where the model fits on no device."""
+    """The best single device and its seconds for one request; None if the model fits on no device."""
     strategy = _alone(study)
     if strategy is None:
         return None
@@ -86,7 +87,7 @@ def single(study: Study) -> tuple[str, float] | None:
 
 
 def best_strategy(problem: Problem, name: str = "auto", study: Study | None = None) -> Strategy:
-    """The best candidate of the strategy `name`; Infeasible where none fits the devices' memory."""
+    """The best candidate of the strategy `name`; Infeasible if none fits the devices' memory."""
     candidates = get(name)
     study = study or Study(problem)
     try:
@@ -110,8 +111,7 @@ def _alone(study: Study) -> Strategy | None:
 
 
 def compare(problem: Problem, study: Study | None = None) -> list[Result]:
-    """Every strategy's best, in the order in which they are registered. Sketches only: no plan is written
-    out."""
+    """The best candidate of every strategy, in the order of the registry. They are only sketched: no plan is built."""
     study = study or Study(problem)
     found: list[Result] = []
     for name in strategies():

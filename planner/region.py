@@ -1,7 +1,8 @@
-"""Interval and Region: a box of a tensor, per axis a sorted set of disjoint half-open intervals.
+"""Interval and Region: a part of a tensor, as a sorted set of disjoint half-open intervals on each axis. Facts and pure
+arithmetic.
 
-Facts and pure arithmetic. Everything about halos is region arithmetic: no other module writes a border's
-`+ 1`. A region with several intervals on an axis is BBGraP's ShapeMap (Mateu Cuadrat et al., section 3.1).
+Everything about halos is region arithmetic: no other module writes the `+ 1` of a border. A region with several
+intervals on an axis is BBGraP's ShapeMap (Mateu Cuadrat et al., section 3.1).
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ class _Bounds(NamedTuple):
 
 
 class Interval(_Bounds):
-    """Half-open: `start` is in, `stop` is not. Never empty, never negative in length.
+    """A half-open interval: `start` is in it, `stop` is not. It is never empty.
 
-    A tuple, as those are compared and hashed at once: planning does little else."""
+    It is a tuple because tuples compare and hash fast, and planning does little else."""
 
     __slots__ = ()
 
     def __new__(cls, start: int, stop: int) -> Interval:
-        """ValueError for an empty one."""
+        """ValueError for an empty interval."""
         if stop <= start:
             raise ValueError(f"empty interval [{start}, {stop})")
         return tuple.__new__(cls, (start, stop))
@@ -41,11 +42,11 @@ class Interval(_Bounds):
 
 
 Span = tuple[Interval, ...]
-"""The part of one axis: sorted, disjoint and not touching; () is nothing."""
+"""A part of one axis: sorted, disjoint intervals that do not touch; () is the empty part."""
 
 
 def span(*bounds: tuple[int, int] | Interval) -> Span:
-    """The normal form of any intervals: sorted, empty ones dropped, touching or overlapping ones joined.
+    """The normal form of any intervals: sorted, without empty ones, touching and overlapping ones joined.
 
     >>> span((4, 6), (0, 2), (2, 3), (9, 9))
     (Interval(start=0, stop=3), Interval(start=4, stop=6))
@@ -68,7 +69,8 @@ def span(*bounds: tuple[int, int] | Interval) -> Span:
 
 @lru_cache(maxsize=1 << 16)
 def _between(start: int, stop: int) -> Span:
-    """One interval, or nothing. The same few come back without end, and the same object is equal at a glance."""
+    """One interval, or none. The cache returns the same object for the same bounds, and comparing an object with itself
+    is fast."""
     return (Interval(start, stop),) if start < stop else ()
 
 
@@ -81,7 +83,7 @@ def span_size(one: Span) -> int:
 def span_intersect(one: Span, two: Span) -> Span:
     if one == two:
         return one
-    if len(one) == len(two) == 1:  # Nearly always; planning spends its time here.
+    if len(one) == len(two) == 1:  # This is the usual case, and planning spends most of its time here.
         return _between(max(one[0].start, two[0].start), min(one[0].stop, two[0].stop))
     return span(*((max(a.start, b.start), min(a.stop, b.stop)) for a in one for b in two))
 
@@ -116,7 +118,7 @@ def span_hull(one: Span) -> Span:
 
 
 class _Size:
-    """Of a region, counted when it is first asked for; `cached_property` would take a lock for it."""
+    """The size of a region, computed on first use. (`cached_property` would take a lock for it.)"""
 
     def __get__(self, region: Region, owner: type[Region]) -> int:
         found = 1
@@ -128,14 +130,14 @@ class _Size:
 
 @dataclass(frozen=True, init=False)
 class Region:
-    """A product of spans, one per axis. `Region(())` is all of a scalar, and of a value without a known shape
-    (a sequence, a string tensor whose shape depends on data): it can be had or not, never cut."""
+    """A product of spans, one per axis. `Region(())` is a whole scalar, or a whole value without a known shape (a
+    sequence, a string tensor whose shape depends on data): such a value cannot be cut."""
 
     spans: tuple[Span, ...]
 
     def __init__(self, spans: tuple[Span, ...]) -> None:
         self.__dict__["spans"] = (
-            spans  # As it is frozen; in the quickest way, as they are made by the million.
+            spans  # The fastest way to set a field of a frozen class: a search makes millions of regions.
         )
 
     def __eq__(self, other: object) -> bool:
@@ -146,7 +148,7 @@ class Region:
 
     @staticmethod
     def full(shape: Sequence[int] | None) -> Region:
-        """All of a tensor of `shape`; None (shape not known) gives `Region(())`."""
+        """The whole tensor of `shape`; `Region(())` for None, a shape that is not known."""
         return _full(tuple(shape or ()))
 
     @staticmethod
@@ -164,7 +166,7 @@ class Region:
         return tuple(map(span_size, self.spans))
 
     size = _Size()
-    """Number of elements; 1 for rank 0."""
+    """The number of elements; 1 for rank 0."""
 
     @property
     def is_empty(self) -> bool:
@@ -177,7 +179,7 @@ class Region:
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """First index on each axis (0 on an empty one)."""
+        """The first index on each axis (0 on an empty axis)."""
         return tuple(s[0].start if s else 0 for s in self.spans)
 
     def nbytes(self, item_bytes: int) -> int:
@@ -201,7 +203,7 @@ class Region:
         return all(map(span_contains, self.spans, other.spans))
 
     def subtract(self, other: Region) -> tuple[Region, ...]:
-        """What of `self` is not in `other`, as disjoint regions (each may have several intervals on an
+        """The part of `self` that is not in `other`, as disjoint regions (each may have several intervals on an
         axis)."""
         if self is other or other.contains(self):
             return ()
@@ -224,7 +226,7 @@ class Region:
         return left
 
     def union_if_box(self, other: Region) -> Region | None:
-        """The union when it is itself a product of spans (they differ on one axis at most), else None."""
+        """The union if it is a product of spans (one contains the other, or they differ on one axis), else None."""
         self._same_rank(other)
         if self.contains(other):
             return self
@@ -237,7 +239,7 @@ class Region:
         return self.replace(axis, span(*self.spans[axis], *other.spans[axis]))
 
     def union_spans(self, other: Region) -> Region:
-        """The smallest product of spans that holds both: per axis the union of the intervals."""
+        """The smallest product of spans that contains both: per axis the union of the intervals."""
         self._same_rank(other)
         if self.is_empty or self.spans == other.spans:
             return other
@@ -250,11 +252,11 @@ class Region:
         return self if self.is_box else Region(tuple(span_hull(s) for s in self.spans))
 
     def boxes(self) -> tuple[Region, ...]:
-        """The same elements as boxes with one interval per axis."""
+        """The same elements as boxes, each with one interval per axis."""
         return tuple(Region(tuple((i,) for i in choice)) for choice in product(*self.spans))
 
     def within(self, outer: Region) -> Region:
-        """This region in the coordinates of the packed array that holds `outer`, which contains it.
+        """This region in the coordinates of the packed array of `outer`. ValueError if `outer` does not contain it.
 
         >>> Region.box((5, 6)).within(Region((span((0, 2), (4, 8)),)))
         Region(spans=((Interval(start=3, stop=4),),))
@@ -264,14 +266,13 @@ class Region:
         return Region(tuple(map(_packed, self.spans, outer.spans)))
 
     def slices(self) -> tuple[slice, ...]:
-        """Python slices of a box; ValueError for a region with several intervals on an axis."""
+        """The Python slices of a box; ValueError for a region with several intervals on an axis."""
         if not self.is_box:
             raise ValueError(f"{self} is not a box")
         return tuple(slice(s[0].start, s[0].stop) if s else slice(0, 0) for s in self.spans)
 
     def crop(self, array: Array) -> Array:
-        """The packed elements of this region out of an array that starts at index 0: a view where it is a
-        box."""
+        """The packed elements of this region from an array that starts at index 0; a view if the region is a box."""
         if self.is_box:
             return array[self.slices()] if self.spans else array
         for axis, one in enumerate(self.spans):
@@ -297,7 +298,7 @@ def _full(shape: tuple[int, ...]) -> Region:
 
 
 def _packed(inner: Span, outer: Span) -> Span:
-    """`inner` in positions of the packed `outer`."""
+    """`inner` in the positions of the packed `outer`."""
     found: list[tuple[int, int]] = []
     for want in inner:
         before = 0

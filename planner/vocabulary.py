@@ -1,5 +1,7 @@
-"""The words that options take: objectives, axes that a user may force, and the names of the strategies. Facts, and one rule
-that checks a word against them; light, so that it can be read before any model is."""
+"""The words that options accept: objectives, axes that a user may force, and names of strategies. Facts, and one rule
+that checks a word against them.
+
+The module imports next to nothing, so that options can be checked before the libraries for models are loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from edgepart.planner.errors import UsageError
 OBJECTIVES = ("latency", "throughput")
 
 AXES = ("height", "width", "channel", "batch")
-"""That a deployment can be forced along."""
+"""The axes that a deployment can be forced along."""
 
 STRATEGIES = (
     "single",
@@ -33,11 +35,11 @@ STRATEGIES = (
     "moirai",
     "auto",
 )
-"""In the order of `edgepart plan --compare`."""
+"""The strategies in the order of `edgepart plan --compare`."""
 
 
 def one_of(word: str, allowed: Sequence[str], option: str) -> str:
-    """`word`. UsageError where it is none of those allowed.
+    """`word` itself. UsageError if it is not among `allowed`.
 
     >>> one_of("latency", OBJECTIVES, "--objective")
     'latency'

@@ -1,4 +1,4 @@
-"""The planner's other input: devices, links and what they can do, known boards, and routes between devices.
+"""The planner's other input: devices and links with their speeds, known boards, and routes between devices.
 
 May import: planner/errors, planner/plans.
 """

@@ -1,13 +1,13 @@
-"""Catalogue: kinds of boxes that people think of buying, with figures that somebody measured and published. Facts.
+"""A catalogue of boards that people may buy, with figures that were measured and published. Facts.
 
-A plan for boxes that are there uses what they measured themselves; these are for those that are not there yet, and
-processors only, as agents compute on them. The same rules for all:
+A plan for devices of the cluster uses what they measured themselves. The catalogue is for devices that are not there
+yet, and covers processors only, because agents compute on those. The figures follow the same rules for all boards:
 
-- **FLOP/s** of convolutions in float32 are twice what High-Performance Linpack reaches in float64 (its lanes hold twice
-  as many numbers). Where nobody published that, it is the peak of the data sheet (cores, clock, FLOPs a cycle) times
-  the part of their peaks that Linpack reaches on the board of this list with the processor nearest to it.
-- **Bytes a second** of memory-bound operators are twice what one core copies with memcpy: it reads and writes.
-- **Memory** for plans is three quarters of what is built in.
+- **FLOP/s** of convolutions in float32 are twice what High-Performance Linpack reaches in float64 (SIMD lanes hold twice
+  as many float32 numbers). If no Linpack figure is published, it is the peak by the data sheet (cores, clock, FLOPs per
+  cycle) times the part of the peak that Linpack reaches on the board of this list with the most similar processor.
+- **Bytes/s** of memory-bound operators are twice what one core copies with memcpy, because a copy reads and writes.
+- **Memory** for plans is three quarters of the built-in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import MappingProxyType
 from edgepart.planner.devices.cluster import Device
 
 SHARE = 0.75
-"""Of the memory, for plans."""
+"""The part of the built-in memory that plans may use."""
 
 TOP500 = "https://github.com/geerlingguy/top500-benchmark"
 REVIEWS = "https://github.com/geerlingguy/sbc-reviews"
@@ -28,45 +28,45 @@ BENCH = "https://github.com/ThomasKaiser/sbc-bench"
 
 @dataclass(frozen=True)
 class BoardKind:
-    """A kind of box."""
+    """A kind of device in the catalogue."""
 
     name: str
     box: str
-    """What was measured."""
+    """A description of the measured board."""
     flops_per_s: float
-    """Of convolutions in float32."""
+    """FLOP/s of convolutions in float32."""
     flops_source: str
     memory_bytes_per_s: float
     memory_source: str
     memory_bytes: float
-    """Built in, of the box as it was measured."""
+    """The built-in memory of the measured board."""
     threads: int
 
     def device(self, name: str, memory_bytes: float | None = None) -> Device:
-        """One box of this kind; `memory_bytes` where its memory is another."""
+        """A device of this kind; `memory_bytes` is its built-in memory if that differs."""
         kept = SHARE * (memory_bytes or self.memory_bytes)
         return Device(name, self.name, self.flops_per_s, self.memory_bytes_per_s, kept, self.threads)
 
     @property
     def source(self) -> str:
-        """For people."""
+        """A text for people that says where the figures come from."""
         return f"{self.box}: {self.flops_source}; {self.memory_source}"
 
 
 def _linpack(gflops: float) -> float:
-    """Twice that, in FLOP/s."""
+    """FLOP/s in float32 from Linpack's Gflop/s in float64: twice as many."""
     return 2 * gflops * 1e9
 
 
 def _copy(mbytes_per_s: float) -> float:
-    """Bytes read and written a second."""
+    """Bytes read and written per second, from the MB/s that memcpy copies."""
     return 2 * mbytes_per_s * 1e6
 
 
 _A72_SHARE = 11.889 / (4 * 1.8 * 4)
-"""Of the peak, 4 FLOPs a cycle in float64: what Linpack reaches on the Raspberry Pi 4's Cortex-A72."""
+"""The part of its peak (4 FLOPs per cycle in float64) that Linpack reaches on the Raspberry Pi 4's Cortex-A72."""
 _A76_SHARE = 30.249 / (4 * 2.4 * 8)
-"""The same of the Raspberry Pi 5's Cortex-A76, 8 FLOPs a cycle."""
+"""The part of its peak (8 FLOPs per cycle in float64) that Linpack reaches on the Raspberry Pi 5's Cortex-A76."""
 
 _ALL = (
     BoardKind(
@@ -154,4 +154,4 @@ _ALL = (
 )
 
 KINDS: Mapping[str, BoardKind] = MappingProxyType({kind.name: kind for kind in _ALL})
-"""By name."""
+"""The kinds of devices by name."""

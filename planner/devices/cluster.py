@@ -1,6 +1,5 @@
-"""Device, Link, Cluster: the device graph, read and written as cluster.json (SI units, named in the keys).
-
-Facts, and the one place that knows the JSON's form. No file is opened here.
+"""Device, Link, Medium, Cluster: the device graph, and its JSON form in cluster.json (SI units, named in the keys). Facts;
+no file is opened here.
 """
 
 from __future__ import annotations
@@ -16,63 +15,64 @@ from edgepart.planner.devices.rates import Rates, curves
 from edgepart.planner.errors import UsageError
 
 FIXED_S = 5e-5
-"""Fixed cost of a segment or a message where nobody has measured it."""
+"""The fixed cost of a segment or a message that was not measured, in seconds."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """One box."""
+    """A device: a box with an agent."""
 
     name: str
-    """Unique in the cluster; on a live cluster the member's name."""
+    """Unique in the cluster; in a live cluster the member's name."""
     kind: str
-    """Boxes of one kind have equal hardware: profiles are shared between them."""
+    """Devices of one kind have equal hardware, and those of equal `pace` share profiles."""
     flops_per_s: float
-    """Achieved on convolutions with all `threads`; 1 multiply-add = 2 FLOPs."""
+    """FLOP/s achieved on convolutions with all `threads`; 1 multiply-add = 2 FLOPs."""
     memory_bytes_per_s: float
-    """Achieved by memory-bound operators."""
+    """Bytes/s achieved by memory-bound operators."""
     memory_bytes: float
-    """What a plan may use."""
+    """The memory that a plan may use."""
     threads: int = 1
     segment_s: float = FIXED_S
-    """Fixed cost of starting one segment."""
+    """The fixed cost of starting one segment."""
     families: Mapping[str, float] = field(default_factory=dict)
-    """Achieved FLOP/s by operator family ("conv", "depthwise", "gemm" ...) where it was measured; overrides
-    `flops_per_s` for that family. With a size behind a slash, at so many channels or rows (planner/devices/rates.py)."""
+    """FLOP/s achieved by operator family ("conv", "depthwise", "gemm" ...), as far as measured; they override
+    `flops_per_s`. A size behind a slash is a number of channels or rows (planner/devices/rates.py)."""
     moves: Mapping[str, float] = field(default_factory=dict)
-    """Achieved bytes/s, read and written, by kind of operator that mostly moves data ("softmax", "lrn" ...) where it was
-    measured; overrides `memory_bytes_per_s` for that kind. With a size behind a slash, at so many bytes."""
+    """Bytes/s achieved, read and written, by kind of operator that mostly moves data ("softmax", "lrn" ...), as far as
+    measured; they override `memory_bytes_per_s`. A size behind a slash is a number of bytes."""
     kernel_s: float = 0.0
-    """Fixed cost of each operator that the runtime runs."""
+    """The fixed cost of each operator that the runtime runs."""
     drift: float = 1.0
-    """How many times as long as it was calibrated to take it computes now; the other numbers have it in them already."""
+    """The time that computing takes now, as a multiple of the calibrated time; the other fields already include it."""
 
     @cached_property
     def rates(self) -> Rates:
-        """The same, to be asked."""
+        """The measured speeds of the device, for look-ups by family or kind, and by size."""
         return Rates(curves(self.families), curves(self.moves), self.flops_per_s, self.memory_bytes_per_s)
 
     @property
     def calibrated_flops_per_s(self) -> float:
-        """Without the drift."""
+        """`flops_per_s` without the drift."""
         return self.flops_per_s * self.drift
 
     def slower_than(self, flops_per_s: float) -> float:
-        """How many times as long as a box that was calibrated to do so much it takes, by its own calibration. 0 stands for
-        one that is not known: as long."""
+        """How many times as long this device takes as one that was calibrated to `flops_per_s`, by calibration alone; 1
+        if `flops_per_s` is 0, which stands for unknown."""
         return flops_per_s / self.calibrated_flops_per_s if flops_per_s else 1.0
 
     @property
     def pace(self) -> str:
-        """Devices of one pace share profiles: of equal hardware, and found to be about equally fast, in steps of half an
-        octave. A box that is throttled is not what its twin is, nor what it was before it drifted: so what it takes
-        then is no profile of theirs, and is not stretched by the drift a second time. Less than a whole step is what
-        calibration may be wrong by for a model, and there a profile is to hold when the model is deployed again."""
-        steps = int(round(2 * log2(self.drift), 6))  # towards 0
+        """The key by which devices share profiles: equal hardware, and about equal speed in steps of half an octave.
+
+        A throttled device is in another step than its equals, and than itself before it drifted. So times that it
+        measures then are not used for them, nor multiplied by the drift again. A drift below one step does not change
+        the pace: calibration may be wrong by that much for a model, and its profiles should hold on the next deployment."""
+        steps = int(round(2 * log2(self.drift), 6))  # int() truncates towards 0: only whole steps count.
         return f"{self.kind}~{round(2 * log2(self.calibrated_flops_per_s)) - steps}"
 
     def drifted(self, drift: float) -> Device:
-        """The same box where everything takes `drift` times as long as it was calibrated to."""
+        """The same device, on which everything takes `drift` times as long as calibrated."""
         if drift == self.drift:
             return self
         slower = drift / self.drift
@@ -90,32 +90,32 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What the way between two devices can do, each direction."""
+    """The speed of the connection between two devices, equal in both directions."""
 
     bytes_per_s: float
     latency_s: float
-    """From the first byte sent to the first byte there, for a small message: half a round trip."""
+    """Seconds from sending the first byte of a small message to its arrival: half a round trip."""
     message_s: float = FIXED_S
-    """Fixed cost per message at each end."""
+    """The fixed cost per message at each end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """What several ways between devices share, both directions together: a Wi-Fi channel, a bus, a cable between two
+    """A medium that several links share, both directions together: a Wi-Fi channel, a bus, a cable between two
     switches."""
 
     name: str
     bytes_per_s: float
-    """Of all that crosses it, at any time."""
+    """The capacity for everything that crosses it."""
     devices: frozenset[str] = frozenset()
-    """All that they send to others, and receive from them, crosses it."""
+    """Devices whose whole traffic, sent and received, crosses it."""
     links: frozenset[tuple[str, str]] = frozenset()
-    """What goes between these pairs crosses it, either way."""
+    """Pairs of devices whose traffic with each other crosses it, in both directions."""
     relayed: bool = False
-    """Whether what goes from one of `devices` to another crosses it twice, as it does through an access point."""
+    """Whether traffic from one of `devices` to another crosses it twice, as through an access point."""
 
     def crossings(self, a: str, b: str) -> int:
-        """How often what goes from `a` to `b` crosses it."""
+        """How often traffic from `a` to `b` crosses the medium."""
         ends = (a in self.devices) + (b in self.devices)
         if ends == 0:
             return int((a, b) in self.links or (b, a) in self.links)
@@ -123,10 +123,10 @@ class Medium:
 
 
 LEAST, MOST = 1e-30, 1e30
-"""Of what devices and links do: what is not between is no measurement, and reckoning with it would come to infinity."""
+"""Bounds for figures of devices and links: a figure outside them is not a measurement, and would make results infinite."""
 
 LOCAL = Link(bytes_per_s=1e10, latency_s=0.0, message_s=2e-5)
-"""From a device to itself: the gateway and the executor of one box."""
+"""The link from a device to itself: between its agent as gateway and its part of the plan."""
 
 
 @dataclass(frozen=True)
@@ -135,10 +135,10 @@ class Cluster:
 
     devices: tuple[Device, ...]
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
-    """By (a, b) with a's and b's names; looked up in both orders."""
+    """Links by the names of their two devices; look-ups try both orders."""
     default_link: Link = Link(bytes_per_s=1.17e8, latency_s=2e-4)
     media: tuple[Medium, ...] = ()
-    """What links share; links that are in none have their bytes to themselves."""
+    """The media that links share; a link that is in none has its capacity to itself."""
 
     def __post_init__(self) -> None:
         names = [device.name for device in self.devices]
@@ -147,14 +147,14 @@ class Cluster:
         for pair in self.links:
             for name in pair:
                 if name not in names:
-                    raise UsageError(f"cluster: link {pair} names {name!r}, which is no device of it")
+                    raise UsageError(f"cluster: link {pair} names {name!r}, which is not one of its devices")
         if len({medium.name for medium in self.media}) < len(self.media):
             raise UsageError(f"cluster: two media share a name among {sorted(m.name for m in self.media)}")
         for medium in self.media:
             for name in sorted(medium.devices.union(*medium.links)):
                 if name not in names:
                     raise UsageError(
-                        f"cluster: medium {medium.name!r} names {name!r}, which is no device of it"
+                        f"cluster: medium {medium.name!r} names {name!r}, which is not one of its devices"
                     )
 
     def device(self, name: str) -> Device:
@@ -184,8 +184,8 @@ class Cluster:
 
     @cached_property
     def card_bytes_per_s(self) -> Mapping[str, float]:
-        """By device, what its network card can send, and at the same time receive: as much as the fastest of its
-        links."""
+        """By device, the bytes/s that its network card can send, and receive at the same time: the rate of its fastest
+        link."""
         pairs = {
             tuple(sorted(pair)): self.link(*pair).bytes_per_s for pair in self.links if len(set(pair)) > 1
         }
@@ -199,7 +199,7 @@ class Cluster:
         return found
 
     def faster(self, times: float) -> Cluster:
-        """The cluster with so many times the bytes a second on every link and medium."""
+        """The cluster with every link and medium `times` as fast; latencies stay."""
 
         def sped(link: Link) -> Link:
             return replace(link, bytes_per_s=times * link.bytes_per_s)
@@ -209,8 +209,8 @@ class Cluster:
         return Cluster(self.devices, links, sped(self.default_link), media)
 
     def joined_by_another(self, like: str, name: str) -> Cluster:
-        """The cluster with one more device, `name`, just like `like`, linked to the others as that is, to `like` by the
-        fastest link that `like` has, and in the same media."""
+        """The cluster with one more device called `name`, a copy of `like`: it has the same links to the other devices,
+        the fastest of these to `like`, and is in the same media."""
         others = [device.name for device in self.devices if device.name != like]
         mine = {other: self.link(like, other) for other in others}
         best = max(mine.values(), key=lambda link: link.bytes_per_s, default=self.default_link)
@@ -243,13 +243,13 @@ def to_json(cluster: Cluster) -> dict[str, Any]:
 
 
 def _device_document(device: Device) -> dict[str, Any]:
-    """Without the drift of a device that has none."""
+    """The JSON of a device; `drift` is left out if there is none."""
     document = asdict(device) | {"families": dict(device.families), "moves": dict(device.moves)}
     return {key: value for key, value in document.items() if key != "drift" or value != 1.0}
 
 
 def from_json(document: Any) -> Cluster:
-    """UsageError names the place and the fault: a missing key, a number that is none or not positive."""
+    """The cluster in a parsed JSON document. UsageError, naming the place, for a missing key or an impossible number."""
     root = _mapping(document, "cluster")
     devices = tuple(
         _device(entry, f"devices[{i}]") for i, entry in enumerate(_list(root, "devices", "cluster"))
@@ -257,7 +257,7 @@ def from_json(document: Any) -> Cluster:
     if not devices:
         raise UsageError("cluster: 'devices' is empty; name at least one")
     links = dict(
-        _linked(entry, f"links[{i}]")
+        _link_entry(entry, f"links[{i}]")
         for i, entry in enumerate(_list(root, "links", "cluster") if "links" in root else [])
     )
     default = _link(root["default_link"], "default_link") if "default_link" in root else Cluster.default_link
@@ -296,7 +296,7 @@ def _rates(entry: Mapping[str, Any], key: str, where: str) -> dict[str, float]:
     return found
 
 
-def _linked(entry: Any, where: str) -> tuple[tuple[str, str], Link]:
+def _link_entry(entry: Any, where: str) -> tuple[tuple[str, str], Link]:
     entry = _mapping(entry, where)
     return (_text(entry, "a", where), _text(entry, "b", where)), _link(entry, where)
 
@@ -354,7 +354,7 @@ def _positive(
 ) -> float:
     value = entry.get(key, default)
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    # Written so that it is false for what is no number.
+    # Written so that it is false for NaN.
     if not good or value is None or not (LEAST <= value <= MOST or (value == 0 and or_zero)):
         raise UsageError(f"{where}: expected a positive number under {key!r}, found {str(value)[:40]}")
     return float(value)

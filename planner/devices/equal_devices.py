@@ -1,8 +1,8 @@
-"""Twins: boxes of equal hardware that measured themselves nearly equally fast are taken to be equal. Rules.
+"""Equal devices: devices of equal hardware that measured nearly equal speeds get the same figures. Pure rules.
 
-A calibration of two seconds is right within a few parts in a hundred for what takes long, and within a third for the
-shortest kernels. Divided by such numbers a model is divided unequally over boxes that are equal, and the unluckiest one
-holds up all others. What all of them measured together is better known.
+A calibration of two seconds is right within a few percent for long kernels, and within a third for the shortest. Figures
+with such errors would divide a model unequally over equal devices, and the one with too large a part would delay all
+others. The medians over all of them are more exact.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from statistics import median
 from edgepart.planner.devices.cluster import Device
 
 TWIN = 1.12
-"""Boxes of one kind whose convolutions are at most so many times as fast are equally fast. What is throttled or has another
-clock is further off; what is not is told apart by its drift, once it serves."""
+"""Devices of one kind whose FLOP/s on convolutions differ by at most this factor count as equal. Devices that are throttled
+or have another clock differ by more; those that differ by less show it as drift once they serve."""
 
 
 def levelled(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The same devices in the same order, each with the medians of its equals; memory stays its own."""
+    """The same devices in the same order, each with the medians of its equals' figures; its memory stays its own."""
     found: dict[str, Device] = {}
     for group in _groups(devices):
-        found |= {device.name: _level(device, group) for device in group}
+        found |= {device.name: _equalise(device, group) for device in group}
     return tuple(found[device.name] for device in devices)
 
 
 def _groups(devices: Iterable[Device]) -> list[list[Device]]:
-    """Equals, slowest first: no device is `TWIN` times as fast as the slowest of its group."""
+    """Groups of equal devices, slowest first: none is more than `TWIN` times as fast as the slowest of its group."""
     groups: list[list[Device]] = []
     for device in sorted(devices, key=lambda one: (one.kind, one.threads, one.flops_per_s, one.name)):
         first = groups[-1][0] if groups else None
@@ -42,7 +42,7 @@ def _groups(devices: Iterable[Device]) -> list[list[Device]]:
     return groups
 
 
-def _level(device: Device, group: Sequence[Device]) -> Device:
+def _equalise(device: Device, group: Sequence[Device]) -> Device:
     if len(group) == 1:
         return device
     return replace(
@@ -57,6 +57,6 @@ def _level(device: Device, group: Sequence[Device]) -> Device:
 
 
 def _medians(rates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of what any of them measured."""
+    """The median of each rate, over the devices that measured it."""
     names = dict.fromkeys(name for one in rates for name in one)
     return {name: median(one[name] for one in rates if name in one) for name in names}

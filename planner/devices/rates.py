@@ -1,8 +1,8 @@
-"""Rates: how fast a device does which kind of work, from what was measured of it. Facts and pure rules.
+"""Rates: how fast a device does each kind of work, as measured on it. Facts and pure rules.
 
-A rate has a name and, where it depends on how big the work is, a size behind a slash: "conv/8" is the rate of
-convolutions that write 8 channels. Between two sizes a rate is interpolated (both on a logarithmic scale), beyond
-them it stays. A bare name is the rate where there is plenty of everything.
+A rate has a name and, if it depends on the size of the work, a size behind a slash: "conv/8" is the rate of
+convolutions that write 8 channels. Between two sizes a rate is interpolated (both on a logarithmic scale); beyond
+them it is constant. A bare name is the rate for large sizes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import exp, log
 
 PLENTY = 64
-"""The size that a bare name stands for, in channels or rows."""
+"""The size that a bare name stands for, in channels or rows: from there on rates hardly grow."""
 
 LIKE: Mapping[str, str] = {
     "stem": "conv",
@@ -21,27 +21,28 @@ LIKE: Mapping[str, str] = {
     "int8": "gemm",
     "int8_conv": "conv",
 }
-"""Families that go at another one's rate where their own was not measured."""
+"""Families that have the rate of another family if their own was not measured."""
 
 STREAM = "elementwise"
-"""The kind of operator that does nothing but move bytes: no other kind is faster."""
+"""The kind of operators that only move bytes: no other kind is faster, except WEIGHTS."""
 
 WEIGHTS = "weights"
-"""The kind of a product with one row, which reads each weight once."""
+"""The kind of matrix products with one row, which read each weight once."""
 
 COLUMNS = "columns"
-"""The family of products that write few columns."""
+"""The family of matrix products that write few columns."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A rate by size."""
+    """A rate as a function of size."""
 
     points: tuple[tuple[float, float], ...]
-    """(size, rate), by size; at least one."""
+    """Pairs (size, rate), sorted by size; at least one."""
 
     def at(self, size: float) -> float:
-        """
+        """The rate at `size`.
+
         >>> Curve(((1.0, 10.0), (4.0, 40.0))).at(2.0)
         20.0
         """
@@ -57,12 +58,12 @@ class Curve:
 
     @property
     def last(self) -> float:
-        """Where there is plenty."""
+        """The rate for large sizes."""
         return self.points[-1][1]
 
 
 def curves(rates: Mapping[str, float]) -> dict[str, Curve]:
-    """By name, the rates that have it. ValueError for a size that is no positive number.
+    """The curve of each name. ValueError for a size that is not a positive number.
 
     >>> curves({"conv": 8.0, "conv/8": 4.0})["conv"].points
     ((8.0, 4.0), (64.0, 8.0))
@@ -79,20 +80,20 @@ def curves(rates: Mapping[str, float]) -> dict[str, Curve]:
 
 @dataclass(frozen=True)
 class Rates:
-    """What one device was measured to do."""
+    """The measured speeds of one device."""
 
     families: Mapping[str, Curve]
-    """FLOP/s of work that computes; sizes are channels written, or rows."""
+    """FLOP/s by family of operators that mostly compute; sizes are channels written, or rows."""
     moves: Mapping[str, Curve]
-    """Bytes/s, read and written, of work that mostly moves data, by kind; sizes are bytes."""
+    """Bytes/s, read and written, by kind of operators that mostly move data; sizes are bytes."""
     flops_per_s: float
-    """Of a family that was not measured."""
+    """FLOP/s of a family that was not measured."""
     memory_bytes_per_s: float
-    """Of a kind that was not measured."""
+    """Bytes/s of a kind that was not measured."""
     _memory: dict[tuple[str, float, float], float] = field(default_factory=dict, compare=False, repr=False)
 
     def flops(self, family: str, size: float = 0.0, columns: float = 0.0) -> float:
-        """FLOP/s of `family`; a `size` or `columns` of 0 is plenty of them."""
+        """FLOP/s of `family`; a `size` or `columns` of 0 stands for a large one."""
         key = (family, size, columns)
         found = self._memory.get(key)
         if found is None:
@@ -108,7 +109,7 @@ class Rates:
         return part * (curve.at(size) if size else curve.last)
 
     def bytes_per_s(self, kind: str, nbytes: float) -> float | None:
-        """Bytes/s of operators of `kind` that read and write `nbytes`; None where they were not measured."""
+        """Bytes/s of operators of `kind` that read and write `nbytes`; None if the kind was not measured."""
         curve = self.moves.get(kind)
         if curve is None:
             return None

@@ -1,4 +1,4 @@
-"""What-if: clusters as they would be with other boxes and other links. Rules only."""
+"""What-if clusters: adds and removes devices, and changes the rate of links. Pure rules."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ AS_IT_IS = "as it is"
 
 @dataclass(frozen=True)
 class Addition:
-    """A box that is thought of."""
+    """A device that the user thinks of adding."""
 
     kind: str
     name: str
     bytes_per_s: float | None = None
-    """Of its links; None as the cluster's default link."""
+    """The rate of its links; None for that of the cluster's default link."""
     memory_bytes: float | None = None
-    """Built in; None as its kind has."""
+    """The built-in memory; None for that of its kind."""
 
     def __str__(self) -> str:
         return f"+ {self.name} ({self.kind})"
@@ -32,16 +32,16 @@ class Addition:
 
 @dataclass(frozen=True)
 class ClusterVariant:
-    """A cluster, and what is different in it."""
+    """A changed cluster, and a text for people that says what is different."""
 
     what: str
     cluster: Cluster
     bits_per_s: float | None = None
-    """Of all its links, where they are swept."""
+    """The rate of all its links; None if they are as they were."""
 
 
 def addition(text: str, cluster: Cluster) -> Addition:
-    """From "kind=pi5,link=1Gbit/s,name=x,memory=8e9"; UsageError for what is none."""
+    """Parses "kind=pi5,link=1Gbit/s,name=x,memory=8G". UsageError for anything else, an unknown kind or a taken name."""
     given: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
@@ -65,7 +65,7 @@ def addition(text: str, cluster: Cluster) -> Addition:
 
 
 def bits(text: str, option: str) -> float:
-    """Bits a second.
+    """Parses a rate; returns bits per second. UsageError, naming `option`, for anything else.
 
     >>> bits("1Gbit/s", "--add"), bits("100M", "--sweep"), bits("12.5MB/s", "--add")
     (1000000000.0, 100000000.0, 100000000.0)
@@ -73,19 +73,19 @@ def bits(text: str, option: str) -> float:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([KMG]?)(bit/s|bps|B/s)?", text.strip(), re.IGNORECASE)
     found = float(match[1]) * BITS[match[2].upper()] * (8 if match[3] == "B/s" else 1) if match else 0.0
     if not LEAST <= found <= MOST:
-        raise UsageError(f"{option}: {text!r} is no rate; write it as 100M, 1Gbit/s or 12.5MB/s")
+        raise UsageError(f"{option}: {text!r} is not a rate; write it as 100M, 1Gbit/s or 12.5MB/s")
     return found
 
 
 def _bytes(text: str) -> float:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,18})?)\s*([KMG]?)B?", text.strip(), re.IGNORECASE)
     if not match or not float(match[1]):
-        raise UsageError(f"--add: memory={text!r} is no size; write it as 8G")
+        raise UsageError(f"--add: memory={text!r} is not a size; write it as 8G")
     return float(match[1]) * BITS[match[2].upper()]
 
 
 def rates(text: str) -> tuple[float, ...]:
-    """Bits a second, of "links=10M,100M,1G"."""
+    """Parses "links=10M,100M,1G"; returns bits per second. UsageError for anything else."""
     key, equals, values = text.partition("=")
     if not equals or key.strip() != "links" or not values.strip():
         raise UsageError(f"--sweep {text!r}: write it as links=10M,100M,1G")
@@ -95,8 +95,8 @@ def rates(text: str) -> tuple[float, ...]:
 def variants(
     cluster: Cluster, added: Sequence[Addition], removed: Sequence[str], swept: Sequence[float], gateway: str
 ) -> Iterator[ClusterVariant]:
-    """The cluster as it is, with each change alone, and with all of them; each of the first and the last at all rates.
-    UsageError for what cannot be changed so."""
+    """The cluster as it is, with each change alone, and with all changes; then the first and the last of these at each
+    of the rates `swept`, in bits per second. UsageError for an impossible change."""
     for name in removed:
         if name == gateway:
             raise UsageError(f"--remove {name}: requests come in there; name another --gateway")
@@ -119,11 +119,12 @@ def variants(
 
 
 def with_one(cluster: Cluster, one: Addition) -> Cluster:
-    """With one box more, linked to all others. A kind that the cluster has is as measured there."""
+    """The cluster with one more device, linked to all others. If the cluster has devices of its kind, their measured
+    figures are used. UsageError for a name that is taken."""
     if any(device.name == one.name for device in cluster.devices):
         raise UsageError(f"--add: two devices would be called {one.name!r}; name one of them otherwise")
     like = next((device for device in cluster.devices if device.kind == one.kind), None)
-    made = _made(one, like)
+    made = _make_device(one, like)
     links = dict(cluster.links)
     if one.bytes_per_s is not None:
         link = replace(cluster.default_link, bytes_per_s=one.bytes_per_s)
@@ -131,7 +132,7 @@ def with_one(cluster: Cluster, one: Addition) -> Cluster:
     return replace(cluster, devices=(*cluster.devices, made), links=links)
 
 
-def _made(one: Addition, like: Device | None) -> Device:
+def _make_device(one: Addition, like: Device | None) -> Device:
     if like is None:
         return KINDS[one.kind].device(one.name, one.memory_bytes)
     calibrated = like.drifted(1.0)
@@ -139,7 +140,7 @@ def _made(one: Addition, like: Device | None) -> Device:
 
 
 def without(cluster: Cluster, name: str) -> Cluster:
-    """Without that box. UsageError where there is none of that name, or nothing else."""
+    """The cluster without that device. UsageError if there is no such device, or no other one."""
     cluster.device(name)
     left = tuple(device.name for device in cluster.devices if device.name != name)
     if not left:
@@ -148,7 +149,7 @@ def without(cluster: Cluster, name: str) -> Cluster:
 
 
 def at_rate(cluster: Cluster, bytes_per_s: float) -> Cluster:
-    """With every link, and what links share, at that rate; latencies as they are."""
+    """The cluster with every link and medium at that rate; latencies stay."""
 
     def changed(link: Link) -> Link:
         return replace(link, bytes_per_s=bytes_per_s)

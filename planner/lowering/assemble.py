@@ -1,7 +1,7 @@
-"""Assembling: a schedule becomes a Plan: numbered transfers, per device a program and its segments.
+"""Assembly: turns a schedule into a Plan with numbered transfers and, for each device, a program and its segments. Pure
+rules.
 
-Rules only. Memory is counted here: what sessions keep (session_memory.py), and what is alive at once, by the order of
-the steps.
+Memory is counted here: what sessions keep (session_memory.py), and what is alive at once, by the order of the steps.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from edgepart.planner.region import Region
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A segment, and its session."""
+    """A segment, and the memory of its session."""
 
     segment: Segment
     session: SessionMemory
 
 
 class Sketches:
-    """Segments without models and digests. Many plans of one problem have the same ones; each is made once."""
+    """Segments without models and digests. Plans of one problem have many of them in common; each is made once."""
 
     def __init__(self) -> None:
         self.refs: Refs = {}
         self._found: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Made, tuple[Share, ...]]] = {}
 
     def get(self, shares: tuple[Share, ...], outputs: Sequence[Value], make: Callable[[], Made]) -> Made:
-        """Of these shares, that gives these values; by `make` where there is none yet."""
+        """The segment of these shares with these outputs; made by `make` if there is none yet."""
         key = (
             tuple(map(id, shares)),
             tuple(name for name, _ in outputs),
-        )  # Shares are kept: no id comes back.
+        )  # The shares are kept with the result, so that no others get their ids.
         found = self._found.get(key)
         if found is None:
             found = self._found[key] = make(), shares
@@ -79,12 +79,12 @@ def assemble(
     digests: Digests | None = None,
     sketches: Sketches | None = None,
 ) -> Plan:
-    """The plan of a schedule; without `digests` a sketch, which has no models and no digests in its segments."""
+    """The plan of a schedule. Without `digests` it is a sketch, whose segments have no models and no digests."""
     draft, graph = schedule.draft, schedule.draft.graph
     numbers = {id(message): n for n, message in enumerate(schedule.messages)}
     programs: dict[str, Program] = {}
     for device, stages in schedule.stages.items():
-        maker = _Maker(schedule, device, seconds, cost, model_digest, digests, sketches or Sketches())
+        maker = _SegmentMaker(schedule, device, seconds, cost, model_digest, digests, sketches or Sketches())
         made = list(maker.made())
         steps = tuple(_steps(schedule, device, stages, numbers))
         segments = tuple(one.segment for one in made)
@@ -95,14 +95,14 @@ def assemble(
         strategy=strategy.name,
         programs=programs,
         transfers=tuple(_transfer(graph, message, n, asked) for n, message in enumerate(schedule.messages)),
-        inputs=tuple(_info(graph, name) for name in graph.inputs),
-        outputs=tuple(_info(graph, name) for name in graph.outputs),
+        inputs=tuple(_value_info(graph, name) for name in graph.inputs),
+        outputs=tuple(_value_info(graph, name) for name in graph.outputs),
         constant_outputs=tuple(name for name in graph.outputs if name not in graph.producers),
         why=strategy.why,
     )
 
 
-def _info(graph: Graph, name: str) -> ValueInfo:
+def _value_info(graph: Graph, name: str) -> ValueInfo:
     known = graph.constants.get(name) or graph.tensors[name]
     return ValueInfo(name, known.dtype, known.shape, graph.free.get(name, ()))
 
@@ -120,7 +120,7 @@ def _transfer(graph: Graph, message: StageMessage, number: int, asked: str) -> T
 
 
 def _nbytes_of(graph: Graph, name: str, region: Region) -> int:
-    """0 where the shape is not known before the run."""
+    """Bytes of a region; 0 if the tensor's shape is not known before the run."""
     tensor = graph.tensors[name]
     return 0 if tensor.shape is None else region.size * tensor.item_bytes
 
@@ -138,7 +138,7 @@ def _steps(
 
 
 @dataclass(frozen=True)
-class _Maker:
+class _SegmentMaker:
     """Makes one device's segments."""
 
     schedule: Schedule
@@ -173,7 +173,7 @@ class _Maker:
     def _segment(self, stage: Stage, outputs: Sequence[Value]) -> Segment:
         graph, shares = self.draft.graph, stage.shares
         inputs = input_values(self.draft, shares)
-        whole = _whole(graph, shares, inputs, outputs)
+        whole = _whole_model(graph, shares, inputs, outputs)
         if whole is not None:
             inputs = tuple(
                 (name, graph.region_of(name)) for name in dict.fromkeys(name for name, _ in inputs)
@@ -185,7 +185,7 @@ class _Maker:
             model = b"" if self.digests is None else build(self.draft, shares, outputs, refs)
         shapes = (region.shape for _, region in (*inputs, *outputs))
         digest = digest_of_segment(model, refs, shapes) if model else ""
-        # What comes in and goes out is cut, put together, and brought into the order that the runtime computes in.
+        # Inputs and outputs are cut, put together, and reordered for the runtime, all of which copies them.
         border_bytes = sum(_nbytes_of(graph, name, region) for name, region in (*inputs, *outputs))
         predicted = self.cost.segment_s(self.device) + self.cost.copy_s(self.device, border_bytes)
         predicted += stage_s(self.draft, stage, self.seconds, self.cost)
@@ -199,7 +199,7 @@ class _Maker:
             operators=tuple(share.operator.name for share in shares),
             compute_s=predicted if measured is None else measured,
             flops=sum(self._flops(share) for share in shares),
-            workspace_bytes=_workspace(graph, shares, inputs, outputs),
+            workspace_bytes=_workspace_bytes(graph, shares, inputs, outputs),
             calibrated_s=predicted / self.cost.drift(self.device),
             whole=whole is not None,
         )
@@ -208,10 +208,10 @@ class _Maker:
         return self.draft.blueprint.accesses[share.operator.name].flops(share.outputs)
 
 
-def _whole(
+def _whole_model(
     graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> WholeModel | None:
-    """The model itself, where a segment takes and gives all that the model does, and computes all of it."""
+    """The whole model, if the segment computes all operators and has all inputs and outputs of the model; else None."""
     whole = graph.whole
     if whole is None or len(shares) < len(graph.operators):
         return None
@@ -220,10 +220,10 @@ def _whole(
     return whole if is_all and all(r == graph.region_of(n) for n, r in (*inputs, *outputs)) else None
 
 
-def _workspace(
+def _workspace_bytes(
     graph: Graph, shares: Sequence[Share], inputs: Sequence[Value], outputs: Sequence[Value]
 ) -> int:
-    """Most bytes of values that are alive at once while the shares run in order."""
+    """The most bytes of values that are alive at once while the shares run in order."""
     last = {name: n for n, share in enumerate(shares) for name, _ in share.needs}
     last.update((name, len(shares)) for name, _ in outputs)
     alive = {(name, region): _nbytes_of(graph, name, region) for name, region in inputs}
@@ -251,15 +251,15 @@ def _program(
     weight_bytes = sum(ref.nbytes for ref in once.values())
     making = max((session.making_bytes for session in sessions), default=0)
     kept = sum(session.kept_bytes for session in sessions)
-    request = _peak(graph, steps, segments, schedule)
+    request = _peak_bytes(graph, steps, segments, schedule)
     peak = kept + max(making, request)
     here = schedule.draft.blueprint.problem.cluster.device(device)
     return Program(device, steps, segments, weight_bytes, peak, kept, request, here.calibrated_flops_per_s)
 
 
-def _peak(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:
-    """Most bytes of pieces and workspace at once: a piece is held from its arrival until its tensor is last
-    used."""
+def _peak_bytes(graph: Graph, steps: Sequence[Step], segments: Sequence[Segment], schedule: Schedule) -> int:
+    """The most bytes of pieces and workspace at once. A piece is held from its arrival until the last use of its
+    tensor."""
 
     def moved(number: int) -> list[Value]:
         return [(move.tensor, move.region) for move in schedule.messages[number].moves]

@@ -1,11 +1,12 @@
-"""Borders first: of a stage, what others wait for is computed and sent before the rest, which runs while that travels.
+"""Borders first: cuts a stage so that what other devices wait for is computed and sent first, and the rest is computed
+while that travels. Pure rules.
 
 A stage is cut into **parts**, one for each border that it sends, and the **rest**. A part is a stage of its own, with
-operators computed for a smaller region; rows of intermediate tensors that both need are computed twice. The rest
+operators computed for a smaller region; rows of intermediate tensors that several parts need are computed twice. The rest
 leaves out what a part gives.
 
-Nobody can come to wait for ever: on every device, sends come sooner or stay where they are among its sends and receives,
-and receives stay or come after a send. Rules only."""
+Cutting makes no deadlock: among the sends and receives of a device, a send keeps its place or comes earlier, and a receive
+keeps its place or comes after a send."""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ from edgepart.planner.plans.plan import GATEWAY
 from edgepart.planner.region import Region
 
 Computed = Mapping[str, Region]
-"""By tensor, what is computed of it."""
+"""The region that is computed of each tensor, by name."""
 
 MOST = 0.5
-"""Of what a stage gives of a tensor that it sends: where its borders come to more, it is not cut."""
+"""The largest part of a tensor's computed region that borders may take together; if they take more, the stage is not
+cut."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +35,22 @@ class StageCut:
     stages: tuple[Stage, ...]
     """The parts, then the rest."""
     received: Mapping[int, At]
-    """By id of a message to the stage, the part that it comes to."""
+    """By id of a message to the stage, the part before which it is received."""
     sent: Mapping[int, At]
-    """By id of a message from the stage, the part that it goes after."""
+    """By id of a message from the stage, the part after which it is sent."""
 
 
 Cuts = Mapping[str, Sequence[StageCut | None]]
-"""By device, of each of its stages what becomes of it; None where it stays as it is."""
+"""By device, the cut of each of its stages; None for a stage that is not cut."""
 
 
 def borders_first(schedule: Schedule, tensors: Collection[str]) -> Schedule:
-    """Cut, every stage that sends borders of some of `tensors` to other devices, where it can be."""
+    """The schedule with every stage cut that can be cut and sends some of `tensors` to other devices."""
     return apply(schedule, cuts_of(schedule, tensors))
 
 
 def cuts_of(schedule: Schedule, tensors: Collection[str] | None = None) -> Cuts:
-    """Of every stage that can be cut and sends some of `tensors`; None are all."""
+    """The cuts of all stages that can be cut and send some of `tensors` to other devices; None stands for all tensors."""
     found: dict[str, list[StageCut | None]] = {}
     for device, stages in schedule.stages.items():
         found[device] = []
@@ -77,13 +79,13 @@ def apply(schedule: Schedule, cuts: Cuts) -> Schedule:
 
 
 def sent_to_devices(schedule: Schedule, device: str, stage: Stage) -> frozenset[str]:
-    """Tensors of which a stage sends some to other devices."""
+    """Names of the tensors that a stage sends to other devices, in full or in part."""
     messages = schedule.sent(device, stage)
     return frozenset(move.tensor for m in messages if m.target != GATEWAY for move in m.moves)
 
 
 def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> StageCut | None:
-    """The stage in parts; None where what it sends is not computed in it, or is most of it."""
+    """The stage in parts; None if it sends what it does not compute, or sends most of it, or cannot be divided."""
     draft, whole = schedule.draft, dict(one for share in stage.shares for one in share.written)
     borders = _borders(schedule, device, stage, whole)
     if not borders:
@@ -106,7 +108,7 @@ def cut_of(schedule: Schedule, device: str, stage: Stage, wanted: Asked) -> Stag
 
 
 def _borders(schedule: Schedule, device: str, stage: Stage, whole: Computed) -> list[Computed]:
-    """What is sent, as few boxes as hold little more than that; [] where the stage is not to be cut."""
+    """What the stage sends to other devices, one border per part; [] if the stage is not to be cut."""
     found: list[dict[str, Region]] = []
     for message in schedule.sent(device, stage):
         if any(
@@ -130,7 +132,7 @@ def _borders(schedule: Schedule, device: str, stage: Stage, whole: Computed) -> 
 
 
 def _merged(borders: Sequence[Mapping[str, Region]]) -> list[Computed]:
-    """One for those that take no more together than apart: one inside another, or beside it."""
+    """The borders, with two joined if they are no larger together than apart: one inside the other, or beside it."""
     found: list[dict[str, Region]] = []
     for border in sorted(borders, key=lambda one: -sum(region.size for region in one.values())):
         for other in found:
@@ -147,12 +149,12 @@ def _merged(borders: Sequence[Mapping[str, Region]]) -> list[Computed]:
 
 
 def _want(wanted: dict[str, Region], name: str, region: Region) -> None:
-    """One box for all that is wanted of a tensor."""
+    """Adds `region` to what is wanted of a tensor, as one box around both."""
     wanted[name] = (wanted[name].union_spans(region) if name in wanted else region).hull()
 
 
 def _left(whole: Computed, wanted: Asked, parts: Sequence[Computed]) -> Iterator[tuple[str, Region]]:
-    """What others ask for and the parts do not give, with what lies between."""
+    """By tensor, one region around what the stage computes and the parts do not, if some of it is asked for."""
     for name, region in whole.items():
         left = region.subtract_all(part[name] for part in parts if name in part)
         box = region if region.is_empty else None
@@ -165,8 +167,8 @@ def _left(whole: Computed, wanted: Asked, parts: Sequence[Computed]) -> Iterator
 def _computing(
     draft: Draft, stage: Stage, whole: Computed, wanted: Computed, there: Sequence[Computed]
 ) -> tuple[Share, ...] | None:
-    """Shares that compute what is `wanted` of a stage, with all that they need of the stage besides what is `there`; None
-    where an operator reads what its share in the stage does not."""
+    """Shares that compute what is `wanted` of a stage, and what they need of the stage that is not `there`. None if an
+    operator would read what its share in the stage does not read."""
     wanting, found = dict(wanted), list[Share]()
     for share in reversed(stage.shares):
         outputs = {
@@ -206,14 +208,14 @@ def _written(shares: Sequence[Share]) -> dict[str, Region]:
 def _received(
     schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]
 ) -> Iterator[tuple[int, At]]:
-    """What comes to the stage comes to the first part that reads it."""
+    """By id of a message to the stage, the place of the first part that reads it, else of the rest."""
     for message in schedule.received(device, stage):
         reader = next((one for one in parts if _reads(schedule.draft, device, one, message)), parts[-1])
         yield id(message), reader.first
 
 
 def _sent(schedule: Schedule, device: str, stage: Stage, parts: Sequence[Stage]) -> Iterator[tuple[int, At]]:
-    """What the stage sends goes once the parts so far have it."""
+    """By id of a message from the stage, the place of the part after which all of it is computed."""
     for message in schedule.sent(device, stage):
         have: dict[str, list[Region]] = {}
         for one in parts:
@@ -229,7 +231,7 @@ def _has(have: Sequence[Region], region: Region) -> bool:
 
 
 def _reads(draft: Draft, device: str, stage: Stage, message: StageMessage) -> bool:
-    """Whether a part needs some of what the message brings, and the device does not compute itself."""
+    """Whether a part needs something that the message brings and that the device does not compute itself."""
     for share in stage.shares:
         for name, need in share.needs:
             own = draft.computed(name).get(device)

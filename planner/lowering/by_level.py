@@ -1,9 +1,9 @@
-"""Levels: when every share can run and every move can be sent, at the earliest; a device's shares of one level make a
-stage. Rules only.
+"""Stages by level: finds the earliest level of every share and move; a device's shares of one level make a stage. Pure
+rules.
 
-Every share of an operator has a level: the number of messages that have to arrive, one after another, before it can
-run. What waits for what follows from groups and flows alone, and drafts of one search have most of theirs in common:
-it is found once for each, and a draft on its own only has its levels counted."""
+The level of a share is the number of messages that have to arrive, one after another, before it can run. What a share or
+move waits for follows from groups and flows alone, and drafts of one search have most of these in common. So it is found
+once for each group and flow, and for a draft only the levels are counted."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class _Feeding:
     """What one share waits for."""
 
     own: tuple[tuple[str, int], ...]
-    """Tensors that its device computes itself, and how many levels after it the share can be."""
+    """Tensors that its device computes itself, each with the number of levels that must lie between the two."""
     sent: tuple[tuple[str, int], ...]
-    """Tensors, and which of each one's moves."""
+    """Moves to its device, as pairs of a tensor and the number of the move in its flow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class _Sending:
     own: bool
     """Whether its source computes some of it."""
     after: tuple[int, ...]
-    """Which other moves of the tensor are passed on."""
+    """Numbers of the other moves in the flow that bring its source what it passes on."""
 
 
 class Levels:
-    """Finds the longest way to every share and move, in the graph's order. What waits for what follows from groups and
-    flows alone, and is remembered with them."""
+    """Finds the level of every share and move, in the graph's order. What they wait for is remembered for each group and
+    flow."""
 
     def __init__(self) -> None:
         self._feeding: dict[tuple[Group, tuple[Flow, ...]], tuple[_Feeding, ...]] = {}
@@ -46,7 +46,7 @@ class Levels:
         self._sending: dict[Flow, tuple[_Sending, ...]] = {}
 
     def feeding(self, draft: Draft, group: Group) -> tuple[_Feeding, ...]:
-        """For each share of a group."""
+        """What each share of a group waits for."""
         read = self._read.get(group)
         if read is None:
             needs = (name for share in group.shares for name, _ in share.needs)
@@ -59,7 +59,7 @@ class Levels:
         return found
 
     def own(self, draft: Draft) -> dict[int, tuple[tuple[str, int], ...]]:
-        """By id of a share, the tensors of which it reads what its device computes, and how many levels after it can be."""
+        """By id of a share, the tensors that its device computes itself, each with the number of levels between the two."""
         found: dict[int, tuple[tuple[str, int], ...]] = {}
         for group in draft.groups.values():
             for share, feeding in zip(group.shares, self.feeding(draft, group), strict=True):
@@ -67,19 +67,19 @@ class Levels:
         return found
 
     def sending(self, flow: Flow) -> tuple[_Sending, ...]:
-        """For each move of a flow."""
+        """What each move of a flow waits for."""
         found = self._sending.get(flow)
         if found is None:
             found = self._sending[flow] = tuple(_sending(flow))
         return found
 
     def stage(self, draft: Draft) -> Schedule:
-        """Every share at the first level that it can have; one message per move."""
+        """The schedule with every share at its earliest level, and one message per move."""
         return _Staging(draft, self).schedule()
 
 
 def stage(draft: Draft) -> Schedule:
-    """One draft on its own."""
+    """The schedule of a single draft."""
     return Levels().stage(draft)
 
 
@@ -93,7 +93,8 @@ def _feeding(share: Share, flows: Mapping[str, Flow]) -> _Feeding:
                 own_ones.append((name, 0))
             continue
         if own is not None and covers(own, need):
-            # Put together from here and there: not in the segment that computes the part from here.
+            # The need is joined from a local part and received ones, which the segment that computes the local part
+            # cannot do.
             own_ones.append((name, 1))
         moves = enumerate(flows[name].moves)
         sent += [(name, n) for n, m in moves if m.target == share.device and covers(m.region, need)]
@@ -101,7 +102,7 @@ def _feeding(share: Share, flows: Mapping[str, Flow]) -> _Feeding:
 
 
 def _sending(flow: Flow) -> Iterator[_Sending]:
-    """First those from who computes it, then those that are passed on."""
+    """What each move waits for: nothing but computing if its source computes all of it, else also moves to its source."""
     computed, moves = flow.computed, flow.moves
     direct = [m.source in computed and computed[m.source].contains(m.region) for m in moves]
     for n, move in enumerate(moves):
@@ -117,18 +118,18 @@ def _sending(flow: Flow) -> Iterator[_Sending]:
 
 
 class _Staging:
-    """One draft's levels."""
+    """The levels of one draft while they are counted."""
 
     def __init__(self, draft: Draft, known: Levels) -> None:
         self.draft, self.known = draft, known
         self.share: dict[str, dict[str, int]] = {}
         """By tensor that is computed, and by device, the level of the share that writes it."""
         self.sent: dict[str, list[int]] = {}
-        """By tensor, of its moves."""
+        """By tensor, the levels after which its moves are sent."""
         self.received: dict[str, list[int | None]] = {}
-        """At the earliest level that reads it; filled in as readers are met."""
+        """By tensor, the earliest levels that read its moves; filled in as readers are found."""
         self.by_level: dict[str, dict[int, list[Share]]] = {}
-        """By device."""
+        """By device and level, the shares."""
 
     def schedule(self) -> Schedule:
         draft = self.draft
@@ -142,7 +143,7 @@ class _Staging:
                 if name in draft.flows:
                     self._send(name, draft.flows[name])
         messages = tuple(self._messages())
-        for message in messages:  # A level that only receives or passes on is a stage as well.
+        for message in messages:  # A level at which a device only receives or passes on is a stage, too.
             for device, at in ((message.source, message.sent), (message.target, message.received)):
                 if device != GATEWAY:
                     self.by_level.setdefault(device, {}).setdefault(at.level, [])
@@ -170,7 +171,7 @@ class _Staging:
         self.share.update((name, at) for name in op.outputs if name)
 
     def _send(self, name: str, flow: Flow) -> None:
-        """Levels of a tensor's moves."""
+        """Finds the levels of a tensor's moves."""
         self._note(name, [START.level] * len(flow.moves))
         sent, received, computed = self.sent[name], self.received[name], self.share.get(name, {})
         sending = self.known.sending(flow)
@@ -184,7 +185,7 @@ class _Staging:
                     received[k] = sent[n] if before is None else min(sent[n], before)
 
     def _messages(self) -> Iterator[StageMessage]:
-        """One for each move."""
+        """The messages, one for each move."""
         places: dict[int, At] = {}
         for name, flow in self.draft.flows.items():
             for move, level, read in zip(flow.moves, self.sent[name], self.received[name], strict=True):

@@ -1,9 +1,9 @@
-"""Sequence: every device's stages where a strategy says what comes before what (Strategy.order), instead of by levels
-(planner/lowering/by_level.py). Rules only.
+"""Stages by order: schedules a draft in the order that a strategy gives (Strategy.order), instead of by levels
+(planner/lowering/by_level.py). Pure rules.
 
 All operators get one order in which they can run. Each device takes its shares in that order; what a share waits for is
-received right before it, and what others wait for is sent right after it. A stage's level is the place of its last
-operator: so messages go from a level to a higher one here, too, and nobody can wait for ever."""
+received right before it, and what other devices wait for is sent right after it. A stage's level is the place of its last
+operator. So messages go from a level to a higher one here, too, and there is no deadlock."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.plans.plan import GATEWAY
 
 Ranks = Mapping[int, float]
-"""By layer, smaller first."""
+"""Ranks by layer; layers of smaller rank come first."""
 
 
 def sequenced(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> Schedule:
-    """The draft's shares as the ranks of their layers have them, and one message for each move. For drafts in which
-    whatever is sent comes from who computes it."""
+    """The schedule of a draft by the ranks of its layers, with one message for each move. Only for drafts in which each
+    move starts at a device that computes its region."""
     place = {name: n for n, name in enumerate(in_order(draft.graph, ranks, layers))}
     shares: dict[str, list[Share]] = {}
     for name in sorted(draft.groups, key=place.__getitem__):
@@ -47,8 +47,8 @@ def sequenced(draft: Draft, ranks: Ranks, layers: Mapping[str, int]) -> Schedule
 
 
 def in_order(graph: Graph, ranks: Ranks, layers: Mapping[str, int]) -> list[str]:
-    """Operators' names, each after those it reads from, those of smaller ranks first; what has no rank is wanted when the
-    first that reads it is."""
+    """Names of the operators, each after those that it reads from, smaller ranks first. An operator without a rank has the
+    rank of its first reader."""
     operators = graph.operators
     wanted: dict[str, float] = {}
     for op in reversed(operators):
@@ -78,7 +78,7 @@ def _ends(draft: Draft) -> Iterator[str]:
 
 
 def _stages(draft: Draft, device: str, shares: list[Share], place: Mapping[str, int]) -> Iterator[Stage]:
-    """A stage begins where something is received, and ends where something is sent."""
+    """The stages of a device: one begins where something is received, and ends where something is sent."""
     inside: list[Share] = []
     written: set[str] = set()
     there: set[Move] = set()
@@ -103,13 +103,13 @@ def _stages(draft: Draft, device: str, shares: list[Share], place: Mapping[str, 
 
 
 def _sent(draft: Draft, share: Share) -> Iterator[Move]:
-    """What leaves its device of what it writes."""
+    """The moves of what a share writes away from its device."""
     for name, _ in share.written:
         yield from (move for move in draft.moves_of(name) if move.source == share.device)
 
 
 def _needed(draft: Draft, share: Share) -> Iterator[Move]:
-    """What comes to its device that it reads."""
+    """The moves to a share's device that bring what it reads."""
     for name, need in share.needs:
         own = draft.computed(name).get(share.device)
         if own is None or not own.contains(need):

@@ -1,7 +1,7 @@
-"""Demand: from a model's outputs back to its inputs, what is read of every tensor, and so who computes and
-sends what.
+"""Demand: follows a model from its outputs back to its inputs, to find what is read of every tensor, and so what each
+device computes and sends. Pure rules and region arithmetic.
 
-Rules and region arithmetic. How data moves is a `Decide`, made in lower.py and optimize.py.
+How data moves is a `Decide`, made in lower.py and optimize.py.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ Needs = Mapping[str, tuple[Region, ...]]
 """By device (or GATEWAY), the regions of one tensor that are read there."""
 
 Decide = Callable[[str, Needs, Owned], list[Move]]
-"""Of a tensor, who needs it and who computes it: what moves."""
+"""Returns the moves of a tensor, from its name, the regions that are needed, and those that devices compute."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
-    """What is read of one tensor; compared by identity."""
+    """What is read of one tensor. Compared by identity."""
 
     needs: Needs
 
 
 Reads = tuple[tuple[str, Wanted], ...]
-"""What a group reads: names of tensors, and of each what."""
+"""What a group reads: names of tensors, and what is read of each."""
 
 
 FEW = 6
-"""Devices up to which each is asked for its part of a box."""
+"""Up to this number of devices, the region of each is intersected with a box; of more, numpy first picks those near it."""
 
 
 class DemandMemo:
-    """Follows the strategies of one problem from outputs to inputs; where two of them ask the same of a tensor or of an
-    operator, they get the very same flows and groups. One for each problem: of links and gateways it remembers what
-    they were."""
+    """Follows the strategies of one problem from outputs to inputs. Strategies that need the same of a tensor or an
+    operator share the same flow or group object. Each problem needs its own memo, because what is remembered depends on
+    links and gateway."""
 
     def __init__(self) -> None:
         self._unions: dict[tuple[Wanted, Wanted], Wanted] = {}
@@ -65,10 +65,10 @@ class DemandMemo:
         self._sources: dict[tuple[str, Wanted], Flow] = {}
 
     def follow(self, blueprint: Blueprint, decide: Decide, *, alike: bool = False) -> Draft:
-        """From the outputs back to the inputs, as BBGraP's partitioner goes (section 3.2): per tensor, `decide`
-        what moves; compute what is read or moved, no more. `alike` says that `decide` is the same function for all
-        blueprints for which it is said and goes by who holds and reads what, whatever the tensor is called, so that its
-        answers are remembered."""
+        """Makes the draft of a blueprint, from the outputs back to the inputs as BBGraP's partitioner (section 3.2):
+        `decide` gives the moves of each tensor, and only what is read or moved is computed. `alike` promises that
+        `decide` is the same function in all such calls and depends only on which devices hold and read what, not on
+        the tensor's name, so that its answers can be remembered."""
         graph = blueprint.graph
         wanted: dict[str, Wanted] = {}
         for name in graph.outputs:
@@ -100,7 +100,7 @@ class DemandMemo:
         return Draft(blueprint, dict(reversed(groups)), dict(reversed(flows)), device is not None)
 
     def _all(self, name: str, place: str, region: Region) -> Wanted:
-        """All of a tensor is read there."""
+        """The demand of one place for a whole tensor."""
         found = self._entire.get((name, place))
         if found is None:
             found = self._entire[name, place] = Wanted({place: (region,)})
@@ -122,14 +122,14 @@ class DemandMemo:
     def _flow(self, name: str, wanted: Wanted, owned: Owned, decide: Decide, alike: bool) -> Flow:
         if not alike:
             return self._decided(name, wanted, owned, decide)
-        key = (name, id(owned), wanted)  # `owned` is kept with it, so that its id does not come back.
+        key = (name, id(owned), wanted)  # `owned` is kept with the result, so that no other gets its id.
         found = self._flows.get(key)
         if found is None:
             found = self._flows[key] = self._repeated(name, wanted, owned, decide), owned
         return found[0]
 
     def _repeated(self, name: str, wanted: Wanted, owned: Owned, decide: Decide) -> Flow:
-        """As of the first tensor that was held and read in the same way: blocks of a network repeat."""
+        """The flow of a tensor, copied from the first tensor that is held and read alike: blocks of a network repeat."""
         key = id(owned), tuple(wanted.needs.items())
         first = self._patterns.get(key)
         if first is None:
@@ -148,7 +148,7 @@ class DemandMemo:
     def _group(
         self, blueprint: Blueprint, op: Operator, written: Sequence[Owned | None]
     ) -> tuple[Group, Reads]:
-        """The shares that compute `written` of an operator's outputs, and what they read."""
+        """The shares that compute the regions `written` of an operator's outputs, and what they read."""
         key = (id(op), tuple(None if owned is None else id(owned) for owned in written))
         found = self._groups.get(key)
         if found is None:
@@ -167,8 +167,8 @@ class DemandMemo:
 def _running_the_model(
     graph: Graph, groups: Sequence[tuple[str, Group]], wanted: Mapping[str, Wanted]
 ) -> str | None:
-    """The one device that computes everything, where it can run the model as its file has it: then it is given all of every
-    input, also of those that are read in part."""
+    """The device that computes everything and can run the model as it stands in its file; None if there is none. It then
+    needs all of every input, even of one that is read in part."""
     if graph.whole is None or len(groups) < len(graph.operators):
         return None
     devices = {share.device for _, group in groups for share in group.shares}
@@ -177,7 +177,7 @@ def _running_the_model(
 
 
 def follow(blueprint: Blueprint, decide: Decide) -> Draft:
-    """One strategy on its own."""
+    """The draft of a single strategy."""
     return DemandMemo().follow(blueprint, decide)
 
 
@@ -201,7 +201,7 @@ def _reads(group: Group) -> Iterator[tuple[str, Wanted]]:
 
 
 def _alive(needs: Needs, owned: Owned, sent: Sequence[Move]) -> Iterator[str]:
-    """Devices whose part of a tensor is read by themselves or sent."""
+    """The devices whose part of a tensor is read by themselves or sent."""
     sending = {move.source for move in sent if covers(owned.get(move.source), move.region)}
     for device, region in owned.items():
         if device in sending or any(covers(region, need) for need in needs.get(device, ())):
@@ -209,7 +209,7 @@ def _alive(needs: Needs, owned: Owned, sent: Sequence[Move]) -> Iterator[str]:
 
 
 def _from_gateway(name: str, needs: Mapping[str, Sequence[Region]]) -> Iterator[Move]:
-    """A model's input: each device gets one piece that holds all it reads of it."""
+    """The moves of a model's input: each device gets one piece that contains all that it reads."""
     for device, regions in needs.items():
         whole, *others = regions
         for region in others:
@@ -218,7 +218,7 @@ def _from_gateway(name: str, needs: Mapping[str, Sequence[Region]]) -> Iterator[
 
 
 def crosses(blueprint: Blueprint, name: str) -> bool:
-    """Whether an operator of another layer than its producer's reads the tensor."""
+    """Whether an operator of another layer than the producer's reads the tensor; False for one without elements."""
     layers, graph = blueprint.strategy.layers, blueprint.graph
     if graph.region_of(name).is_empty:
         return False
@@ -227,14 +227,14 @@ def crosses(blueprint: Blueprint, name: str) -> bool:
 
 
 class Holders:
-    """Who computes which part of one tensor, to be asked for the few that have some of a box."""
+    """The regions of one tensor that devices compute, with quick look-ups of the few devices that have some of a box."""
 
     def __init__(self, owned: Owned) -> None:
         self.owned = owned
 
     @cached_property
     def _bounds(self) -> tuple[Array, Array]:
-        """[device, axis]: where its region begins, and where it ends."""
+        """The starts and the stops of the devices' regions, each of shape [device, axis]."""
         spans = [region.spans for region in self.owned.values()]
         shape = len(spans), len(spans[0]) if spans else 0
         low = [[one[0].start if one else 0 for one in each] for each in spans]
@@ -243,13 +243,14 @@ class Holders:
 
     @cached_property
     def apart(self) -> bool:
-        """Whether it is plain to see that no two devices compute the same element."""
+        """Whether the bounding boxes of the devices' regions are disjoint, so that no element is computed twice."""
         low, high = self._bounds
         meet = ((low[:, None] < high[None, :]) & (low[None, :] < high[:, None])).all(axis=2)
         return not (meet & ~np.eye(len(self.owned), dtype=bool)).any()
 
     def of(self, box: Region) -> dict[str, Region]:
-        """By device, in the same order, what it has of the box; where that has no elements, all of it or nothing."""
+        """By device, in the same order, the part of the box that it computes; a box without elements is had in full or
+        not at all."""
         near: Iterable[str] = self.owned
         if len(self.owned) > FEW and not box.is_empty:
             low, high = self._bounds
@@ -262,14 +263,14 @@ class Holders:
 def fetch(
     blueprint: Blueprint, name: str, target: str, needs: Sequence[Region], holders: Holders
 ) -> Iterator[Move]:
-    """What `target` misses of `needs`, each box from one device that computes it.
+    """The moves that bring `target` what it misses of `needs`, each box from as few devices as possible.
 
-    The device that has most of it, then the quickest link, then in turn, so that replicas share the sending.
-    InternalError where nobody computes it.
+    First choice is the device that has most of a box, then the quickest link, then devices in turn, so that those with
+    copies share the sending. InternalError if no device computes some of it.
     """
     owned = holders.owned
     boxes = missing(needs, owned.get(target))
-    if not boxes and target not in owned:  # A tensor without elements still has to be told of.
+    if not boxes and target not in owned:  # A tensor without elements still needs a message.
         boxes = tuple(needs[:1])
     moves: list[Move] = []
     for box in boxes:
@@ -292,7 +293,7 @@ def fetch(
         if left:
             op = blueprint.graph.producers[name]
             raise InternalError(
-                f"strategy {blueprint.strategy.name!r}: nobody computes {left[0]} of {name!r} (written by "
+                f"strategy {blueprint.strategy.name!r}: no device computes {left[0]} of {name!r} (written by "
                 f"{op.op_type} {op.name!r}), which {target or 'the gateway'!r} needs"
             )
     return iter(moves)
@@ -301,7 +302,7 @@ def fetch(
 def _by_preference(
     blueprint: Blueprint, target: str, parts: Mapping[str, Region], owned: Owned
 ) -> Sequence[str]:
-    """Those that have `parts` of a box, the best first."""
+    """The devices that have `parts` of a box, the best source first."""
     if len(parts) < 2:
         return tuple(parts)
     problem, cluster = blueprint.problem, blueprint.problem.cluster

@@ -1,11 +1,11 @@
-"""Draft: a strategy written out, before it is a schedule. Share: what one device computes of one operator; Group: what
-all devices do. Move: boxes of one tensor that go from one place to another; Flow: all of one tensor's. Also the four
-cases that decide what has to move.
+"""Draft: a strategy written out for all operators and tensors, before it is a schedule. Facts and region arithmetic.
+
+A Share is what one device computes of one operator, a Group the shares of all devices. A Move is a region of one tensor
+that goes from one place to another, a Flow all moves of one tensor. The module also has the cases that decide what has
+to move. It knows no order in time (schedule.py) and no ONNX (segment.py).
 
 Groups and flows are compared by identity: drafts of one search share what they have in common (demand.py), and what
 follows from a group or a flow alone is remembered with it.
-
-Facts and region arithmetic. No order in time (schedule.py), no ONNX (segment.py).
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Region, Span
 
 Owned = Mapping[str, Region]
-"""By device, the region of one tensor that it computes; never an empty one, save of a tensor without
-elements."""
+"""By device, the region of one tensor that it computes; empty only for a tensor without elements."""
 
 
 class Case(Enum):
-    """What a device needs of a tensor against what it computes of it itself (BBGraP, section 3.3, figure
-    5)."""
+    """How the region of a tensor that a device needs compares with the region that it computes itself (BBGraP, section
+    3.3, figure 5)."""
 
     EQUAL = "equal"
-    """Figure 5(c): nothing to do."""
+    """Figure 5(c): there is nothing to do."""
     SMALLER = "smaller"
-    """Figure 5(d): crop, nothing travels."""
+    """Figure 5(d): the need is cropped out; nothing travels."""
     BIGGER = "bigger"
-    """Figure 5(b): the difference is fetched and put together with what is there."""
+    """Figure 5(b): the difference is fetched, and joined with what the device has."""
     SHIFTED = "shifted"
-    """Figure 5(e): smaller on one side, yet something is missing on another: crop and fetch."""
+    """Figure 5(e): the need is smaller on one side and bigger on another: crop and fetch."""
     ELSEWHERE = "elsewhere"
-    """Nothing of it is here: all of it is fetched."""
+    """The device computes nothing of the need: all of it is fetched."""
 
 
 def case_of(need: Region, owned: Region | None) -> Case:
-    """
+    """The case of a need on a device that computes `owned`, None for nothing.
+
     >>> case_of(Region.box((0, 5)), Region.box((0, 4)))
     <Case.BIGGER: 'bigger'>
     """
@@ -56,10 +56,10 @@ def case_of(need: Region, owned: Region | None) -> Case:
 
 
 def missing(needs: Iterable[Region], owned: Region | None) -> tuple[Region, ...]:
-    """Disjoint regions that hold everything in `needs` that is not in `owned`, as few as is cheap to find."""
+    """Disjoint regions of everything in `needs` that is not in `owned`, as few as can be found cheaply."""
     boxes: list[Region] = []
     for need in needs:
-        if owned is not None and owned.contains(need):  # Nearly always.
+        if owned is not None and owned.contains(need):  # The usual case.
             continue
         have = boxes if owned is None else [owned, *boxes]
         boxes.extend(need.subtract_all(have))
@@ -67,7 +67,7 @@ def missing(needs: Iterable[Region], owned: Region | None) -> tuple[Region, ...]
 
 
 def coalesce(regions: Iterable[Region]) -> tuple[Region, ...]:
-    """The same elements, in fewer regions where two make one product of spans."""
+    """The same elements in fewer regions, joining those whose union is a product of spans."""
     joined: list[Region] = []
     for region in regions:
         while True:
@@ -82,7 +82,7 @@ def coalesce(regions: Iterable[Region]) -> tuple[Region, ...]:
 
 
 def covers(owned: Region | None, region: Region) -> bool:
-    """Whether `owned` can give a part of `region` (or all of one without elements)."""
+    """Whether `owned` has a part of `region`, or equals it if it has no elements."""
     if owned is None or owned is region:
         return owned is not None
     if not all(map(_near, owned.spans, region.spans)):
@@ -91,7 +91,7 @@ def covers(owned: Region | None, region: Region) -> bool:
 
 
 def _near(one: Span, two: Span) -> bool:
-    """Whether nothing tells at a glance that the two have nothing in common."""
+    """Whether the hulls of two spans overlap: a quick test, without which the spans have nothing in common."""
     return bool(one and two) and one[0].start < two[-1].stop and two[0].start < one[-1].stop
 
 
@@ -102,11 +102,11 @@ class Share:
     operator: Operator
     device: str
     outputs: Mapping[int, Region]
-    """Per index of an output, what is computed; outputs that nobody reads are not named."""
+    """The region that is computed of each output, by the output's index; outputs that are not read are left out."""
     reads: tuple[Region | None, ...]
-    """Per input of the operator, what is read of it; None where it is not read."""
+    """Per input of the operator, the region that is read; None if it is not read."""
     needs: tuple[tuple[str, Region], ...]
-    """The same by name, captured values too; no constants, no regions without elements; each pair once."""
+    """The same by name, captured values included, but without constants and empty regions; each pair once."""
 
     @property
     def written(self) -> Iterator[tuple[str, Region]]:
@@ -124,7 +124,7 @@ def share_of(graph: Graph, op: Operator, device: str, access: Access, outputs: M
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A part of a tensor on its way. What `source` sends it computes itself, or was sent before."""
+    """A part of a tensor that travels. `source` computes it itself, or has received it before."""
 
     tensor: str
     region: Region
@@ -139,7 +139,7 @@ class Group:
     """The shares of one operator."""
 
     shares: tuple[Share, ...]
-    """In the cluster's order."""
+    """The shares in the cluster's order of devices."""
 
     @property
     def operator(self) -> Operator:
@@ -148,10 +148,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """One tensor: who computes it, and where it goes."""
+    """One tensor: the regions that devices compute, and the moves."""
 
     computed: Owned
-    """What the shares write of it, in the cluster's order; {} for an input of the model."""
+    """What the shares write of the tensor, in the cluster's order; {} for an input of the model."""
     moves: tuple[Move, ...]
 
 
@@ -162,9 +162,9 @@ class Blueprint:
     problem: Problem
     strategy: Strategy
     accesses: Mapping[str, Access]
-    """By operator name."""
+    """The access maps by operator name."""
     owned: Mapping[str, Owned]
-    """By tensor, what the strategy's layouts say; empty regions left out."""
+    """By tensor, the regions of the strategy's layouts, without empty ones."""
 
     @property
     def graph(self) -> Graph:
@@ -172,22 +172,22 @@ class Blueprint:
 
     @cached_property
     def participants(self) -> tuple[str, ...]:
-        """Devices that compute something, in the cluster's order."""
+        """The devices that compute something, in the cluster's order."""
         named = {device for owned in self.owned.values() for device in owned}
         return tuple(device.name for device in self.problem.cluster.devices if device.name in named)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """Who computes what, and what moves."""
+    """What each device computes, and what moves."""
 
     blueprint: Blueprint
     groups: Mapping[str, Group]
-    """By operator name, in the graph's order. Only what somebody reads."""
+    """Groups by operator name, in the graph's order; only of operators that are read."""
     flows: Mapping[str, Flow]
-    """By tensor that somebody reads: inputs of the model, then what operators write, in the graph's order."""
+    """Flows by tensor, only of tensors that are read: inputs of the model, then operators' outputs in the graph's order."""
     runs_the_model: bool = False
-    """One device can run the model as its file has it, and is given all of every input that is read."""
+    """Whether one device runs the model as it stands in its file, and so is given all of every input that is read."""
 
     @property
     def graph(self) -> Graph:
@@ -195,7 +195,7 @@ class Draft:
 
     @cached_property
     def shares(self) -> Mapping[tuple[str, str], Share]:
-        """By operator name and device, in the graph's order."""
+        """All shares by operator name and device, in the graph's order."""
         return {(name, share.device): share for name, group in self.groups.items() for share in group.shares}
 
     @cached_property
@@ -204,7 +204,7 @@ class Draft:
 
     @cached_property
     def order(self) -> Mapping[tuple[str, str], int]:
-        """By operator name and device, the place of its share among all."""
+        """The place of each share among all, by operator name and device."""
         return {key: n for n, key in enumerate(self.shares)}
 
     def computed(self, name: str) -> Owned:
@@ -213,12 +213,12 @@ class Draft:
         return flow.computed if flow else {}
 
     def moves_of(self, name: str) -> tuple[Move, ...]:
-        """Those of one tensor."""
+        """The moves of one tensor."""
         flow = self.flows.get(name)
         return flow.moves if flow else ()
 
     def shares_of(self, name: str) -> tuple[Share, ...]:
-        """Those of one operator, in the cluster's order."""
+        """The shares of one operator, in the cluster's order."""
         group = self.groups.get(name)
         return group.shares if group else ()
 
@@ -228,16 +228,17 @@ class Draft:
 
 @dataclass(frozen=True)
 class DraftTraffic:
-    """What a draft sends between devices, the gateway's part apart."""
+    """What a draft sends between devices, without the gateway."""
 
     moves: int = 0
+    """The number of moves."""
     nbytes: int = 0
     elements: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
-    """By tensor, source and target."""
+    """The number of elements sent, by tensor, source and target."""
 
 
 def traffic(draft: Draft) -> DraftTraffic:
-    """Between devices only."""
+    """Counts what a draft sends between devices."""
     inner = [move for move in draft.moves if move.source and move.target]
     elements: dict[tuple[str, str, str], int] = {}
     for move in inner:

@@ -1,5 +1,5 @@
-"""Evidence: of which operators more than one device computes a part, along what. Read off a draft, which is what a
-plan carries out, and not off what somebody asked for. Rules only."""
+"""Evidence: finds the operators that several devices really share, and the axis. It reads the draft that a plan carries
+out, not the strategy that was asked for. Pure rules."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from edgepart.planner.region import Region
 
 
 def divided(draft: Draft, strategy: Strategy, accesses: Mapping[str, Access]) -> dict[str, str]:
-    """By operator of the model, the axis along which several devices share it: no device computes all of one of its
-    outputs, or devices make addends of parts of a reduced axis. `strategy` is the one that was lowered to `draft`."""
+    """By operator of the model, the axis along which several devices share it: no device computes all of the
+    regions of one of its outputs, or several devices make addends for a reduced axis. `strategy` was lowered to `draft`."""
     found: dict[str, str] = {}
     for op in draft.blueprint.problem.graph.operators:
         shares = draft.shares_of(op.name)
@@ -22,7 +22,7 @@ def divided(draft: Draft, strategy: Strategy, accesses: Mapping[str, Access]) ->
         if axis is not None:
             found[op.name] = axis
     for name, parted in strategy.parted.items():
-        part = f"{name}#{parted.axis}["  # As partial_sums.py names the operators of the parts.
+        part = f"{name}#{parted.axis}["  # partial_sums.py gives such names to the operators of the parts.
         makers = {device for op, device in draft.shares if op.startswith(part)}
         if len(makers) > 1:
             found[name] = parted.axis
@@ -30,12 +30,12 @@ def divided(draft: Draft, strategy: Strategy, accesses: Mapping[str, Access]) ->
 
 
 def devices_used(draft: Draft) -> int:
-    """How many devices compute something."""
+    """The number of devices that compute something."""
     return len({device for _, device in draft.shares})
 
 
 def _axis(shares: Iterable[Share], access: Access) -> str | None:
-    """The axis along which the devices' regions of an output differ, where none of them is all that is computed."""
+    """The axis along which the devices' regions of an output differ; None if one device computes all the others do."""
     regions: dict[int, dict[Region, None]] = {}
     for share in shares:
         for index, region in share.outputs.items():

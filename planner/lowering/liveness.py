@@ -1,4 +1,5 @@
-"""Handing on: what of a stage is read after it, by later stages of its device or where it is sent. Rules only."""
+"""Liveness: finds what a stage computes that is read after it, by later stages of its device or where it is sent. Pure
+rules."""
 
 from __future__ import annotations
 
@@ -12,23 +13,24 @@ Value = tuple[str, Region]
 
 
 Asked = Mapping[str, Sequence[Region]]
-"""By tensor of which a stage computes something, what others ask for, of that and of the rest."""
+"""By tensor that a stage computes in full or in part, the regions of the tensor that other stages read or that are sent."""
 
 
 def given(schedule: Schedule, device: str) -> Iterator[tuple[Value, ...]]:
-    """By stage of a device, in order. A stage may compute all that the device does of a tensor, or a part."""
+    """The outputs of each stage of a device, in order. A stage may compute all that the device computes of a tensor, or a
+    part."""
     for stage, wanted in zip(schedule.stages[device], asked(schedule, device), strict=True):
         written = (one for share in stage.shares for one in share.written)
         yield tuple((name, region) for name, region in written if is_asked(wanted[name], region))
 
 
 def is_asked(wanted: Sequence[Region], region: Region) -> bool:
-    """Whether some of a region is."""
+    """Whether some of `region` is among what is wanted."""
     return any(covers(region, one) for one in wanted)
 
 
 def asked(schedule: Schedule, device: str) -> Iterator[Asked]:
-    """By stage of a device, what its other stages read, and what it sends."""
+    """For each stage of a device, the regions of its tensors that other stages read and that are sent."""
     stages = schedule.stages[device]
     readers: dict[str, list[tuple[int, Region]]] = {}
     for n, stage in enumerate(stages):
@@ -43,7 +45,7 @@ def asked(schedule: Schedule, device: str) -> Iterator[Asked]:
 
 
 def handed(stage: Stage) -> Iterator[Value]:
-    """What a stage reads that it does not compute."""
+    """What a stage reads and does not compute itself."""
     inside = {name: region for share in stage.shares for name, region in share.written}
     for share in stage.shares:
         for name, need in share.needs:

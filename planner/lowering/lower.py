@@ -1,7 +1,8 @@
-"""Lowering: a strategy's layouts become a Draft (who computes what, what moves), and a Draft becomes a Plan.
+"""Lowering: a strategy's layouts become a Draft (which device computes what, and what moves), and a Draft becomes a Plan.
+Pure rules.
 
-`make_plan` is the entry for one strategy, `Lowering` for many of one problem. Rules only; the schedule is in
-schedule.py, the optimiser in optimize.py, ONNX in segment.py. What nobody reads is neither computed nor sent (demand.py).
+`make_plan` is the entry for one strategy, `Lowering` for many of one problem. The schedule is in schedule.py, the
+optimiser in optimize.py, ONNX in segment.py. What no operator or output needs is neither computed nor sent (demand.py).
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from edgepart.planner.region import Region
 
 
 class Lowering:
-    """Plans for many strategies of one problem. What two strategies have in common is worked out once: layouts, who
-    computes and sends what of a tensor, sketches of segments."""
+    """Plans for many strategies of one problem. What strategies have in common is computed once: layouts, what each device
+    computes and sends of a tensor, sketches of segments."""
 
     def __init__(
         self, problem: Problem, cost: CostModel | None = None, accesses: Mapping[str, Access] | None = None
     ) -> None:
-        """`accesses` are the graph's, where the caller has them at hand."""
+        """`accesses` are the access maps of the graph, if the caller has them already."""
         self.problem = problem
         self.cost = cost or NoCost()
         self.accesses = accesses or accesses_of(problem.graph)
@@ -50,12 +51,12 @@ class Lowering:
         self._sketches = Sketches()
         self.outliner = Outliner(self.cost, self._levels)
         self._equal: dict[tuple[tuple[str, Region], ...], Owned] = {}
-        """Who holds what of a tensor: one record for all tensors that are held alike."""
+        """By layout as (device, region) pairs, one shared record for all tensors that are computed alike."""
         self._owned: dict[tuple[str, int], tuple[Owned, Layout | None]] = {}
 
     def among(self, graph: Graph, accesses: Mapping[str, Access]) -> Lowering:
-        """The same for a graph of the same tensors in which operators stand together otherwise; what the two have in
-        common is worked out once."""
+        """The same for another graph of the same tensors, with operators grouped differently; both share what they have
+        in common."""
         other = copy(self)
         other.problem, other.accesses = replace(self.problem, graph=graph), accesses
         return other
@@ -71,7 +72,7 @@ class Lowering:
     ) -> Plan:
         """See `make_plan`."""
         if strategy.replicas:
-            shared = {} if digests is None else digests  # Replicas have many of the same weights.
+            shared = {} if digests is None else digests  # Replicas have many weights in common.
             made = [
                 self.plan(one, model_digest=model_digest, optimised=optimised, sketch=sketch, digests=shared)
                 for one in strategy.replicas
@@ -84,15 +85,15 @@ class Lowering:
         return assemble(schedule, seconds, self.cost, model_digest, digests=known)
 
     def outline(self, strategy: Strategy) -> tuple[timeline.TimedSchedule, dict[str, int]]:
-        """What a sketch of a plan comes to, without the plan: what is to be simulated, and by device memory that is
-        enough. Not for replicas."""
+        """The schedule that a sketched plan would have in the simulator, and by device a number of bytes that is enough
+        memory, without making the plan. Not for replicas."""
         schedule, seconds = self.scheduled(strategy, optimised=True, sketch=True)
         return self.outliner.outline(schedule, seconds), self.outliner.most_bytes(schedule)
 
     def scheduled(self, strategy: Strategy, optimised: bool, sketch: bool) -> tuple[Schedule, Seconds]:
-        """Who does what when, and the seconds of every share."""
+        """The stages and messages of all devices, and the seconds of every share."""
         broadcasts = strategy.sync is Sync.BROADCAST
-        if broadcasts and optimised and sketch:  # What the optimiser comes to, without the way there.
+        if broadcasts and optimised and sketch:  # The optimiser's result, in one step.
             draft = self.lower(replace(strategy, sync=Sync.NEEDED))
         else:
             draft = self.lower(strategy)
@@ -109,18 +110,18 @@ class Lowering:
         return relayed(schedule, strategy.relays) if strategy.relays else schedule, seconds
 
     def lower(self, strategy: Strategy) -> Draft:
-        """The strategy written out, moving data as its `sync` says. InternalError where the layouts do not fit, and for
-        replicas, which are a draft each."""
+        """The draft of the strategy, which moves data as its `sync` says. InternalError if the layouts do not fit, and for
+        a strategy with replicas, each of which has its own draft."""
         if strategy.replicas:
             raise InternalError(
-                f"strategy {strategy.name!r} has {len(strategy.replicas)} replicas, and no one draft"
+                f"strategy {strategy.name!r} has {len(strategy.replicas)} replicas, and no single draft"
             )
         blueprint = self._draw(strategy)
         decide = _DECISIONS[strategy.sync](blueprint)
         return self._follower.follow(blueprint, decide, alike=strategy.sync is Sync.NEEDED)
 
     def _draw(self, strategy: Strategy) -> Blueprint:
-        """The strategy's layouts, checked and in normal form."""
+        """The strategy's layouts as a Blueprint, checked and in normal form."""
         problem, strategy, found = self._written.out(self.problem, strategy, self.accesses)
         owned: dict[str, Owned] = {}
         for op in problem.graph.operators:
@@ -129,7 +130,7 @@ class Lowering:
                 key = (
                     name,
                     id(layout),
-                )  # A layout is kept with what it gives, so that its id does not come back.
+                )  # The layout is kept with its result, so that no other layout gets its id.
                 if key not in self._owned:
                     made = _owned(problem, strategy, name)
                     made = self._equal.setdefault(tuple(made.items()), made)
@@ -155,8 +156,8 @@ def make_plan(
     `optimised=False` keeps BBGraP's initial partition (and one message per move) as it is, for comparison.
     `sketch=True` leaves the segments' ONNX and every digest out: quick, enough for a simulation, not for an
     agent. `digests` remembers the weights' digests by (model digest, constant, region) between calls.
-    `accesses` are the graph's, where the caller has them at hand. InternalError where the layouts are no
-    strategy for this graph.
+    `accesses` are the access maps of the graph, if the caller has them already. InternalError if the layouts do
+    not fit this graph.
     """
     return Lowering(problem, cost, accesses).plan(
         strategy, model_digest=model_digest, optimised=optimised, sketch=sketch, digests=digests
@@ -164,7 +165,7 @@ def make_plan(
 
 
 def lower(problem: Problem, strategy: Strategy, known: Mapping[str, Access] | None = None) -> Draft:
-    """One strategy on its own, written out. InternalError where the layouts do not fit."""
+    """The draft of a single strategy. InternalError if the layouts do not fit."""
     return Lowering(problem, accesses=known).lower(strategy)
 
 
@@ -172,12 +173,12 @@ def _owned(problem: Problem, strategy: Strategy, name: str) -> Owned:
     layout, full = strategy.layouts.get(name), problem.graph.region_of(name)
     if layout is None:
         return {}
-    if full.is_empty:  # Nothing to split: one device makes it.
+    if full.is_empty:  # A tensor without elements cannot be split: one device makes it.
         return {next(iter(layout.regions), problem.gateway): full}
     order = {device.name: n for n, device in enumerate(problem.cluster.devices)}
     if strangers := sorted(set(layout.regions) - set(order)):
         raise InternalError(
-            f"strategy {strategy.name!r}: {name!r} is laid out on {strangers}, not in the cluster"
+            f"strategy {strategy.name!r}: {name!r} is laid out on {strangers}, which are not in the cluster"
         )
     devices = sorted(layout.regions, key=order.__getitem__)
     return {device: layout.regions[device] for device in devices if not layout.regions[device].is_empty}
@@ -196,7 +197,7 @@ def _check(graph: Graph, op: Operator, access: Access, name: str, owned: Owned) 
 
 
 def only_needed(blueprint: Blueprint) -> Decide:
-    """The missing boxes, straight from a device that computes them: the four cases of the paper."""
+    """Moves only the missing boxes, directly from a device that computes them (BBGraP's four cases)."""
 
     def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
         holders = Holders(owned)
@@ -207,12 +208,12 @@ def only_needed(blueprint: Blueprint) -> Decide:
 
 
 def _has(owned: Region | None, needs: Iterable[Region]) -> bool:
-    """Whether all that is needed is where it is computed, as it nearly always is."""
+    """Whether the device computes all that it needs, which is the usual case."""
     return owned is not None and all(need is owned or owned.contains(need) for need in needs)
 
 
 def broadcast(blueprint: Blueprint) -> Decide:
-    """Between layers every device gets everything that the others computed (section 3.2)."""
+    """Between layers, moves everything that a device computes to all other devices (BBGraP, section 3.2)."""
     needed = only_needed(blueprint)
 
     def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
@@ -221,7 +222,7 @@ def broadcast(blueprint: Blueprint) -> Decide:
         to_gateway = {place: regions for place, regions in needs.items() if place == GATEWAY}
         devices = blueprint.participants
         everything = [Move(name, owned[s], s, t) for t in devices for s in owned if s != t]
-        for target, regions in needs.items():  # Only to find fault with layouts that leave holes.
+        for target, regions in needs.items():  # Only to raise InternalError for layouts that leave holes.
             fetch(blueprint, name, target, regions, Holders(owned))
         return everything + needed(name, to_gateway, owned)
 
@@ -229,7 +230,7 @@ def broadcast(blueprint: Blueprint) -> Decide:
 
 
 def through_hub(blueprint: Blueprint) -> Decide:
-    """Between layers the hub gathers everything and hands each device what it misses (MoDNN's mapper)."""
+    """Between layers, moves everything to the hub, which sends each device what it misses (MoDNN's mapper)."""
     needed, hub = only_needed(blueprint), blueprint.strategy.hub
     if hub is None:
         raise InternalError(f"strategy {blueprint.strategy.name!r} moves data through a hub, and names none")
@@ -244,7 +245,7 @@ def through_hub(blueprint: Blueprint) -> Decide:
         for place, regions in needs.items():
             fetch(
                 blueprint, name, place, regions, Holders(owned)
-            )  # Only to find fault with layouts that leave holes.
+            )  # Only to raise InternalError for layouts that leave holes.
         handed = [
             Move(name, box, hub, place)
             for place, regions in needs.items()

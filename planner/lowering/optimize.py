@@ -1,8 +1,8 @@
-"""BBGraP's graph optimiser (section 3.3) as passes. On a draft: drop, shrink. On a schedule: merge, hoist,
-join.
+"""BBGraP's graph optimiser (section 3.3) as passes: drop and shrink on a draft; merge, hoist, join and settle on a
+schedule. Pure rules.
 
-Rules only. Each pass is a small function that leaves the answer as it is; `optimise` and `streamline` run
-them in order and say which one failed, after which.
+No pass changes the answers. `optimise` and `streamline` run the passes in order; if one fails, the error names it and
+those before it.
 """
 
 from __future__ import annotations
@@ -33,23 +33,22 @@ T = TypeVar("T")
 
 
 def optimise(draft: Draft) -> Draft:
-    """What of an initial partition has to move. Its traffic is what lowering with Sync.NEEDED gives.
-
-    For drafts in which everything is broadcast; through a hub data keeps going as the strategy says.
+    """Reduces a draft in which everything is broadcast to the moves that are needed: as many as lowering with Sync.NEEDED
+    gives. Not for drafts with a hub, whose moves stay as the strategy says.
     """
-    return _run(draft, drop, shrink)
+    return _run_passes(draft, drop, shrink)
 
 
 def streamline(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
-    """Fewer messages, sent sooner, fewer segments, and no quantise/dequantise group parted by them."""
+    """Makes fewer messages and segments, sends messages sooner, and keeps each quantise/dequantise group in one segment."""
 
     def hoist_costly(one: Schedule) -> Schedule:
         return hoist(one, seconds, cost)
 
-    return _run(schedule, merge, hoist_costly, join, settle)
+    return _run_passes(schedule, merge, hoist_costly, join, settle)
 
 
-def _run(value: T, *passes: Callable[[T], T]) -> T:
+def _run_passes(value: T, *passes: Callable[[T], T]) -> T:
     for n, one in enumerate(passes):
         try:
             value = one(value)
@@ -60,8 +59,8 @@ def _run(value: T, *passes: Callable[[T], T]) -> T:
 
 
 def drop(draft: Draft) -> Draft:
-    """Without the moves of which nothing is read where they go: the target has it all (cases EQUAL,
-    SMALLER) or does not want it. What is then read by nobody is not computed either."""
+    """Removes moves of which the target reads nothing, because it computes all of it (cases EQUAL, SMALLER) or does not
+    need it. What nothing reads any more is not computed either."""
 
     def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
         return [move for move in draft.moves_of(name) if _is_read(move, needs, owned)]
@@ -77,8 +76,7 @@ def _is_read(move: Move, needs: Needs, owned: Owned) -> bool:
 
 
 def shrink(draft: Draft) -> Draft:
-    """Every move cut down to the boxes that its target misses (BIGGER, SHIFTED, ELSEWHERE), each from one
-    source."""
+    """Reduces every move to the boxes that its target misses (BIGGER, SHIFTED, ELSEWHERE), each from one source."""
     blueprint = draft.blueprint
 
     def decide(name: str, needs: Needs, owned: Owned) -> list[Move]:
@@ -97,7 +95,8 @@ def _fetches(need: Region, owned: Region | None) -> bool:
 
 
 def _senders(draft: Draft, name: str, place: str, owned: Owned) -> Owned:
-    """Who may send: inside a layer whoever computes it, between layers whoever the draft has sending."""
+    """The devices that may send a tensor to `place`: inside a layer all that compute it, between layers those that send it
+    in the draft. The target itself is kept."""
     if place == GATEWAY or not crosses(draft.blueprint, name):
         return owned
     sources = {move.source for move in draft.moves_of(name) if move.target == place}
@@ -105,20 +104,21 @@ def _senders(draft: Draft, name: str, place: str, owned: Owned) -> Owned:
 
 
 def merge(schedule: Schedule) -> Schedule:
-    """One message for moves with the same source, target and moments; one for all inputs of a device."""
+    """Joins messages with the same ends that are sent and received at the same places; all inputs of a device become one
+    message."""
     groups: dict[tuple[At, str, str, At | None], list[StageMessage]] = {}
     for message in schedule.messages:
         received = None if message.source == GATEWAY else message.received
         groups.setdefault((message.sent, message.source, message.target, received), []).append(message)
     messages = [
-        replace(group[0], received=min(m.received for m in group), moves=tuple(_merged(group)))
+        replace(group[0], received=min(m.received for m in group), moves=tuple(_merge_moves(group)))
         for group in groups.values()
     ]
     messages.sort(key=lambda m: (m.sent, m.source, m.target, m.received))
     return replace(schedule, messages=tuple(messages))
 
 
-def _merged(group: Sequence[StageMessage]) -> Iterator[Move]:
+def _merge_moves(group: Sequence[StageMessage]) -> Iterator[Move]:
     moves: dict[str, list[Move]] = {}
     for message in group:
         for move in message.moves:
@@ -129,9 +129,8 @@ def _merged(group: Sequence[StageMessage]) -> Iterator[Move]:
 
 
 def hoist(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
-    """What is sent is sent as soon as it is computed: a stage ends there, and what it computes besides
-    becomes a late stage, which runs while the messages travel. Only where that is longer than starting one
-    more segment."""
+    """Sends messages as soon as their data is computed: the stage ends there, and what else it computes becomes a late
+    stage, which runs while the messages travel. Only if the late stage takes longer than starting one more segment."""
     stages: dict[str, tuple[Stage, ...]] = {}
     messages = {id(message): message for message in schedule.messages}
     for device, old in schedule.stages.items():
@@ -146,14 +145,14 @@ def hoist(schedule: Schedule, seconds: Seconds, cost: CostModel) -> Schedule:
                 continue
             after = replace(stage.first, late=1)
             new += [replace(stage, shares=tuple(early)), Stage(after, after, late)]
-            for message in _only_late(schedule, device, stage, early):
+            for message in _late_messages(schedule, device, stage, early):
                 messages[id(message)] = replace(message, received=after)
         stages[device] = tuple(new)
     return replace(schedule, stages=stages, messages=tuple(messages.values()))
 
 
 def _sent_early(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
-    """The shares of a stage that something it sends is made from."""
+    """The shares of a stage that what it sends depends on."""
     wanted = {move.tensor for message in schedule.sent(device, stage) for move in message.moves}
     early: list[Share] = []
     for share in reversed(stage.shares):
@@ -163,10 +162,10 @@ def _sent_early(schedule: Schedule, device: str, stage: Stage) -> list[Share]:
     return early[::-1]
 
 
-def _only_late(
+def _late_messages(
     schedule: Schedule, device: str, stage: Stage, early: Sequence[Share]
 ) -> Iterator[StageMessage]:
-    """Messages to a stage that nothing in its early part reads or passes on."""
+    """Messages to a stage that its early part neither reads nor passes on."""
     read = {name for share in early for name, _ in share.needs}
     read |= {move.tensor for message in schedule.sent(device, stage) for move in message.moves}
     for message in schedule.received(device, stage):
@@ -175,10 +174,10 @@ def _only_late(
 
 
 def join(schedule: Schedule) -> Schedule:
-    """One stage for neighbours that no communication separates.
+    """Joins neighbouring stages that no communication separates.
 
-    Nobody can wait longer than before: the first sends nothing and the second receives nothing, so the
-    order of all sends and receives stays as it was, and that order has no deadlock.
+    This makes no deadlock: the first stage sends nothing and the second receives nothing, so the order of all sends and
+    receives stays the same.
     """
     stages: dict[str, tuple[Stage, ...]] = {}
     for device, old in schedule.stages.items():
@@ -207,11 +206,12 @@ def _in_order(schedule: Schedule, shares: tuple[Share, ...]) -> tuple[Share, ...
 
 
 def settle(schedule: Schedule) -> Schedule:
-    """What belongs to its readers is computed in each stage that reads it, not handed from segment to segment.
+    """Computes operators that belong to their readers in each stage that reads them, instead of handing their outputs from
+    segment to segment.
 
-    These are DequantizeLinears, what reads constants only, and views of such. The runtime computes an operator
-    between quantised tensors in integers only where it sees the whole quantise/dequantise group: a segment
-    that was handed the dequantised weights would round differently from the whole model."""
+    These are DequantizeLinears, operators that read only constants, and views of either. The runtime computes an operator
+    between quantised tensors in integers only if it sees the whole quantise/dequantise group: a segment that is given
+    dequantised weights would round differently from the whole model."""
     companions = _companions(schedule.draft)
     sent = {(move.source, move.tensor) for move in schedule.draft.moves}
     stages: dict[str, tuple[Stage, ...]] = {}
@@ -224,20 +224,21 @@ def settle(schedule: Schedule) -> Schedule:
             for name, _ in share.written
         }
         own = frozenset(id(share) for share in makers.values())
-        new = [replace(stage, shares=_settled(schedule, stage.shares, makers, own)) for stage in old]
+        new = [replace(stage, shares=_with_companions(schedule, stage.shares, makers, own)) for stage in old]
         stages[device] = tuple(
             s for s in new if s.shares or schedule.received(device, s) or schedule.sent(device, s)
         )
     return replace(schedule, stages=stages)
 
 
-def _settled(
+def _with_companions(
     schedule: Schedule, shares: Sequence[Share], makers: Mapping[str, Share], own: Collection[int]
 ) -> tuple[Share, ...]:
-    """`makers` by what they write; `own` are their ids."""
+    """The shares of a stage without `makers`, but with those that it reads. `makers` are by the tensor that they write;
+    `own` are their ids."""
     kept = [share for share in shares if id(share) not in own]
     there = {id(share) for share in kept}
-    for share in kept:  # Grows as it goes: a companion may read another.
+    for share in kept:  # The list grows meanwhile, because a companion may read another one.
         for name, _ in share.needs:
             maker = makers.get(name)
             if maker is not None and id(maker) not in there:
@@ -247,7 +248,7 @@ def _settled(
 
 
 def _companions(draft: Draft) -> frozenset[str]:
-    """Names of the operators that belong to whoever reads them."""
+    """Names of the operators that belong to their readers."""
     graph, found = draft.graph, set[str]()
     for op in graph.operators:
         access = draft.blueprint.accesses[op.name]

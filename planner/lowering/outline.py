@@ -1,9 +1,9 @@
-"""Outlining: a schedule as the simulator takes it, without the plan. A search that only asks how long a candidate takes
-needs no ports, weights and numbers of segments. Rules only.
+"""Outlines: turns a schedule into the form that the simulator reads, without making a plan. Pure rules.
 
-The seconds and bytes are those of the plan (assemble.py), as a test holds. Memory is not counted but bounded: as if a
-device held, at once and in full, all that its operators read and write. Where that is too much for a device, the
-plan says what it needs."""
+A search that only asks how long a candidate takes needs no ports, weights and numbers of segments. The seconds and bytes
+are those of the plan (assemble.py); a test compares them. Memory is not counted but bounded, as if a device held, at once
+and in full, everything that its operators read and write. If this bound is too much for a device, the plan gives the
+exact figure."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.region import Region
 
 _Own = Mapping[int, Sequence[tuple[str, int]]]
-"""By id of a share, the tensors of which it reads what its device computes."""
+"""By id of a share, the tensors of which it reads what its own device computes, each with a number of levels."""
 
 Steps = tuple[Receive | Compute | Send, ...]
 
 
 class Outliner:
-    """Outlines of many candidates of one problem: what they have in common, once."""
+    """Outlines many candidates of one problem; what they have in common is computed once."""
 
     def __init__(self, cost: CostModel, levels: Levels) -> None:
         self.cost = cost
         self._levels = levels
         self._runs: dict[tuple[tuple[int, ...], tuple[str, ...]], tuple[Compute, tuple[Share, ...]]] = {}
-        """By the ids of shares, which are kept with what they give, and what is given on."""
+        """By the ids of the shares and the names of the outputs, a segment's step; the shares are kept with it, so that
+        no others get their ids."""
         self._senders: dict[Flow, frozenset[str]] = {}
         self._bytes: dict[int, tuple[int, Operator]] = {}
 
     def outline(self, planned: Planned, seconds: Seconds) -> TimedSchedule:
-        """What is to be simulated."""
+        """The schedule for the simulator."""
         steps = {
             device: [step for stage in stages for step in stage]
             for device, stages in self.by_stage(planned, seconds).items()
@@ -51,19 +52,19 @@ class Outliner:
         return TimedSchedule(steps, self.messages(planned))
 
     def messages(self, planned: Planned) -> list[MessageTimes]:
-        """What travels."""
+        """The messages of the schedule, with their bytes on the wire."""
         graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
         return [MessageTimes(m.source, m.target, _travelling(graph, m, asked)) for m in planned.messages]
 
     def by_stage(self, planned: Planned, seconds: Seconds) -> dict[str, list[Steps]]:
-        """By device, the steps of each of its stages."""
+        """The steps of each stage, by device."""
         numbers = {id(message): n for n, message in enumerate(planned.messages)}
         own = self._levels.own(planned.draft)
         found: dict[str, list[Steps]] = {}
         for device, stages in planned.stages.items():
             if any(stage.is_part for stage in stages):
                 values = given(planned, device)
-            else:  # The same, in less time.
+            else:  # The same result, computed faster.
                 values = self._given(planned.draft, device, stages, own)
             found[device] = [
                 tuple(self._steps(planned, device, stage, handed, numbers, seconds))
@@ -72,7 +73,7 @@ class Outliner:
         return found
 
     def most_bytes(self, planned: Planned) -> dict[str, int]:
-        """By device, more memory than the plan predicts."""
+        """By device, an upper bound in bytes of the peak memory that the plan would predict."""
         draft, cluster = planned.draft, planned.draft.blueprint.problem.cluster
         found: dict[str, int] = {}
         for device, stages in planned.stages.items():
@@ -102,7 +103,7 @@ class Outliner:
             yield Send(numbers[id(message)])
 
     def _rounding(self, planned: Planned, device: str, message: Sent) -> Iterator[Compute]:
-        """At either end of a message."""
+        """The step that rounds a message's pieces on `device`, or converts them back; none if nothing is rounded."""
         graph, asked = planned.draft.graph, planned.draft.blueprint.problem.transfer_dtype
         ends = message.source, message.target
         if asked != EXACT and all(ends):
@@ -115,7 +116,7 @@ class Outliner:
     def _given(
         self, draft: Draft, device: str, stages: Sequence[Stage], own: _Own
     ) -> Iterator[tuple[Value, ...]]:
-        """By stage, what of it is read after it, here or where it is sent."""
+        """By stage, its outputs: what it computes that later stages of this device or other devices read."""
         readers = _readers(own, stages)
         for stage in stages:
             yield tuple(self._given_by(draft, device, stage, readers))
@@ -131,7 +132,7 @@ class Outliner:
                     yield name, region
 
     def _sending(self, flow: Flow) -> frozenset[str]:
-        """Devices that send some of what they compute of a tensor."""
+        """The devices that send some of what they compute of a tensor."""
         found = self._senders.get(flow)
         if found is None:
             computed = flow.computed
@@ -142,7 +143,7 @@ class Outliner:
     def _run(
         self, draft: Draft, device: str, stage: Stage, handed: Sequence[Value], seconds: Seconds
     ) -> Compute:
-        """The seconds of a stage's segment, which hands on these values."""
+        """The step of a stage's segment, whose outputs are the values `handed`."""
         shares = stage.shares
         key = tuple(map(id, shares)), tuple(name for name, _ in handed)
         found = self._runs.get(key)
@@ -155,8 +156,8 @@ class Outliner:
         return found[0]
 
     def _held(self, graph: Graph, op: Operator) -> int:
-        """More than one share of `op` takes, wherever it runs: its weights packed, and brought into another order; what it
-        reads; and what it writes, which is held where it is made, and again where it goes."""
+        """An upper bound in bytes of what one share of `op` takes: its weights, packed and being reordered, what it reads,
+        and twice what it writes (where it is made, and where it is handed on)."""
         found = self._bytes.get(id(op))
         if found is None:
             names = [name for name in (*op.inputs, *op.captured) if name]
@@ -170,7 +171,7 @@ class Outliner:
 
 
 def _readers(own: _Own, stages: Sequence[Stage]) -> Mapping[str, Set[At]]:
-    """By tensor that a device computes, its stages that are handed some of that."""
+    """By tensor that a device computes, its stages that read the tensor and do not compute it."""
     found: dict[str, set[At]] = {}
     for stage in stages:
         inside = {name for share in stage.shares for name, _ in share.written}
@@ -191,6 +192,6 @@ def _travelling(graph: Graph, message: Sent, asked: str) -> int:
 
 
 def _size(graph: Graph, name: str, region: Region) -> int:
-    """Bytes; 0 where the shape is not known before the run."""
+    """Bytes of a region; 0 if the tensor's shape is not known before the run."""
     tensor = graph.tensors[name]
     return 0 if tensor.shape is None else region.size * tensor.item_bytes

@@ -1,9 +1,9 @@
-"""Stages: the order in time. A stage is what one device does between two communications: receive, compute,
-send.
+"""Stages: the order in time. A stage is what one device does between two communications: it receives, computes and sends.
+Facts.
 
-Facts. A device's shares of one level (by_level.py) make a stage; messages go from a level to a
-higher one only, and each device takes its stages in the order of their levels. So a device at level l waits
-for devices at lower levels only, and by induction over l no two can wait for each other.
+A device's shares of one level (by_level.py) make a stage. Messages go only from a level to a higher one, and each device
+takes its stages in the order of their levels. So a device at level l waits only for devices at lower levels, and by
+induction over l no two can wait for each other.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from edgepart.planner.region import Region
 
 
 class CostModel(Protocol):
-    """What planning asks of planner/cost/cost.py."""
+    """What lowering needs of planner/cost/cost.py."""
 
     def know(self, graph: Graph) -> None: ...
 
@@ -36,10 +36,10 @@ class CostModel(Protocol):
 
 
 class NoCost:
-    """Counts nothing: for callers that want a plan that is right, and no prediction."""
+    """A cost of 0 for everything, for callers that need a correct plan without predictions."""
 
     def know(self, graph: Graph) -> None:
-        """Nothing to know."""
+        """Does nothing."""
 
     def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
         return 0.0
@@ -58,18 +58,18 @@ class NoCost:
 
 
 Seconds = Mapping[tuple[str, str], float]
-"""By operator name and device."""
+"""Predicted seconds of shares, by operator name and device."""
 
 
 class ShareTimes:
-    """Predicted seconds of shares; of a group, once."""
+    """Predicts the seconds of shares, once for each group."""
 
     def __init__(self, cost: CostModel) -> None:
         self.cost = cost
         self._found: dict[Group, Seconds] = {}
 
     def seconds_of(self, draft: Draft) -> Seconds:
-        """Of every share."""
+        """The seconds of every share of a draft."""
         found: dict[tuple[str, str], float] = {}
         for name, group in draft.groups.items():
             seconds = self._found.get(group)
@@ -87,12 +87,12 @@ class ShareTimes:
 
 
 def seconds_of(draft: Draft, cost: CostModel) -> Seconds:
-    """Of one draft on its own."""
+    """The seconds of every share of a single draft."""
     return ShareTimes(cost).seconds_of(draft)
 
 
 def stage_s(draft: Draft, stage: Stage, seconds: Seconds, cost: CostModel) -> float:
-    """What the operators of a stage take."""
+    """Predicted seconds of the operators of a stage."""
     if not stage.is_part:
         return sum(seconds[share.operator.name, share.device] for share in stage.shares)
     accesses = draft.blueprint.accesses
@@ -108,11 +108,11 @@ class At:
 
     level: int
     late: int = 0
-    """1 for what is put off until the level's messages are sent; more where a stage is cut (borders_first.py)."""
+    """0 for the level's stage, 1 for work put off until its messages are sent, more for a cut stage (borders_first.py)."""
 
 
 START = At(-1)
-"""When the gateway sends the inputs: before every level."""
+"""The place at which the gateway sends the inputs: before every level."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ class StageMessage:
     source: str
     target: str
     sent: At
-    """Of the source: after that stage's computing."""
+    """The stage of the source after whose computing it is sent."""
     received: At
-    """Of the target: before that stage's computing."""
+    """The stage of the target before whose computing it is received."""
     moves: tuple[Move, ...]
 
 
@@ -135,9 +135,9 @@ class Stage:
     first: At
     last: At
     shares: tuple[Share, ...]
-    """In the graph's order; () where it only passes on what it receives."""
+    """What it computes, in the graph's order; () if it only passes on what it receives."""
     is_part: bool = False
-    """Whether the shares are parts of the draft's: another stage computes the rest."""
+    """Whether the shares are parts of the draft's shares: another stage computes the rest of them."""
 
 
 @dataclass(frozen=True)
@@ -150,12 +150,12 @@ class Schedule:
 
     @cached_property
     def receives(self) -> Mapping[tuple[str, At], tuple[StageMessage, ...]]:
-        """By target device and `received`."""
+        """Messages by target device and `received`."""
         return _grouped((message.target, message.received, message) for message in self.messages)
 
     @cached_property
     def sends(self) -> Mapping[tuple[str, At], tuple[StageMessage, ...]]:
-        """By source device and `sent`."""
+        """Messages by source device and `sent`."""
         return _grouped((message.source, message.sent, message) for message in self.messages)
 
     def received(self, device: str, stage: Stage) -> tuple[StageMessage, ...]:
@@ -175,10 +175,10 @@ def _grouped(
 
 
 def mixed(draft: Draft, share: Share, name: str, need: Region) -> bool:
-    """Whether `need` is put together from what the device computes and what it is sent."""
+    """Whether `need` is put together from what the share's device computes and what it receives."""
     return is_mixed(need, draft.computed(name).get(share.device))
 
 
 def is_mixed(need: Region, own: Region | None) -> bool:
-    """The same of a region that is needed where `own` is computed."""
+    """Whether `need` is put together from `own`, which the device computes, and what it receives."""
     return case_of(need, own) in (Case.BIGGER, Case.SHIFTED)

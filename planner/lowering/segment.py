@@ -1,8 +1,9 @@
-"""Segments: the shares that a device computes between two communications, as one stand-alone ONNX model.
+"""Segments: builds one stand-alone ONNX model of the shares that a device computes between two communications. Pure rules
+over protos.
 
-Builds protos; no session, no file. Big weights are left out of the model (external data without a file: a
-session is handed their values), small ones are in it. Every value is a packed region of a tensor of the
-whole model; a whole one keeps the tensor's name, so that sub-graphs find what they capture.
+Big weights are left out of the model (they are external data without a file, whose values the session is given); small
+ones are in it. Every value is a packed region of a tensor of the whole model; a complete tensor keeps its name, so that
+sub-graphs find what they capture.
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ from edgepart.planner.plans.plan import Piece, Port, WeightRef
 from edgepart.planner.region import Array, Region, Span
 
 Digests = MutableMapping[tuple[str, str, Region], str]
-"""Of weights: by model digest, constant and region."""
+"""Digests of weights, by model digest, constant and region."""
 
 Value = tuple[str, Region]
 
 WINDOWED = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
-"""Operators that look at their first input through windows, and at nothing behind the last of them."""
+"""Operators that read their first input through windows, and nothing behind the last window."""
 
 DEFAULT_OPSET = 17
-"""For the Slice and Concat of our own where the model imports contrib domains only."""
+"""The opset for the Slice and Concat nodes that edgepart adds, if the model imports contrib domains only."""
 
 
 def value_name(graph: Graph, name: str, region: Region) -> str:
-    """What a region of a tensor or constant is called in a segment."""
+    """The name of a region of a tensor or constant in a segment."""
     return name if region == graph.region_of(name) else f"{name}[{region}]"
 
 
 def input_values(draft: Draft, shares: Sequence[Share]) -> tuple[Value, ...]:
-    """What a segment of these shares is given: whatever they do not compute; a need inside a bigger one is
-    cut from that within the segment."""
+    """The inputs of a segment of these shares: what they read and do not compute. A need inside a bigger one is left out,
+    because the segment cuts it from that."""
     written: dict[str, Region] = {name: region for share in shares for name, region in share.written}
     wanted: dict[str, list[Region]] = {}
     for share in shares:
@@ -74,8 +75,7 @@ def input_values(draft: Draft, shares: Sequence[Share]) -> tuple[Value, ...]:
 
 
 def weights_of(draft: Draft, shares: Iterable[Share]) -> Iterator[Value]:
-    """Constants and their regions that the shares read, each pair once; regions without elements are left
-    out."""
+    """The regions of constants that the shares read, each once; empty ones are left out."""
     constants = draft.graph.constants
     pairs: dict[Value, None] = {}
     for share in shares:
@@ -88,14 +88,14 @@ def weights_of(draft: Draft, shares: Iterable[Share]) -> Iterator[Value]:
 
 
 Refs = MutableMapping[Value, WeightRef | None]
-"""Of weights without their digests, by constant and region; None for those that stay in a segment."""
+"""References to weights without their digests, by constant and region; None for weights that stay in the segment."""
 
 
 def weight_refs(
     draft: Draft, shares: Iterable[Share], model: str, digests: Digests | None, known: Refs | None = None
 ) -> tuple[WeightRef, ...]:
-    """The weights that stay external_proto the segment. With `digests` None their digests are left empty: nothing
-    is read. `known` remembers what was said of them, for one graph."""
+    """References to the weights that stay outside the segment. If `digests` is None, their digests are left empty and no
+    weight is read. `known` remembers references between calls for one graph."""
     known = {} if known is None else known
     refs: list[WeightRef] = []
     for name, region in weights_of(draft, shares):
@@ -122,13 +122,13 @@ def _ref(graph: Graph, name: str, region: Region) -> WeightRef | None:
 
 
 def whole_ref(constant: Constant) -> WeightRef:
-    """All of a constant, without its digest."""
+    """The reference to a whole constant, without its digest."""
     region, shape = constant.region, constant.region.shape
     return WeightRef(constant.name, "", constant.name, region, constant.dtype, shape, constant.nbytes)
 
 
 def whole_refs(whole: WholeModel, model: str, digests: Digests) -> tuple[WeightRef, ...]:
-    """The weights of a model that is one segment."""
+    """References to the weights of a model that is one segment. Reads those whose digests are not known."""
     refs = []
     for constant in whole.weights:
         key = (model, constant.name, constant.region)
@@ -140,7 +140,7 @@ def whole_refs(whole: WholeModel, model: str, digests: Digests) -> tuple[WeightR
 def build(
     draft: Draft, shares: Sequence[Share], outputs: Sequence[Value], refs: Sequence[WeightRef]
 ) -> bytes:
-    """The serialised model that takes `input_values` and `refs` and gives `outputs`."""
+    """The serialised model with the inputs `input_values`, the external weights `refs`, and the outputs `outputs`."""
     builder = _SegmentBuilder(draft, {(ref.source, ref.region): ref for ref in refs})
     for name, region in input_values(draft, shares):
         builder.take(name, region)
@@ -150,8 +150,8 @@ def build(
 
 
 def digest_of_segment(model: bytes, refs: Iterable[WeightRef], shapes: Iterable[tuple[int, ...]]) -> str:
-    """SHA-256 (hex) of the model, of the digests of its weights, and of the shapes that it takes and gives: a user's own
-    model is the same for every shape that it can be planned for, and neither its times nor its buffers are."""
+    """SHA-256 (hex) of the model, of the digests of its weights, and of the shapes of its inputs and outputs. The shapes
+    count because a user's own model is the same for all shapes, while its times and buffers are not."""
     found = hashlib.sha256(model)
     for ref in refs:
         found.update(f"{ref.name}\0{ref.digest}\0".encode())
@@ -166,7 +166,7 @@ def ports(graph: Graph, values: Iterable[Value]) -> tuple[Port, ...]:
 
 @dataclass
 class _SegmentBuilder:
-    """One segment's model while it grows."""
+    """One segment's model while it is built."""
 
     draft: Draft
     refs: Mapping[Value, WeightRef]
@@ -174,7 +174,7 @@ class _SegmentBuilder:
     initializers: dict[str, TensorProto] = field(default_factory=dict)
     inputs: list[ValueInfoProto] = field(default_factory=list)
     held: dict[str, dict[Region, str]] = field(default_factory=dict)
-    """By tensor, what is at hand of it and the value's name; crops included."""
+    """By tensor, the regions that values of the segment hold, crops included, with the values' names."""
 
     @property
     def graph(self) -> Graph:
@@ -190,7 +190,7 @@ class _SegmentBuilder:
         self.held.setdefault(name, {})[region] = called
 
     def add(self, share: Share) -> None:
-        """The share's local nodes, between its inputs' crops and its outputs."""
+        """Adds the share's local nodes, and the crops of their inputs."""
         op = share.operator
         for name in op.captured:
             self.value(name, self.graph.region_of(name))
@@ -237,12 +237,12 @@ class _SegmentBuilder:
         op = share.operator
         if isinstance(key, str):
             return f"{op.name}:{key}"
-        if key not in share.outputs:  # Written all the same, and read by nobody.
+        if key not in share.outputs:  # The node writes it, though nothing reads it.
             return f"{op.name}:unread{key}"
         return value_name(self.graph, op.outputs[key], share.outputs[key])
 
     def value(self, name: str, region: Region) -> str:
-        """The name of the value that holds exactly that region, cut out of a bigger one where need be."""
+        """The name of the value that holds exactly that region; adds nodes that cut it from a bigger one if necessary."""
         held = self.held.setdefault(name, {})
         if region not in held:
             if name in self.graph.constants:
@@ -267,7 +267,7 @@ class _SegmentBuilder:
         return called
 
     def _nothing(self, name: str, region: Region) -> str:
-        """A tensor without elements is the same for every request."""
+        """An initializer for a tensor without elements, which is the same for every request."""
         called, kind = value_name(self.graph, name, region), element_type(self.graph.tensors[name].dtype)
         self.initializers[called] = TensorProto(name=called, data_type=kind, dims=region.shape)
         return called
@@ -278,7 +278,7 @@ class _SegmentBuilder:
         return called
 
     def _crop(self, name: str, outer: Region, region: Region) -> str:
-        """Slice nodes; with several intervals on an axis, their pieces are put together by Concat."""
+        """Adds Slice nodes that cut `region` from `outer`; a Concat joins the pieces of several intervals on an axis."""
         inner, source = region.within(outer), self.held[name][outer]
         called = value_name(self.graph, name, region)
         wide = [a for a, (s, n) in enumerate(zip(inner.spans, outer.shape, strict=True)) if span_is_cut(s, n)]
@@ -309,8 +309,8 @@ class _SegmentBuilder:
         infos = [value_info(self.graph, self.held[name][region], name, region) for name, region in outputs]
         holding = {node.op_type for node in self.nodes if next(nested_graphs(node), None) is not None}
         if holding and "Scan" not in holding:
-            # The runtime infers every branch from these shapes, and refuses one that it would never take. A Scan
-            # does not run without them.
+            # The runtime infers every branch from these shapes, and refuses the model for one that it would never take.
+            # A Scan does not run without shapes.
             for info in (*self.inputs, *infos):
                 if info.type.HasField("tensor_type"):
                     info.type.tensor_type.ClearField("shape")
@@ -325,10 +325,10 @@ class _SegmentBuilder:
 
 
 def reads_alike(node: LocalNode, need: Region, outer: Region) -> bool:
-    """Whether a node whose first input should be `need` writes the same from `outer`.
+    """Whether a node whose first input should be `need` writes the same if it is given `outer`.
 
-    With strides, the last window may leave elements over that no window looks at. Cutting them off would copy all the
-    others: ResNet's 1x1 convolutions of stride 2 read 55 of 56 rows."""
+    With strides, elements behind the last window may be unread. Cutting them off would copy all other elements: ResNet's
+    1x1 convolutions of stride 2 read 55 of 56 rows."""
     strides = node.attributes.get("strides")
     kernel = node.attributes.get("kernel_shape")
     if node.op_type not in WINDOWED or not strides or not kernel or node.attributes.get("ceil_mode"):
@@ -354,12 +354,12 @@ def reads_alike(node: LocalNode, need: Region, outer: Region) -> bool:
 
 
 def span_is_cut(one: Span, extent: int) -> bool:
-    """Whether `one` is less than an axis of `extent`."""
+    """Whether `one` is less than all of an axis of this extent."""
     return sum(interval.size for interval in one) != extent
 
 
 def value_info(graph: Graph, called: str, name: str, region: Region) -> ValueInfoProto:
-    """Type and shape of a region of a tensor; no more than the name where the type is not known."""
+    """The name `called` with the type and shape of a region of a tensor; without a type if that is not known."""
     tensor = graph.tensors[name]
     kind = element_type(tensor.dtype)
     if not kind:
@@ -388,7 +388,7 @@ def attributes_of(node: LocalNode, version: int) -> Iterator[AttributeProto]:
 
 
 def _declared_kind(node: LocalNode, version: int, name: str) -> Any:
-    """Of an empty list: as the operator's schema declares it; integers where there is no schema."""
+    """The attribute type of an empty list: as the operator's schema declares it, or integers if there is no schema."""
     if not onnx.defs.has(node.op_type, version, node.domain):
         return AttributeProto.INTS
     declared: Mapping[str, Any] = onnx.defs.get_schema(node.op_type, version, node.domain).attributes
@@ -396,7 +396,7 @@ def _declared_kind(node: LocalNode, version: int, name: str) -> Any:
 
 
 def domains_of(graph: GraphProto) -> Iterator[str]:
-    """Domains of all nodes, sub-graphs included."""
+    """The domains of all nodes, sub-graphs included."""
     for node in graph.node:
         yield node.domain
         for attribute in node.attribute:

@@ -1,8 +1,8 @@
-"""Memory: what the sessions of a device's segments keep, and what making one takes for a moment. Rules; the figures are
-ONNX Runtime's, measured (benchmarks/memory.py compares them with agents).
+"""Session memory: predicts what an ONNX Runtime session keeps, and what making it takes in addition. Pure rules with
+figures measured on ONNX Runtime (benchmarks/memory.py compares them with agents).
 
-A session packs each weight into memory of its own, once, and lets go of the file that it came from. Tables that are only
-looked up stay in the file: what is read of them is in memory, and can be given back.
+A session packs each weight into its own memory once, and releases the file that it came from. Tables that are only looked
+up stay in the file: the pages that are read are in memory, and can be reclaimed.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from edgepart.planner.region import Region
 
 SESSION_BYTES = 64 << 10
 THREAD_BYTES = 64 << 10
-"""Of a session without weights, and of each of its threads but the first."""
+"""Bytes of a session without weights, and of each of its threads after the first."""
 
 
 REORDERED = frozenset({"Conv", "FusedConv"})
-"""Operators whose weights are first folded with what is behind them and then brought into another order."""
+"""Operators whose weights are folded with the operators behind them, and then reordered."""
 REORDERING = 1.7
-"""Times their weights, what that takes besides what it leaves."""
+"""The memory that reordering takes in addition to its result, as a multiple of the weights' bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionMemory:
-    """Of one segment's session."""
+    """The predicted memory of one segment's session."""
 
     kept_bytes: int
-    """As long as there is the session."""
+    """Memory that it takes as long as it exists."""
     making_bytes: int
-    """Besides, while it is made."""
+    """Memory that it takes in addition while it is made."""
 
 
 def held(shares: Sequence[Share], refs: Iterable[WeightRef], threads: int) -> SessionMemory:
-    """Of a session that computes `shares` with the weights `refs`."""
+    """The memory of a session that computes `shares` with the weights `refs`."""
     readers = _readers(shares)
     kept = SESSION_BYTES + THREAD_BYTES * (threads - 1) + OPERATOR_BYTES * len(shares)
     most, reordered = 0, 0.0
@@ -57,7 +57,7 @@ def held(shares: Sequence[Share], refs: Iterable[WeightRef], threads: int) -> Se
 
 
 def _readers(shares: Sequence[Share]) -> dict[tuple[str, Region], list[tuple[Share, int]]]:
-    """By constant and region, the shares that read it, as which of their inputs."""
+    """By constant and region, the shares that read it, each with the index of the input."""
     found: dict[tuple[str, Region], list[tuple[Share, int]]] = {}
     for share in shares:
         for index, (name, region) in enumerate(zip(share.operator.inputs, share.reads, strict=True)):
@@ -67,8 +67,7 @@ def _readers(shares: Sequence[Share]) -> dict[tuple[str, Region], list[tuple[Sha
 
 
 def _touched(ref: WeightRef, uses: Sequence[tuple[Share, int]]) -> int:
-    """Bytes that a request looks up in a table, with what comes along; 0 for what is no table, or is read otherwise
-    too."""
+    """Bytes that a request brings into memory by look-ups in a table; 0 for a weight that is not only looked up."""
     rows = [
         rows_read(share.operator, index, ref.shape, next((r.size for r in share.outputs.values()), None))
         for share, index in uses

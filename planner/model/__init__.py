@@ -1,4 +1,4 @@
-"""An ONNX file becomes a Graph: checked, with its free dimensions bound and its constants folded.
+"""Models: an ONNX file becomes a Graph, checked, with its free dimensions bound and its constants folded.
 
 May import: planner/errors, planner/region.
 """

@@ -1,8 +1,8 @@
-"""What a free dimension of a model's inputs is taken as where the user says nothing: a shape that requests are likely to
-have, so that what is predicted and compared means something. Rules; the user is told of each shape that is assumed.
+"""Chooses likely shapes for inputs with free dimensions that the user gives no shape for, so that predictions and
+comparisons mean something. Rules; the user is told each shape that is assumed.
 
-A batch is of one. Pictures have 224 rows and columns and 3 channels, texts 128 tokens, other series 128 steps, and sound
-without a second dimension is a second of 16,000 samples. What fits none of that stays 1.
+A batch has one sample. Pictures have 224 rows and columns and 3 channels, texts 128 tokens, other series 128 steps, and
+sound with no axis but the batch and time is a second of 16,000 samples. Any other free dimension is 1.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ CHANNELS = 3
 STEPS = 128
 SAMPLES = 16_000
 WHOLE = (TensorProto.INT32, TensorProto.INT64)
-"""Elements that name something: tokens, say."""
+"""Element types of values that stand for something, like tokens, and so are neither pictures nor sound."""
 PICTURE_CHANNELS = (1, 3, 4)
-"""A last dimension of so many is one of colours."""
+"""Extents by which a last dimension is taken for the colour channels."""
 SUM = re.compile(r"\s*(\w+)\s*\+\s*(\w+)\s*")
 BATCH = re.compile(r"batch|\bn\b|\bb\b|\bbs\b", re.IGNORECASE)
 LINE = re.compile(r"height|width|rows|columns|\bh\b|\bw\b", re.IGNORECASE)
@@ -35,8 +35,8 @@ PAST = re.compile(r"past", re.IGNORECASE)
 
 
 def load_assuming(path: Path | bytes, shapes: Shapes) -> tuple[Graph, dict[str, tuple[int, ...]]]:
-    """As `load_graph`, with likely shapes for what `shapes` leaves open, and which these are; notes say so too. Where the
-    model cannot be read with those, its free dimensions are 1, and a note asks for their shapes.
+    """The graph as `load_graph` gives it, and the likely shapes that were assumed for inputs missing in `shapes`; notes
+    name them too. If the model cannot be read with those shapes, its free dimensions are 1 and a note asks for shapes.
 
     ModelError, UsageError."""
     guessed = assumed(inputs_of(read_model(path)), shapes)
@@ -57,20 +57,21 @@ def load_assuming(path: Path | bytes, shapes: Shapes) -> tuple[Graph, dict[str, 
 
 
 def assumed(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, tuple[int, ...]]:
-    """By input that `given` does not have, its likely shape; without those of which only the batch is free."""
-    symbols = _known(inputs, given)
+    """Likely shapes by input, for inputs that are not in `given`. Left out are inputs whose free dimensions would all
+    be 1."""
+    symbols = _given_extents(inputs, given)
     for value in inputs:
         if value.name not in given:
             for axis, name in enumerate(free_of(value.type) or ()):
                 if name and not SUM.fullmatch(name):
-                    symbols.setdefault(name, _extent(value.type, axis, name))
+                    symbols.setdefault(name, _likely_extent(value.type, axis, name))
     found = {}
     for value in inputs:
         free = free_of(value.type) or ()
         if value.name in given or not any(name is not None for name in free):
             continue
         shape = tuple(
-            _fixed(value.type, axis) if name is None else _value(value.type, axis, name, symbols)
+            _fixed_extent(value.type, axis) if name is None else _free_extent(value.type, axis, name, symbols)
             for axis, name in enumerate(free)
         )
         if any(extent != 1 for extent, name in zip(shape, free, strict=True) if name is not None):
@@ -78,8 +79,8 @@ def assumed(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, tuple[
     return found
 
 
-def _known(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, int]:
-    """What the shapes that are given say of named dimensions."""
+def _given_extents(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, int]:
+    """Extents of named dimensions that follow from the given shapes."""
     return {
         name: extent
         for value in inputs
@@ -88,17 +89,17 @@ def _known(inputs: Sequence[ValueInfoProto], given: Shapes) -> dict[str, int]:
     }
 
 
-def _value(kind: TypeProto, axis: int, name: str, symbols: Mapping[str, int]) -> int:
+def _free_extent(kind: TypeProto, axis: int, name: str, symbols: Mapping[str, int]) -> int:
     if name in symbols:
         return symbols[name]
     if parts := SUM.fullmatch(name):
         addends = [int(part) if part.isdigit() else symbols.get(part, 0) for part in parts.groups()]
         return max(sum(addends), 1)
-    return _extent(kind, axis, name)
+    return _likely_extent(kind, axis, name)
 
 
-def _extent(kind: TypeProto, axis: int, name: str) -> int:
-    """By what the input looks like."""
+def _likely_extent(kind: TypeProto, axis: int, name: str) -> int:
+    """The likely extent of a free axis, from its name and from the rank, element type and fixed axes of the input."""
     rank, element = len(kind.tensor_type.shape.dim), kind.tensor_type.elem_type
     if BATCH.search(name) or PAST.search(name) or (axis == 0 and not LINE.search(name)):
         return 1
@@ -109,7 +110,7 @@ def _extent(kind: TypeProto, axis: int, name: str) -> int:
         if axis == channels:
             return CHANNELS
         if axis in (rows, columns):
-            return max(_fixed(kind, columns if axis == rows else rows), 0) or SIDE
+            return max(_fixed_extent(kind, columns if axis == rows else rows), 0) or SIDE
         return 1
     if rank == 2 and element not in WHOLE:
         return SAMPLES
@@ -117,12 +118,15 @@ def _extent(kind: TypeProto, axis: int, name: str) -> int:
 
 
 def _axes_of_pictures(kind: TypeProto, rank: int) -> tuple[int, int, int]:
-    """Of rows, columns and channels."""
-    last = _fixed(kind, rank - 1) in PICTURE_CHANNELS and _fixed(kind, rank - 3) not in PICTURE_CHANNELS
+    """The numbers of the axes of rows, columns and channels."""
+    last = (
+        _fixed_extent(kind, rank - 1) in PICTURE_CHANNELS
+        and _fixed_extent(kind, rank - 3) not in PICTURE_CHANNELS
+    )
     return (rank - 3, rank - 2, rank - 1) if last else (rank - 2, rank - 1, rank - 3)
 
 
-def _fixed(kind: TypeProto, axis: int) -> int:
-    """-1 where it is free."""
+def _fixed_extent(kind: TypeProto, axis: int) -> int:
+    """The extent of a fixed axis; -1 for a free one."""
     dim = kind.tensor_type.shape.dim[axis]
     return dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else -1

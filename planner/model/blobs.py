@@ -1,6 +1,5 @@
-"""Blobs: the bytes of a weight, or of the region of one, that a segment refers to by digest.
-
-Rules: cutting, packing, hashing. Where blobs are kept is the agents' business.
+"""Blobs: the bytes of a weight, or of a region of one, which a segment refers to by digest. Pure rules for cutting,
+packing and hashing them; agents store them.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from edgepart.planner.model.graph import Constant
 from edgepart.planner.region import Array, Region
 
 INLINE_BYTES = 1024
-"""Constants up to this size stay inside the segment: shapes, axes, scales, which the runtime wants to see."""
+"""Constants up to this size stay inside the segment: shapes, axes and scales, whose values the runtime's optimiser uses."""
 
 SUB_BYTE = ("int2", "uint2", "int4", "uint4", "float4e2m1")
-"""Several elements share a byte, so that there is no array of them to hand to a session: always inside the
-segment."""
+"""Types of which several elements share a byte. A session cannot be given such an array, so these constants always stay
+inside the segment."""
 
 
 def is_inline(constant: Constant, region: Region) -> bool:
-    """Whether that region of `constant` is written into the segment."""
+    """Whether this region of `constant` is stored inside the segment."""
     if constant.dtype == "string" or constant.dtype in SUB_BYTE:
         return True
     return nbytes_of(constant, region) <= INLINE_BYTES

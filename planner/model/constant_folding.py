@@ -1,7 +1,7 @@
-"""What is the same for every request: operators on constants, and shapes, computed once or when asked for.
+"""Constant folding: computes what is the same for every request, which is operators on constants, and shapes. Pure rules.
 
 Small values are computed at once, so that shapes further down become known; big ones only when they are read.
-Operators that quantise are never folded: the runtime needs its quantise/dequantise groups whole. Pure rules.
+Operators that quantise are never folded: the runtime needs its quantise/dequantise groups whole.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NEVER = frozenset(
         "DynamicQuantizeLinear",
     ]
 )
-"""Chance, training, and quantisation."""
+"""Operators that are never folded: those of chance, training and quantisation."""
 
 _LAZY = frozenset(
     [
@@ -64,34 +64,34 @@ _LAZY = frozenset(
         "EyeLike",
     ]
 )
-"""Folded however big they are, because reading them costs little more than reading a file."""
+"""Operators that are folded however big they are, because computing them costs little more than reading a file."""
 
 SHAPED_BY_DATA = frozenset(["NonZero", "Unique", "Compress", "NonMaxSuppression", "StringSplit"])
-"""Their output has no shape before it is there, but it is no bigger than their inputs times their rank."""
+"""Operators whose output has no known shape before it is computed, but is no bigger than the inputs times their rank."""
 
 _SOURCE_BYTES = 1 << 20
-"""Operators that read more than this are not computed at once."""
+"""1 MiB: operators that read more constants than this are not computed at once."""
 
 
 _GROWN_BYTES = 1 << 26
 _GROWN = 4
-"""A value of more than so many bytes, and so many times what it is made from, is left to the runtime: to be shipped, a
-constant is read, and a file of a few bytes can ask for terabytes. Not so ConstantOfShape's, which takes no memory."""
+"""A value of over 64 MiB that is also over 4 times as big as its sources is left to the runtime: a constant is read to be
+shipped, and a file of a few bytes can ask for terabytes. A ConstantOfShape is exempt, because its value takes no memory."""
 
 
 def fold(
     node: NodeProto, found: Types, types: Types, constants: Mapping[str, Constant], version: int
 ) -> dict[str, Constant] | None:
-    """The node's outputs as constants; None where they depend on the request, or folding would not be safe.
+    """The node's outputs as constants; None if they depend on the request, or folding would not be safe.
 
-    `found` are the types of its outputs, `types` those of its inputs, `version` that of its domain."""
+    `found` are the types of its outputs, `types` those of its inputs, `version` is the opset version of its domain."""
     if node.domain or node.op_type in _NEVER or next(nested_graphs(node), None) is not None:
         return None
     outputs = [name for name in node.output if name]
     if node.op_type in ("Shape", "Size") and node.input:
         shape = known_shape(types.get(node.input[0]))
         stand_in = None if shape is None else np.broadcast_to(np.int8(0), shape)
-        return None if stand_in is None else _now(node, found, [stand_in], version)
+        return None if stand_in is None else _fold_now(node, found, [stand_in], version)
     if not all(name in constants for name in node.input if name):
         return None
     sources = [constants[name] if name else None for name in node.input]
@@ -99,11 +99,11 @@ def fold(
     small_sources = sum(source.nbytes for source in sources if source) <= _SOURCE_BYTES
     if None in shapes:
         if node.op_type in SHAPED_BY_DATA and small_sources:
-            return _now(node, found, _load(sources), version)
+            return _fold_now(node, found, _load(sources), version)
         return None
     tensors = [tensor_of(name, found[name]) for name in outputs]
     if small_sources and sum(tensor.nbytes for tensor in tensors) <= SMALL_BYTES:
-        return _now(node, found, _load(sources), version)
+        return _fold_now(node, found, _load(sources), version)
     if node.op_type not in _LAZY or "string" in {tensor.dtype for tensor in tensors}:
         return None
     sizes = sum(tensor.nbytes for tensor in tensors), sum(source.nbytes for source in sources if source)
@@ -111,7 +111,7 @@ def fold(
         return None
     return {
         tensor.name: lazy_constant(
-            tensor.name, tensor.region.shape, tensor.dtype, _later(node, sources, version, index)
+            tensor.name, tensor.region.shape, tensor.dtype, _fold_later(node, sources, version, index)
         )
         for index, tensor in enumerate(tensors)
     }
@@ -121,17 +121,17 @@ def _load(sources: list[Constant | None]) -> list[Array | None]:
     return [None if source is None else source.load() for source in sources]
 
 
-def _now(
+def _fold_now(
     node: NodeProto, found: Types, inputs: list[Array | None], version: int
 ) -> dict[str, Constant] | None:
-    """The outputs, where ONNX's reference can compute them and they are what inference promised."""
+    """The outputs, computed now; None if ONNX's reference cannot compute them, or they are not as inferred."""
     try:
         arrays = _evaluate(node, inputs, version)
     except _FAULTS:
-        return None  # the runtime computes it then, or says what is wrong
+        return None  # The runtime then computes the node, or says what is wrong with it.
     result = {}
     for name, array in zip(filter(None, node.output), arrays, strict=True):
-        if not _as_promised(array, found.get(name)):
+        if not _is_as_inferred(array, found.get(name)):
             return None
         result[name] = constant(name, array, tensor_of(name, found[name]).dtype)
     return result
@@ -147,10 +147,10 @@ _FAULTS = (
     AssertionError,
     ArithmeticError,
 )
-"""What the reference raises for operators it does not know, or cannot compute."""
+"""What the reference raises for operators that it does not know or cannot compute."""
 
 
-def _as_promised(array: object, promised: TypeProto | None) -> bool:
+def _is_as_inferred(array: object, promised: TypeProto | None) -> bool:
     if promised is None or not isinstance(array, np.ndarray):
         return False
     tensor = tensor_of("", promised)
@@ -161,11 +161,13 @@ def _as_promised(array: object, promised: TypeProto | None) -> bool:
     return fits and bool(array.dtype == tensor_dtype_to_np_dtype(promised.tensor_type.elem_type))
 
 
-def _later(node: NodeProto, sources: list[Constant | None], version: int, index: int) -> Callable[[], Array]:
+def _fold_later(
+    node: NodeProto, sources: list[Constant | None], version: int, index: int
+) -> Callable[[], Array]:
     def load() -> Array:
         try:
             if node.op_type == "ConstantOfShape":
-                return _filled(node, sources, version)
+                return _fill(node, sources, version)
             return _evaluate(node, _load(sources), version)[index]
         except _FAULTS as error:
             raise ModelError(f"{described(node)}: its constant value cannot be computed: {error}") from error
@@ -173,15 +175,15 @@ def _later(node: NodeProto, sources: list[Constant | None], version: int, index:
     return load
 
 
-def _filled(node: NodeProto, sources: list[Constant | None], version: int) -> Array:
-    """One element seen from everywhere: a weight of any size that takes no memory."""
+def _fill(node: NodeProto, sources: list[Constant | None], version: int) -> Array:
+    """The value of a ConstantOfShape: one element, broadcast, so that a weight of any size takes no memory."""
     shape, one = _load(sources)[0], _evaluate(node, [np.ones(1, np.int64)], version)[0]
     return np.broadcast_to(one.reshape(()), () if shape is None else tuple(shape))
 
 
 def _evaluate(node: NodeProto, inputs: Sequence[Array | None], version: int) -> list[Array]:
-    """What ONNX's reference gives for the named outputs."""
-    # 10 MB of memory, which an agent that loads no model does without.
+    """The named outputs, computed by ONNX's reference."""
+    # Imported here because it takes 10 MB of memory, which an agent that loads no model can save.
     from onnx.reference import ReferenceEvaluator
 
     names, results = list(dict.fromkeys(filter(None, node.input))), [name for name in node.output if name]

@@ -1,4 +1,4 @@
-"""Shapes that attention, embeddings and norms of ONNX Runtime's own domain write. Rules only."""
+"""Output shapes of the attention, embedding and normalisation operators of ONNX Runtime's own domain. Pure rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Written = tuple[int, Shape]
 
 
 class _Node:
-    """A node's attributes, and what is known of its inputs."""
+    """A node's attributes, and the known shapes and types of its inputs."""
 
     def __init__(
         self, node: NodeProto, shapes: Sequence[Shape | None], kinds: Sequence[int], total: int | None
@@ -25,7 +25,7 @@ class _Node:
         return index < len(self.names) and bool(self.names[index])
 
     def shape(self, index: int) -> Shape:
-        """KeyError where it is not known."""
+        """The shape of an input; KeyError if it is not known."""
         found = self.shapes[index] if self.has(index) else None
         if found is None:
             raise KeyError(index)
@@ -35,9 +35,9 @@ class _Node:
 def written(
     node: NodeProto, shapes: Sequence[Shape | None], kinds: Sequence[int], total: int | None
 ) -> tuple[Written, ...]:
-    """Per output (the last ones may be missing) what is written, from the inputs' shapes and element types (0 where not
-    known); () where there is no rule, or not enough is known. `total`: the number of keys that a GroupQueryAttention is
-    told of, where that is a constant."""
+    """Element type and shape of each output (the last ones may be missing), from the inputs' shapes and element types (0
+    if not known). () if there is no rule for the operator, or not enough is known. `total` is the number of keys that a
+    GroupQueryAttention is told, if that is a constant."""
     if node.op_type not in _RULES:
         return ()
     try:
@@ -48,20 +48,20 @@ def written(
         TypeError,
         ValueError,
         ZeroDivisionError,
-    ):  # The runtime says what it lacks.
+    ):  # The node lacks something; the runtime says what.
         return ()
 
 
-def _projected(node: _Node) -> tuple[Written, ...]:
+def _attention(node: _Node) -> tuple[Written, ...]:
     return _with_past(node, node.kinds[0], past=4)
 
 
-def _projected_quantised(node: _Node) -> tuple[Written, ...]:
+def _quantised_attention(node: _Node) -> tuple[Written, ...]:
     return _with_past(node, node.kinds[3], past=8)
 
 
 def _with_past(node: _Node, kind: int, past: int) -> tuple[Written, ...]:
-    """Present keys and values, in one tensor, are those of the past and one for each row."""
+    """The output, and one tensor of present keys and values: those of the past and one more per row."""
     (batch, rows, _), columns = node.shape(0), node.shape(1)[1]
     sizes, heads = node.given.get("qkv_hidden_sizes") or [columns // 3] * 3, int(node.given["num_heads"])
     output = (kind, (batch, rows, sizes[2]))
@@ -89,7 +89,8 @@ def _multi_head(node: _Node) -> tuple[Written, ...]:
 
 
 def _group_query(node: _Node) -> tuple[Written, ...]:
-    """Present keys and values take the length of the past's buffer, or the total that the operator is told of."""
+    """Present keys and values have the length of the past's buffer or the total that the operator is told, whichever is
+    larger."""
     (batch, rows, hidden), kind = node.shape(0), node.kinds[0]
     queries, keys = int(node.given["num_heads"]), int(node.given["kv_num_heads"])
     size = hidden // (queries if node.has(1) else queries + 2 * keys)
@@ -101,30 +102,30 @@ def _group_query(node: _Node) -> tuple[Written, ...]:
     return output, present, present
 
 
-def _embedded(node: _Node) -> tuple[Written, ...]:
+def _embedding(node: _Node) -> tuple[Written, ...]:
     batch, rows = node.shape(0)
     rows_of = (node.kinds[2], (batch, rows, node.shape(2)[1]))
     return rows_of, (TensorProto.INT32, (batch,)), rows_of
 
 
-def _embedded_quantised(node: _Node) -> tuple[Written, ...]:
+def _quantised_embedding(node: _Node) -> tuple[Written, ...]:
     batch, rows = node.shape(0)
     return (node.kinds[8], (batch, rows, node.shape(2)[1])), (TensorProto.INT32, (batch,))
 
 
-def _skipped(node: _Node) -> tuple[Written, ...]:
-    """The mean and the deviation of each row, as they are kept for training, and the sum."""
+def _skip_normalisation(node: _Node) -> tuple[Written, ...]:
+    """The normalised rows, the mean and the deviation of each row (kept for training), and the sum."""
     like, each = (node.kinds[0], node.shape(0)), (TensorProto.FLOAT, (*node.shape(0)[:-1], 1))
     return like, each, each, like
 
 
 _RULES: Mapping[str, Callable[[_Node], tuple[Written, ...]]] = {
-    "Attention": _projected,
-    "EmbedLayerNormalization": _embedded,
+    "Attention": _attention,
+    "EmbedLayerNormalization": _embedding,
     "GroupQueryAttention": _group_query,
     "MultiHeadAttention": _multi_head,
-    "QAttention": _projected_quantised,
-    "QEmbedLayerNormalization": _embedded_quantised,
-    "SkipLayerNormalization": _skipped,
-    "SkipSimplifiedLayerNormalization": _skipped,
+    "QAttention": _quantised_attention,
+    "QEmbedLayerNormalization": _quantised_embedding,
+    "SkipLayerNormalization": _skip_normalisation,
+    "SkipSimplifiedLayerNormalization": _skip_normalisation,
 }

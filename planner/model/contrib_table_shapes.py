@@ -1,6 +1,6 @@
-"""Shapes of what operators of ai.onnx.ml write, where ONNX's own inference gives a type alone. Pure rules.
+"""Output shapes of ai.onnx.ml operators for which ONNX's own inference gives only a type. Pure rules.
 
-They read a table with a row for each sample, or one sample alone, and write a table of the same rows.
+These operators read a table with one row per sample, or a single sample, and write a table with the same rows.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _CLASSIFIERS = frozenset({"SVMClassifier", "TreeEnsembleClassifier"})
 
 
 def completed(node: NodeProto, found: Mapping[str, TypeProto], first: Shape | None) -> dict[str, TypeProto]:
-    """`found`, by output, with the shapes that follow from that of the node's first input."""
+    """`found`, the types by output, with the shapes that follow from `first`, the shape of the node's first input."""
     shapes = written(node, first) if first is not None else ()
     result = dict(found)
-    for name, shape in zip(node.output, shapes, strict=False):  # A node may leave its last outputs out.
+    for name, shape in zip(node.output, shapes, strict=False):  # A node may omit its last outputs.
         of = found.get(name)
         if of is not None and of.HasField("tensor_type") and not of.tensor_type.HasField("shape"):
             result[name] = helper.make_tensor_type_proto(of.tensor_type.elem_type, shape)
@@ -30,7 +30,7 @@ def completed(node: NodeProto, found: Mapping[str, TypeProto], first: Shape | No
 
 
 def written(node: NodeProto, first: Shape) -> tuple[Shape, ...]:
-    """Per output; () where there is no rule."""
+    """The shape of each output; () if there is no rule for the operator."""
     attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type in _LIKE_FIRST_INPUT:
         return (first,)
@@ -44,7 +44,7 @@ def written(node: NodeProto, first: Shape) -> tuple[Shape, ...]:
 
 
 def _columns(op_type: str, attributes: Mapping[str, Any]) -> int:
-    """Of a table that is the only output; 0 where it is not known."""
+    """The number of columns of a table that is the only output; 0 if it is not known."""
     match op_type:
         case "FeatureVectorizer":
             return sum(attributes.get("inputdimensions", ()))
@@ -58,7 +58,8 @@ def _columns(op_type: str, attributes: Mapping[str, Any]) -> int:
 
 
 def _scores(attributes: Mapping[str, Any]) -> int:
-    """One for each label; of support vectors without probabilities, one for each pair of more than two labels."""
+    """The number of scores per sample: one per label, or for support vectors without probabilities and more than two
+    labels, one per pair of labels."""
     named = ("classlabels_ints", "classlabels_int64s", "classlabels_strings")
     labels = max(len(attributes.get(name, ())) for name in named)
     pairs = bool(attributes.get("vectors_per_class")) and not attributes.get("prob_a")

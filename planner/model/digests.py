@@ -1,4 +1,4 @@
-"""Digests: what files, and a model of several files, are called by."""
+"""Digests: they identify files, and a model of one or more files, by content. Reads files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 (hex) of the bytes."""
+    """SHA-256 (hex) of the file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

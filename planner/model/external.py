@@ -1,8 +1,9 @@
-"""Skim: a model file without the bytes of its weights, which stay where they are and are read from there.
+"""Skims a model file: leaves out the bytes of its weights, which stay in the file and are read from there. Rules over
+bytes.
 
-A file's weights become external data of the file itself, so that a model of any size loads in the memory that its
-graph takes. Rules over bytes: only as much of protobuf's encoding as it takes to leave a field out. What is not
-encoded as expected is left as it is, for protobuf to judge.
+The weights become external data of the file itself, so that a model of any size loads in the memory that its graph
+takes. The module knows just enough of protobuf's encoding to leave out a field. Bytes that are not encoded as expected
+are left as they are, for protobuf to judge.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
 OWN = "\0"
-"""The location of what lies in the model file itself; no file can be called that."""
+"""The location of weights that lie in the model file itself; no file can have this name."""
 
 LEAST_BYTES = 4096
-"""Smaller values stay: they are read anyway (shapes, axes), and leaving them out saves nothing."""
+"""Smaller values stay in place: they are read anyway (shapes, axes), and leaving them out saves nothing."""
 
 Piece = bytes | memoryview
 
@@ -25,21 +26,21 @@ _INSIDE: Mapping[str, Mapping[int, str]] = {
     _NODE: {5: _ATTRIBUTE},
     _ATTRIBUTE: {5: _TENSOR},
 }
-"""By message of onnx.proto, its fields that hold tensors of the main graph. Sub-graphs travel whole."""
+"""By message of onnx.proto, its fields that can hold tensors of the main graph. Sub-graphs stay whole."""
 
 _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 9, 13, 14
-"""Fields of a TensorProto."""
+"""Field numbers of a TensorProto."""
 
 _VARINT, _BYTES = 0, 2
-"""Kinds of field; the others have four or eight bytes."""
+"""Wire types of fields; the other wire types have four or eight bytes."""
 
 
 class _Unexpected(Exception):
-    """Bytes that are no message."""
+    """The bytes are not a message."""
 
 
 def skim(data: memoryview) -> bytes:
-    """The model in `data` with its weights as external data at `OWN`; `data` itself where it is not as expected."""
+    """The model in `data` with its weights as external data at `OWN`; a copy of `data` if it is not as expected."""
     try:
         return b"".join(_without_weights(data, 0, len(data), _MODEL))
     except _Unexpected:
@@ -47,7 +48,7 @@ def skim(data: memoryview) -> bytes:
 
 
 def _without_weights(data: memoryview, start: int, stop: int, kind: str) -> Iterator[Piece]:
-    """The message between two offsets; what does not change is passed on in as few pieces as can be."""
+    """The message between two offsets without weights; parts that do not change come in as few pieces as possible."""
     inside, kept = _INSIDE[kind], start
     for tag, at, first, last in _fields(data, start, stop):
         within = inside.get(tag >> 3)
@@ -63,7 +64,7 @@ def _without_weights(data: memoryview, start: int, stop: int, kind: str) -> Iter
 
 
 def _tensor(data: memoryview, start: int, stop: int) -> Iterable[Piece]:
-    """A tensor without its raw bytes, but for one that lies elsewhere already or names them twice."""
+    """A tensor without its raw bytes; unchanged if it is external already, is small, or has that field twice."""
     raw: list[tuple[int, int, int]] = []
     for tag, at, first, last in _fields(data, start, stop):
         if tag >> 3 in (_EXTERNAL_DATA, _DATA_LOCATION):
@@ -83,16 +84,16 @@ def _tensor(data: memoryview, start: int, stop: int) -> Iterable[Piece]:
 
 
 def _fields(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """(tag, where the field begins, where its value begins, where it ends) of a message's fields."""
+    """The fields of a message: (tag, start of the field, start of its value, end of the field)."""
     at = start
     while at < stop:
         tag, first = _read_varint(data, at, stop)
         match tag & 7:
-            case 0:  # a number
+            case 0:  # A varint.
                 _, last = _read_varint(data, first, stop)
             case 1:
                 last = first + 8
-            case 2:  # so many bytes
+            case 2:  # A length and that many bytes.
                 size, first = _read_varint(data, first, stop)
                 last = first + size
             case 5:
@@ -106,7 +107,7 @@ def _fields(data: memoryview, start: int, stop: int) -> Iterator[tuple[int, int,
 
 
 def _read_varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:
-    """The number at an offset, and where it ends."""
+    """The number at an offset, and the offset after it."""
     value = 0
     for shift in range(0, 64, 7):
         if at >= stop:
@@ -120,7 +121,8 @@ def _read_varint(data: memoryview, at: int, stop: int) -> tuple[int, int]:
 
 
 def _varint(value: int) -> bytes:
-    """
+    """The encoding of a number as a varint.
+
     >>> _varint(300).hex()
     'ac02'
     """

@@ -1,4 +1,4 @@
-"""The operator graph that the planner works on: Operator, Tensor, Constant, Graph. Facts and pure look-ups."""
+"""The operator graph that the planner works on: Operator, Tensor, Constant, Graph. Facts, and pure look-ups in them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Tensor:
     name: str
     """Unique in the graph."""
     shape: tuple[int, ...] | None
-    """None where it cannot be known before the run, and for values that are no tensors."""
+    """None if the shape cannot be known before the run, and for values that are not tensors."""
     dtype: str
     """ONNX element type in lower case ("float", "float16", "int64", "string", "bool" ...), or "sequence", "map",
-    "optional", "unknown" for what is no tensor."""
+    "optional", "unknown" for a value that is not a tensor."""
     item_bytes: int
-    """Bytes per element; 0 where that has no meaning (strings, sequences)."""
+    """Bytes per element; 0 for strings, and for values that are not tensors."""
     kind: bytes = field(default=b"", repr=False)
-    """Of a sequence, map or optional, its serialised onnx.TypeProto: a segment that takes one has to declare it."""
+    """The serialised onnx.TypeProto of a sequence, map or optional, which a segment that reads it has to declare."""
 
     @property
     def region(self) -> Region:
-        """All of it; `Region(())` where the shape is not known."""
+        """The whole tensor; `Region(())` if the shape is not known."""
         return Region.full(self.shape)
 
     @property
@@ -39,14 +39,14 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Constant:
-    """A weight, or anything else that is the same for every request. Its bytes are read only when asked for."""
+    """A weight, or another value that is the same for every request. Its bytes are read only on demand."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     nbytes: int
     load: Callable[[], Array] = field(repr=False, compare=False)
-    """Reads the value; arrays of sub-byte and bfloat16 types come in ml_dtypes' types."""
+    """Reads the value; arrays of sub-byte types and bfloat16 have the types of ml_dtypes."""
 
     @property
     def region(self) -> Region:
@@ -58,63 +58,63 @@ class Operator:
     """One node of the model."""
 
     name: str
-    """Unique in the graph; made up where the model gives none."""
+    """Unique in the graph; made up if the model gives none."""
     op_type: str
     domain: str
-    """"" is ai.onnx."""
+    """"" for ai.onnx."""
     version: int
-    """Version of the domain that the model imports."""
+    """The opset version of the domain that the model imports."""
     inputs: tuple[str, ...]
-    """Names of tensors or constants; "" for one left out."""
+    """Names of tensors or constants; "" for an input that is left out."""
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     """Python values (int, float, str, bytes, lists, numpy arrays); sub-graphs as onnx.GraphProto."""
     captured: tuple[str, ...] = ()
-    """Outer tensors and constants that sub-graphs read by name; they must be there, whole, when it runs."""
+    """Outer tensors and constants that its sub-graphs read by name; they must be present and whole when it runs."""
 
 
 @dataclass(frozen=True)
 class WholeModel:
-    """The model as its file has it, as one segment (whole.py)."""
+    """The model as it stands in its file, as one segment (whole.py)."""
 
     model: bytes = field(repr=False)
     """Serialized ModelProto; big weights are external, under the names in `weights`."""
     inputs: tuple[str, ...]
-    """What a session over it must be given: not what has a value in the model, nor what nothing reads."""
+    """The inputs that its session must be given: without those that have a value in the model or that no node reads."""
     weights: tuple[Constant, ...]
-    """Those that are external: constants of the file, some of which the graph may have folded into others."""
+    """The external weights: constants of the file, some of which the graph may have folded into others."""
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A model with every free dimension bound, weights apart, and operators in an order that can be run."""
+    """A model whose free dimensions are bound, with weights kept apart and operators in an order that can run."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tensors: Mapping[str, Tensor]
-    """Graph inputs and what operators write; constants are not in here."""
+    """Graph inputs and the outputs of operators, by name; no constants."""
     constants: Mapping[str, Constant]
     operators: tuple[Operator, ...]
     """In topological order."""
     opset_imports: Mapping[str, int]
     ir_version: int
     notes: tuple[str, ...] = ()
-    """What was assumed on the way in, for the user to read ("batch taken as 1")."""
+    """What the loader assumed, for the user to read ("batch taken as 1")."""
     free: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
-    """Inputs and outputs with dimensions that the model leaves free: for each axis the dimension's name, "" where it
-    has none, and None where the model fixes it. Equal names stand for equal extents."""
+    """Inputs and outputs with dimensions that the model leaves free: for each axis the dimension's name, "" if it has
+    none, and None if the model fixes it. Equal names stand for equal extents."""
     whole: WholeModel | None = field(default=None, repr=False)
-    """None where the model cannot be one segment as it is."""
+    """The model itself as one segment; None if it cannot be one."""
 
     @cached_property
     def producers(self) -> Mapping[str, Operator]:
-        """By tensor name; graph inputs have none."""
+        """The operator that writes each tensor, by tensor name; graph inputs have none."""
         return {name: op for op in self.operators for name in op.outputs if name}
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Operator, ...]]:
-        """By tensor name, captured use included; () for a tensor nobody reads."""
+        """The operators that read each tensor, also by a captured name; by tensor name, () for a tensor that none reads."""
         found: dict[str, list[Operator]] = {name: [] for name in self.tensors}
         for op in self.operators:
             for name in dict.fromkeys((*op.inputs, *op.captured)):
@@ -127,13 +127,13 @@ class Graph:
         return {op.name: op for op in self.operators}
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
-        """Shape of a tensor or constant."""
+        """The shape of a tensor or constant."""
         if name in self.constants:
             return self.constants[name].shape
         return self.tensors[name].shape
 
     def weight(self, name: str) -> Constant:
-        """A constant, or one of the file that was folded into others. KeyError."""
+        """A constant of the graph, or of the file if it was folded into others. KeyError for an unknown name."""
         if name not in self.constants:
             for constant in self.whole.weights if self.whole is not None else ():
                 if constant.name == name:
@@ -144,12 +144,12 @@ class Graph:
         return Region.full(self.shape_of(name))
 
     def reads(self, op: Operator) -> Iterator[str]:
-        """Tensors (not constants) that `op` needs, captured ones too, each once."""
+        """Names of the tensors (not constants) that `op` reads, captured ones too, each once."""
         return (n for n in dict.fromkeys((*op.inputs, *op.captured)) if n in self.tensors)
 
 
 def broken_rules(graph: Graph) -> Iterator[str]:
-    """What makes `graph` no graph; nothing for a good one. Called where a model comes in and after tests."""
+    """The rules that `graph` breaks; none for a valid graph. Checked when a model is loaded, and by tests."""
     known = set(graph.inputs) | set(graph.constants)
     names: set[str] = set()
     for op in graph.operators:
@@ -163,7 +163,7 @@ def broken_rules(graph: Graph) -> Iterator[str]:
             if name in known:
                 yield f"{name!r} is written twice, the second time by {op.op_type} {op.name!r}"
             if name not in graph.tensors:
-                yield f"{name!r}, written by {op.op_type} {op.name!r}, is no tensor of the graph"
+                yield f"{name!r}, written by {op.op_type} {op.name!r}, is not a tensor of the graph"
             known.add(name)
     for name in graph.outputs:
         if name not in known:
@@ -171,7 +171,7 @@ def broken_rules(graph: Graph) -> Iterator[str]:
 
 
 def check(graph: Graph) -> Graph:
-    """`graph` itself; InternalError naming every broken rule."""
+    """`graph` itself; InternalError, naming every broken rule, if it is not valid."""
     if broken := list(broken_rules(graph)):
         raise InternalError("the graph breaks its rules: " + "; ".join(broken))
     return graph

@@ -1,7 +1,7 @@
-"""From a model file to a Graph: read, check, bind free dimensions, infer, fold, drop what nobody reads.
+"""Loads a model file into a Graph: reads and checks it, binds free dimensions, infers types, folds constants, and drops
+what no output depends on. A door: it opens the model's files.
 
-With weights.py the only place of the planner that opens files, and only the model's own. What one operator
-does to types is in shape_inference.py, what is constant in constant_folding.py, what the file carries in weights.py.
+Types of one operator are in shape_inference.py, constants in constant_folding.py, the weights of the file in weights.py.
 """
 
 from __future__ import annotations
@@ -77,33 +77,33 @@ _FAULTS = (
     MemoryError,
     onnx.checker.ValidationError,
 )
-"""What protobuf, onnx and numpy raise for files that are no models; turned into ModelError at this door."""
+"""What protobuf, onnx and numpy raise for files that are not models; this module turns it into ModelError."""
 
 LARGEST_FILE = (1 << 31) - 1
-"""Bytes: protobuf reads no more in one message."""
+"""The largest model file in bytes: protobuf reads no more in one message."""
 
 
 def load_graph(path: Path | bytes, *, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Graph:
-    """The model in a file (or its bytes, without external data), with inputs of the shapes given.
+    """The model in a file (or given as bytes, without external data), with inputs of the given shapes.
 
-    A free dimension that `shapes` does not bind is taken as 1, with a note. Weights are not read.
-    ModelError: the model cannot be used. UsageError: `shapes` does not fit its inputs."""
-    return check(_loaded(path, shapes or {}))
+    A free dimension that `shapes` does not bind is taken as 1, and a note says so. Weights are not read.
+    ModelError if the model cannot be used; UsageError if `shapes` does not fit its inputs."""
+    return check(_load(path, shapes or {}))
 
 
 def load_constants(path: Path | bytes) -> Mapping[str, Constant]:
-    """The constants that `load_graph` gives whatever the shapes of the inputs: weights, and what is computed from
-    them alone. ModelError as there."""
-    return _loaded(path, None).constants
+    """The constants that `load_graph` gives for any input shapes: weights, and values computed from them alone.
+    ModelError."""
+    return _load(path, None).constants
 
 
 def load_weights(path: Path | bytes) -> Mapping[str, Constant]:
-    """The big constants that the file itself has; in a graph, one of the same name has the same value. Much quicker than
-    `load_constants`, as nothing is inferred. ModelError."""
+    """The big constants of the file itself, by name; a constant of that name in a graph has the same value. Much quicker
+    than `load_constants`, because nothing is inferred. ModelError."""
     return file_constants(*_parse(path))
 
 
-def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Graph:
+def _load(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) -> Graph:
     model, origin = _parse(path)
     _check_names(model.graph.node, origin.name)
     own = ModelProto()
@@ -115,11 +115,11 @@ def _loaded(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]] | None) ->
     except EdgepartError:
         raise
     except _FAULTS as error:
-        raise ModelError(f"{origin.name}: is no model that can be used: {error!r}") from error
+        raise ModelError(f"{origin.name}: is not a usable model: {error!r}") from error
 
 
 def _check_names(nodes: Iterable[NodeProto], model: str) -> None:
-    """Two nodes of one name: ONNX Runtime refuses such a model, and nobody could say which of them is meant."""
+    """Raises ModelError if two nodes share a name: ONNX Runtime refuses such a model, and the name would be ambiguous."""
     named: dict[str, NodeProto] = {}
     for node in nodes:
         other = named.setdefault(node.name, node) if node.name else node
@@ -131,27 +131,28 @@ def _check_names(nodes: Iterable[NodeProto], model: str) -> None:
 
 
 def check_shapes(path: Path | bytes, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """UsageError where the model's inputs do not take these shapes; a quick look, at the inputs alone. ModelError."""
+    """Raises UsageError if the model's inputs do not accept these shapes. Quick: it looks at the inputs alone.
+    ModelError."""
     model, origin = _parse(path)
     _Loader(model, origin, shapes).bind(inputs_of(model))
 
 
 def read_model(path: Path | bytes) -> ModelProto:
-    """As it stands in the file, but for its weights. ModelError."""
+    """The model as it stands in the file, but for its weights. ModelError."""
     return _parse(path)[0]
 
 
 def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
-    """Those that requests bring."""
+    """The inputs that requests provide: without those that have a constant value."""
     constants = {proto.name for proto in model.graph.initializer}
     constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     return [value for value in model.graph.input if value.name not in constants]
 
 
 def model_files(path: Path) -> tuple[Path, ...]:
-    """The model file, then the files with its external data, each once, in the order of first mention.
+    """The model file, then the files of its external data, each once, in the order of first mention.
 
-    ModelError where one is missing or not inside the model's folder (links are followed first)."""
+    ModelError if one is missing or not inside the model's folder (after following links)."""
     model, origin = _parse(path)
     files = [path]
     for proto in tensors_of(model):
@@ -161,7 +162,7 @@ def model_files(path: Path) -> tuple[Path, ...]:
 
 
 def model_digest(files: Sequence[Path]) -> str:
-    """Names a model by its content: the SHA-256 (hex) of its one file, or `joint_digest` of several."""
+    """The digest of a model: the SHA-256 (hex) of its only file, or the `joint_digest` of several files."""
     return joint_digest([file_digest(file) for file in files])
 
 
@@ -185,7 +186,7 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
         model = onnx.load_model_from_string(data)
     except (DecodeError, *_FAULTS) as error:
         raise ModelError(
-            f"{origin.name}: is no ONNX file, is cut short, or nests its graphs too deep ({error})"
+            f"{origin.name}: is not an ONNX file, is cut short, or nests its graphs too deep ({error})"
         ) from error
     if not model.HasField("graph") or not model.graph.output:
         raise ModelError(
@@ -197,7 +198,7 @@ def _parse(path: Path | bytes) -> tuple[ModelProto, Origin]:
 
 
 def _read(path: Path) -> bytes:
-    """A model file but for its weights, which are mapped into memory only to be passed over."""
+    """The bytes of a model file without its weights, which are mapped into memory but not copied."""
     with path.open("rb") as file:
         if path.stat().st_size <= SMALL_BYTES:
             return file.read()
@@ -207,21 +208,21 @@ def _read(path: Path) -> bytes:
 
 @dataclass
 class _Loader:
-    """The one pass over a model: what is known so far."""
+    """The state of the one pass over a model."""
 
     model: ModelProto
     origin: Origin
     shapes: Mapping[str, tuple[int, ...]] | None
-    """By input; None leaves free dimensions free."""
+    """The user's shapes by input; None leaves free dimensions free."""
     types: dict[str, TypeProto] = field(default_factory=dict)
-    """Of everything written so far, constants included."""
+    """Types of all values written so far, constants included, by name."""
     constants: dict[str, Constant] = field(default_factory=dict)
     operators: list[Operator] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     symbols: dict[str, int] = field(default_factory=dict)
-    """Bound symbolic dimensions, by name."""
+    """Extents of symbolic dimensions that are bound, by name."""
     names: set[str] = field(default_factory=set)
-    """Operators' names so far."""
+    """Names of the operators so far."""
 
     def graph(self) -> Graph:
         source = self.model.graph
@@ -248,7 +249,7 @@ class _Loader:
         for name in outputs:
             if name not in self.types:
                 raise ModelError(f"{self.origin.name}: nothing writes the output {name!r}")
-        return self._finished(tuple(value.name for value in inputs), outputs)
+        return self._finish(tuple(value.name for value in inputs), outputs)
 
     def _add_constant(self, constant: Constant) -> None:
         if constant.name in self.types:
@@ -257,7 +258,7 @@ class _Loader:
         self.types[constant.name] = type_of(constant)
 
     def bind(self, inputs: Sequence[ValueInfoProto]) -> None:
-        """Gives every free dimension of the inputs a value: the user's, else that of its name, else 1."""
+        """Gives every free dimension of the inputs an extent: the user's, else the one bound to its name, else 1."""
         if self.shapes is None:
             self.types |= {value.name: self._with_symbols(value.type) for value in inputs}
             return
@@ -266,7 +267,9 @@ class _Loader:
             if name not in names:
                 raise UsageError(f"{self.origin.name}: no input is called {name!r}; its inputs are {names}")
         given = self.shapes.keys()
-        for value in sorted(inputs, key=lambda value: value.name not in given):  # the user's first
+        for value in sorted(
+            inputs, key=lambda value: value.name not in given
+        ):  # Inputs with a user's shape first.
             bound = TypeProto()
             bound.CopyFrom(value.type)
             if value.name in self.shapes:
@@ -278,7 +281,7 @@ class _Loader:
     def _bind_by_user(self, value: ValueInfoProto, bound: TypeProto, wanted: tuple[int, ...]) -> None:
         where = f"{self.origin.name}: input {value.name!r}"
         if not bound.HasField("tensor_type"):
-            raise UsageError(f"{where} is no tensor and takes no shape")
+            raise UsageError(f"{where} is not a tensor and takes no shape")
         dims = bound.tensor_type.shape.dim
         if bound.tensor_type.HasField("shape") and len(dims) != len(wanted):
             raise UsageError(
@@ -308,7 +311,7 @@ class _Loader:
             dim.dim_value = self.symbols.setdefault(symbol, 1) if symbol else 1
 
     def _with_symbols(self, declared: TypeProto) -> TypeProto:
-        """A declared type with the bound names in it replaced; names that are not bound stay unknown."""
+        """A declared type with bound dimension names replaced by extents; other named dimensions stay unknown."""
         result = TypeProto()
         result.CopyFrom(declared)
         if result.HasField("tensor_type"):
@@ -331,7 +334,7 @@ class _Loader:
                 ) from error
 
     def _visit(self, node: NodeProto) -> None:
-        """Makes of one node constants, the nodes of the one branch it can take, or an operator."""
+        """Turns one node into constants, into the nodes of the only branch that it can take, or into an operator."""
         if node.domain == "ai.onnx":
             node.domain = ""
         if (
@@ -359,7 +362,7 @@ class _Loader:
             raise ModelError(f"{self.origin.name}: {error}{assumed}") from error
         for name in filter(None, node.output):
             self._compare(node, name, found.get(name))
-        said = {} if self._hangs_on_data(node, read, found) else self.declared
+        said = {} if self._depends_on_data(node, read, found) else self.declared
         merged = {name: completed(found.get(name), said.get(name)) for name in node.output if name}
         known = {name: of for name, of in merged.items() if of is not None}
         folded = fold(node, known, read, self.constants, version)
@@ -370,11 +373,11 @@ class _Loader:
         self.types |= {name: known.get(name, TypeProto()) for name in node.output if name}
         self.operators.append(self._operator(node, version))
 
-    def _hangs_on_data(
+    def _depends_on_data(
         self, node: NodeProto, read: Mapping[str, TypeProto], found: Mapping[str, TypeProto]
     ) -> bool:
-        """Whether the shapes of what a node writes are known before a request to nobody, whatever the file says: where
-        inference knows its operator, and the elements of its inputs or their unknown shapes decide."""
+        """Whether the shapes of a node's outputs cannot be known before a request, whatever the file declares: inference
+        knows its operator, and they depend on its inputs' elements or on their unknown shapes."""
         if not found or next(nested_graphs(node), None) is not None:
             return False
         if not all(of.HasField("tensor_type") for of in (*read.values(), *found.values())):
@@ -383,8 +386,8 @@ class _Loader:
         return unknown or (node.op_type in SHAPED_BY_DATA and not node.domain)
 
     def _compare(self, node: NodeProto, name: str, found: TypeProto | None) -> None:
-        """What the file says of a value against what its operator makes of it. As in the runtime, another element type
-        is an error, and another shape is not: that of the operator counts."""
+        """Compares the type that the file declares for a value with the inferred one. As in the runtime, another element
+        type is a ModelError; another shape only gets a note, and the inferred shape counts."""
         fault = contradiction(found, self.declared.get(name))
         if fault is None:
             return
@@ -396,8 +399,8 @@ class _Loader:
         del self.declared[name]
 
     def _make_scalars(self, node: NodeProto) -> None:
-        """Gives a node scalars for constants of one element that it reads: from an operator the runtime takes a vector
-        of one element for a Range's bound, as a constant it refuses that."""
+        """Replaces constants of one element that a Range reads by scalars: the runtime accepts a vector of one element as
+        a Range's bound from an operator, but not as a constant."""
         for place, name in enumerate(node.input):
             known = self.constants.get(name)
             if known is None or known.shape == () or known.region.size != 1:
@@ -408,7 +411,7 @@ class _Loader:
             node.input[place] = scalar
 
     def _branch(self, node: NodeProto) -> onnx.GraphProto | None:
-        """The branch that an If with a constant condition always takes."""
+        """The branch that an If with a constant condition always takes; None for other nodes."""
         if node.op_type != "If" or node.domain or len(node.input) != 1 or node.input[0] not in self.constants:
             return None
         condition = self.constants[node.input[0]].load()
@@ -464,7 +467,7 @@ class _Loader:
                 return [_text(one) for one in value]
         return list(value) if isinstance(value, Iterable) and not isinstance(value, bytes | str) else value
 
-    def _finished(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+    def _finish(self, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
         """The graph without operators, tensors and constants that no output depends on."""
         needed, kept = set(outputs), list[Operator]()
         for op in reversed(self.operators):
@@ -491,7 +494,8 @@ class _Loader:
     def _free_of(
         self, inputs: tuple[str, ...], outputs: tuple[str, ...], tensors: Mapping[str, Tensor]
     ) -> dict[str, tuple[str | None, ...]]:
-        """Graph.free. An output whose shape the model does not declare may follow any free dimension of the inputs."""
+        """The mapping for Graph.free. An output without a declared shape may depend on any free dimension of the inputs,
+        so all its axes count as free."""
         found = {name: free for name in inputs if (free := self.free[name]) and free.count(None) < len(free)}
         for name in outputs if found else ():
             free = self.free[name]
@@ -504,7 +508,7 @@ class _Loader:
 
 
 def _imports(model: ModelProto, where: str) -> dict[str, int]:
-    """Versions by domain, "" for ai.onnx."""
+    """Opset versions by domain, "" for ai.onnx. ModelError if the model declares none."""
     imports = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in model.opset_import}
     if not imports and model.ir_version >= 3:
         raise ModelError(f"{where}: does not say which operator set it uses")
@@ -512,7 +516,7 @@ def _imports(model: ModelProto, where: str) -> dict[str, int]:
 
 
 def _check_input(value: ValueInfoProto, where: str) -> None:
-    """ModelError for an input without a type: the runtime takes none."""
+    """Raises ModelError for an input without a type, which the runtime does not accept."""
     kind = value.type.WhichOneof("value")
     if kind == "tensor_type":
         dtype_name(value.type.tensor_type.elem_type, f"{where}: input {value.name!r}")
@@ -521,12 +525,12 @@ def _check_input(value: ValueInfoProto, where: str) -> None:
 
 
 def _symbol(dim: TensorShapeProto.Dimension) -> str:
-    """Its name; "" where it has none, or one like "?" that is no name: two such need not be equal."""
+    """The name of a dimension; "" if it has none, or only punctuation like "?", because two such need not be equal."""
     return dim.dim_param if any(map(str.isalnum, dim.dim_param)) else ""
 
 
 def free_of(declared: TypeProto) -> tuple[str | None, ...] | None:
-    """By axis, the name of a free dimension ("" where it has none), None for a fixed one; None where no shape is
+    """Per axis, the name of a free dimension ("" if it has none) or None for a fixed one; None if no shape is
     declared."""
     if not declared.HasField("tensor_type") or not declared.tensor_type.HasField("shape"):
         return None

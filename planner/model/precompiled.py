@@ -1,5 +1,6 @@
-"""Parts of a model that were compiled for another accelerator: ONNX Runtime's provider for it leaves a node EPContext in
-their place, which no device here can compute. A rule."""
+"""Finds parts of a model that were compiled for another accelerator. A pure rule.
+
+ONNX Runtime's provider for that accelerator leaves an EPContext node in their place, which no device here can compute."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ DOMAIN, OP_TYPE = "com.microsoft", "EPContext"
 
 
 def precompiled(model: ModelProto) -> str | None:
-    """Why no device can compute it, and what to do; None where nothing of it was compiled before.
+    """Why no device can compute the model, and what to do; None if no part of it is compiled already.
 
     >>> precompiled(ModelProto()) is None
     True
     """
-    found = _first((*model.graph.node, *(node for function in model.functions for node in function.node)))
+    found = _first_precompiled(
+        (*model.graph.node, *(node for function in model.functions for node in function.node))
+    )
     if found is None:
         return None
     source = next((each.s.decode(errors="replace") for each in found.attribute if each.name == "source"), "")
@@ -30,8 +33,8 @@ def precompiled(model: ModelProto) -> str | None:
     )
 
 
-def _first(nodes: Iterable[NodeProto]) -> NodeProto | None:
-    """Sub-graphs too; no recursion, for whoever wrote the file chose how deep they are."""
+def _first_precompiled(nodes: Iterable[NodeProto]) -> NodeProto | None:
+    """The first EPContext node, sub-graphs included. It does not recurse: a file can nest its graphs to any depth."""
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()

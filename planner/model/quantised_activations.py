@@ -1,10 +1,10 @@
-"""Activations that a model quantises to int8, made uint8: the same numbers, 128 higher, with a zero point 128 higher.
-A pure rule.
+"""Turns activations that a model quantises to int8 into uint8: the same numbers plus 128, with a zero point plus 128. A
+pure rule.
 
-On x86-64, ONNX Runtime computes quantised operators in integers only where their activations are uint8. It makes them so
-itself where it sees both who quantises and who dequantises; in a plan these may be on different devices, and what they
-do together would be computed in floating point, which is slower and rounds differently. So it is done before a model is
-planned.
+On x86-64, ONNX Runtime computes quantised operators in integers only if their activations are uint8. It converts int8
+itself where it sees both the operator that quantises and the one that dequantises. In a plan these may be on different
+devices, and the operators between would be computed in floating point, which is slower and rounds differently. So the
+conversion is done before a model is planned.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from edgepart.planner.model.subgraphs import captured_names
 
 _DOMAINS = frozenset(["", "ai.onnx", "com.microsoft"])
 _ZERO_POINT = 2
-"""Which input it is, of both operators."""
+"""The index of the zero point among the inputs of both operators."""
 
 
 def unsigned_activations(model: ModelProto) -> ModelProto:
-    """The model, in which each int8 tensor that a QuantizeLinear writes and nothing but DequantizeLinears reads is uint8,
-    where the zero points are constants. Changes `model`."""
+    """The model with uint8 for each int8 tensor that a QuantizeLinear writes and only DequantizeLinears read, if the zero
+    points are constants. Changes `model`."""
     graph = model.graph
     given = {value.name for value in graph.input}
     zeros = {
@@ -49,12 +49,12 @@ def unsigned_activations(model: ModelProto) -> ModelProto:
     for node in graph.node:
         if _has_zero(node, "QuantizeLinear", zeros) and node.output[0] not in told:
             behind = readers[node.output[0]]
-            if _dequantise(behind, node.output[0], zeros):
+            if _only_dequantise(behind, node.output[0], zeros):
                 changed.add(node.output[0])
                 for one in (node, *behind):
                     name = one.input[_ZERO_POINT]
                     if name not in made:
-                        made[name] = _raised(zeros[name], _free(f"{name} (uint8)", taken))
+                        made[name] = _unsigned_zero_point(zeros[name], _unused_name(f"{name} (uint8)", taken))
                     one.input[_ZERO_POINT] = made[name].name
     graph.initializer.extend(made.values())
     for value in graph.value_info:
@@ -68,7 +68,7 @@ def _is_zero(tensor: TensorProto) -> bool:
 
 
 def _has_zero(node: NodeProto, op_type: str, zeros: Collection[str]) -> bool:
-    """Whether it is this operator, with one of these zero points, which alone say what it writes."""
+    """Whether the node is this operator with one of these zero points, and its output type follows from the zero point."""
     return (
         node.op_type == op_type
         and node.domain in _DOMAINS
@@ -78,8 +78,8 @@ def _has_zero(node: NodeProto, op_type: str, zeros: Collection[str]) -> bool:
     )
 
 
-def _dequantise(behind: Sequence[NodeProto], name: str, zeros: Collection[str]) -> bool:
-    """Whether there are any, and all of them do nothing but dequantise it."""
+def _only_dequantise(behind: Sequence[NodeProto], name: str, zeros: Collection[str]) -> bool:
+    """Whether there are any readers, and all of them only dequantise the tensor `name`."""
     return bool(behind) and all(
         _has_zero(one, "DequantizeLinear", zeros)
         and list(one.input).count(name) == 1
@@ -88,14 +88,14 @@ def _dequantise(behind: Sequence[NodeProto], name: str, zeros: Collection[str]) 
     )
 
 
-def _free(name: str, taken: set[str]) -> str:
-    """The name, or a longer one that nothing else has."""
+def _unused_name(name: str, taken: set[str]) -> str:
+    """The name, or a longer one that is not taken."""
     while name in taken:
         name += "'"
     taken.add(name)
     return name
 
 
-def _raised(zero: TensorProto, name: str) -> TensorProto:
+def _unsigned_zero_point(zero: TensorProto, name: str) -> TensorProto:
     raised = numpy_helper.to_array(zero).astype(np.int16) + 128
     return numpy_helper.from_array(raised.astype(np.uint8), name)

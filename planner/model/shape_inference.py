@@ -1,6 +1,5 @@
-"""Types and shapes of what one operator writes: ONNX's own inference, contrib operators, declared types.
-
-Pure rules; the walk over a whole model is in load.py.
+"""Infers types and shapes of one operator's outputs, by ONNX's own inference, rules for contrib operators and declared
+types. Pure rules; load.py walks over the whole model.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from edgepart.planner.model.weights import SMALL_BYTES, checked_size, dtype_name
 Types = Mapping[str, TypeProto]
 
 _DATA_BYTES = SMALL_BYTES // 2
-"""Constants up to this size are shown to shape inference: shapes, scales, axes, pads."""
+"""Shape inference sees the values of constants up to this size: shapes, scales, axes, pads."""
 
 
 def tensor_type(dtype: str, shape: tuple[int, ...] | None) -> TypeProto:
@@ -43,7 +42,7 @@ def type_of(constant: Constant) -> TypeProto:
 
 
 def known_shape(of: TypeProto | None) -> tuple[int, ...] | None:
-    """Extents; None unless every one is known."""
+    """The extents of a tensor; None unless all of them are known."""
     if of is None or not of.HasField("tensor_type") or not of.tensor_type.HasField("shape"):
         return None
     dims = of.tensor_type.shape.dim
@@ -53,7 +52,7 @@ def known_shape(of: TypeProto | None) -> tuple[int, ...] | None:
 
 
 def tensor_of(name: str, of: TypeProto | None) -> Tensor:
-    """The graph's record of a value of this type."""
+    """The record for the graph of a value of this type. ModelError for an impossible type or size."""
     kind = None if of is None else of.WhichOneof("value")
     if of is None or kind is None:
         return Tensor(name, None, "unknown", 0)
@@ -75,12 +74,12 @@ def infer(
     imports: Mapping[str, int],
     ir_version: int,
 ) -> dict[str, TypeProto]:
-    """Types of the node's outputs, as far as they can be known, from those of its inputs and captured values.
+    """Types of the node's outputs, as far as they are known, by name; `types` are those of its inputs and captured values.
 
-    ModelError where the shapes of its inputs do not fit each other."""
+    ModelError if the shapes of its inputs do not fit each other."""
     schema = schema_of(node.op_type, imports.get(node.domain, 1), node.domain)
     if schema is None or node.op_type in _WITHOUT_INFERENCE:
-        return _contrib(node, types, constants, imports, ir_version)
+        return _infer_contrib(node, types, constants, imports, ir_version)
     data = {
         name: numpy_helper.from_array(constants[name].load(), name)
         for name in filter(None, node.input)
@@ -90,7 +89,7 @@ def infer(
         types = {**types, **{name: TypeProto() for name in node.input if name and name not in types}}
     opsets = [helper.make_opsetid(domain, version) for domain, version in imports.items()]
     try:
-        found = _inferred(schema, node, types, data, opsets, ir_version)
+        found = _infer_standard(schema, node, types, data, opsets, ir_version)
     except (shape_inference.InferenceError, checker.ValidationError) as error:
         message = str(error).strip().splitlines()[0]
         raise ModelError(f"{described(node)}: the shapes of its inputs do not fit: {message}") from error
@@ -100,7 +99,7 @@ def infer(
     return found
 
 
-def _inferred(
+def _infer_standard(
     schema: defs.OpSchema,
     node: NodeProto,
     types: Types,
@@ -119,7 +118,7 @@ def _inferred(
     try:
         return ask(types, data)
     except shape_inference.InferenceError:
-        # A branch that is never taken need not fit the shapes that are known here. Segments do not state them.
+        # A branch that is never taken may not fit the known shapes; segments with sub-graphs do not declare shapes.
         return ask({name: _without_shape(of) for name, of in types.items()}, {})
 
 
@@ -132,7 +131,7 @@ def _without_shape(of: TypeProto) -> TypeProto:
 
 
 def _check_elements(node: NodeProto, types: Types, found: Types) -> None:
-    """ModelError for a Reshape to a shape of another size, which inference lets pass."""
+    """Raises ModelError for a Reshape to a shape with another number of elements, which inference accepts."""
     if node.op_type != "Reshape":
         return
     before, after = known_shape(types.get(node.input[0])), known_shape(found.get(node.output[0]))
@@ -145,16 +144,16 @@ def _check_elements(node: NodeProto, types: Types, found: Types) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Of a value that a file says one thing of, and its operator makes another."""
+    """A difference between the type that a file declares for a value and the type that its operator writes."""
 
     text: str
-    """For people: "is ..., but it is ..."."""
+    """A text for people: "is ..., but it is ..."."""
     of_type: bool
-    """Whether the element type or kind differs, and not only the shape."""
+    """Whether the element type or the kind differs, not only the shape."""
 
 
 def contradiction(found: TypeProto | None, declared: TypeProto | None) -> Contradiction | None:
-    """None where they agree as far as both are known."""
+    """How the type that the file declares differs from the type found; None if they agree as far as both are known."""
     if found is None or declared is None:
         return None
     kinds = found.WhichOneof("value"), declared.WhichOneof("value")
@@ -184,7 +183,7 @@ def _extents(of: TypeProto.Tensor) -> str:
 
 
 def completed(found: TypeProto | None, declared: TypeProto | None) -> TypeProto | None:
-    """`found`, and what it does not know taken from `declared`."""
+    """`found`, with what is not known in it taken from `declared`."""
     if found is None or found.WhichOneof("value") is None:
         return declared
     if declared is None or not (found.HasField("tensor_type") and declared.HasField("tensor_type")):
@@ -255,7 +254,7 @@ _LIKE_STANDARD: Mapping[str, tuple[str, tuple[int, ...], frozenset[str]]] = {
     "DynamicQuantizeMatMul": ("MatMul", (0, 1), frozenset()),
     "Inverse": ("Identity", (0,), frozenset()),
 }
-"""com.microsoft operator: the standard one with the same shapes, which of its inputs that one gets, and the
+"""By com.microsoft operator: the standard operator with the same shapes, the inputs that this one gets, and the
 attributes that it does not have."""
 
 _AS_STANDARD = {
@@ -263,42 +262,46 @@ _AS_STANDARD = {
     "DynamicQuantizeLSTM": "LSTM",
     "LinearAttention": "LinearAttention",
 }
-"""com.microsoft operator: the standard one that has its first inputs, and all of its outputs."""
+"""By com.microsoft operator: the standard operator that has its first inputs and all its outputs."""
 
 _EIGHT_BITS = (TensorProto.INT8, TensorProto.UINT8)
 
 _PLAIN = {"channels_last": 0, "dilation": 1, "ndim": 1, "state_window": 0}
-"""Attributes that those have beside the standard ones', and with which they write what these write."""
+"""Attributes that the operators of _AS_STANDARD have in addition, with the values for which the outputs are as those of
+the standard operator."""
 
 _TO_FLOAT = frozenset({"MatMulIntegerToFloat", "DynamicQuantizeMatMul", "QGemm"})
 
 
-def _contrib(
+def _infer_contrib(
     node: NodeProto,
     types: Types,
     constants: Mapping[str, Constant],
     imports: Mapping[str, int],
     ir_version: int,
 ) -> dict[str, TypeProto]:
-    """Types that some operators of ONNX Runtime's own domain (or from there, in "") are known to give."""
+    """Output types of those operators of ONNX Runtime's own domain (some of them listed under "") that have a rule; {}
+    for others."""
     if node.op_type in _AS_STANDARD:
-        return _as_standard(node, types, ir_version)
+        return _infer_as_standard(node, types, ir_version)
     first = types.get(next(iter(node.input), ""))
     outputs = [name for name in node.output if name]
     if first is None or not outputs or outputs[0] != node.output[0]:
         return {}
-    made = contrib_attention_shapes.written(node, *_given(node, types), _total_keys(node, constants))
+    made = contrib_attention_shapes.written(
+        node, *_input_shapes_and_types(node, types), _total_keys(node, constants)
+    )
     if made:
-        return {name: _with_shape(*one) for name, one in zip(node.output, made, strict=False) if name}
+        return {name: _type_with_shape(*one) for name, one in zip(node.output, made, strict=False) if name}
     if node.op_type in _LIKE_FIRST_INPUT:
         return {outputs[0]: first}
     shape = known_shape(first)
     if node.op_type in ("QuantizeLinear", "DequantizeLinear") and shape is not None and len(node.input) > 1:
         kind = types.get(node.input[2 if node.op_type == "QuantizeLinear" and len(node.input) > 2 else 1])
-        return {} if kind is None else {outputs[0]: _with_shape(kind.tensor_type.elem_type, shape)}
+        return {} if kind is None else {outputs[0]: _type_with_shape(kind.tensor_type.elem_type, shape)}
     if node.op_type not in _LIKE_STANDARD:
-        found = contrib_packed_shapes.written(node, *_given(node, types))
-        return {} if found is None else {outputs[0]: _with_shape(*found)}
+        found = contrib_packed_shapes.written(node, *_input_shapes_and_types(node, types))
+        return {} if found is None else {outputs[0]: _type_with_shape(*found)}
     op_type, inputs, dropped = _LIKE_STANDARD[node.op_type]
     if len(node.input) <= max(inputs):
         return {}
@@ -306,7 +309,7 @@ def _contrib(
     twin.attribute.extend(a for a in node.attribute if a.name not in dropped)
     twin.input[:] = ["first", "second"][: len(twin.input)]
     stand_ins = {
-        called: _with_shape(TensorProto.FLOAT, _turned(node, index, shape))
+        called: _type_with_shape(TensorProto.FLOAT, _standard_input_shape(node, index, shape))
         for called, index in zip(twin.input, inputs, strict=True)
         if (shape := known_shape(types.get(node.input[index]))) is not None
     }
@@ -319,22 +322,22 @@ def _contrib(
         return {}
     if _channels_last(node):
         shape = (shape[0], *shape[2:], shape[1])
-    return {outputs[0]: _with_shape(_written_type(node, first.tensor_type.elem_type), shape)}
+    return {outputs[0]: _type_with_shape(_output_element_type(node, first.tensor_type.elem_type), shape)}
 
 
 def _total_keys(node: NodeProto, constants: Mapping[str, Constant]) -> int | None:
-    """What a GroupQueryAttention is told, as a constant, of how many keys there are."""
+    """The number of keys that a GroupQueryAttention is told; None unless that is a constant."""
     name = node.input[6] if node.op_type == "GroupQueryAttention" and len(node.input) > 6 else ""
     return int(constants[name].load().reshape(-1)[0]) if name in constants else None
 
 
-def _given(node: NodeProto, types: Types) -> tuple[list[tuple[int, ...] | None], list[int]]:
-    """Shapes and element types of a node's inputs; None and 0 where not known."""
+def _input_shapes_and_types(node: NodeProto, types: Types) -> tuple[list[tuple[int, ...] | None], list[int]]:
+    """Shapes and element types of a node's inputs; None and 0 if not known."""
     found = [types.get(name) for name in node.input]
     return [known_shape(of) for of in found], [0 if of is None else of.tensor_type.elem_type for of in found]
 
 
-def _written_type(node: NodeProto, first: int) -> int:
+def _output_element_type(node: NodeProto, first: int) -> int:
     if node.op_type == "MatMulInteger16":
         return TensorProto.INT32
     rounded = node.op_type == "QGemm" and len(node.input) > 7 and bool(node.input[7])
@@ -346,8 +349,9 @@ def _channels_last(node: NodeProto) -> bool:
     return node.op_type.startswith("Nhwc") or any(a.name == "channels_last" and a.i for a in node.attribute)
 
 
-def _as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[str, TypeProto]:
-    """Of all outputs at once; quantised weights stand for weights of the type of input 0."""
+def _infer_as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[str, TypeProto]:
+    """The types of all outputs, inferred for the standard operator. Quantised weights are taken as weights of input 0's
+    type."""
     schema = defs.get_schema(_AS_STANDARD[node.op_type])
     if any(a.i != _PLAIN.get(a.name) for a in node.attribute if a.name not in schema.attributes):
         return {}
@@ -361,19 +365,19 @@ def _as_standard(node: NodeProto, types: Types, ir_version: int) -> dict[str, Ty
     elem_type = types[node.input[0]].tensor_type.elem_type
     for name, of in stand_ins.items():
         if of.tensor_type.elem_type in _EIGHT_BITS:
-            stand_ins[name] = _with_shape(elem_type, known_shape(of) or ())
+            stand_ins[name] = _type_with_shape(elem_type, known_shape(of) or ())
     opset = [helper.make_opsetid("", schema.since_version)]
     try:
         return dict(
             shape_inference.infer_node_outputs(schema, twin, stand_ins, None, None, opset, ir_version)
         )
     except (shape_inference.InferenceError, checker.ValidationError):
-        return {}  # The runtime says what is wrong with it.
+        return {}  # The runtime says what is wrong with the node.
 
 
-def _turned(node: NodeProto, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """What a FusedMatMul multiplies, of an input that it reads transposed, and channels before space; of other
-    operators the shape itself."""
+def _standard_input_shape(node: NodeProto, index: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an input as the standard operator would read it: transposed if a FusedMatMul reads it so, and with the
+    channels before the spatial axes."""
     if index == 0 and len(shape) > 2 and _channels_last(node):
         return (shape[0], shape[-1], *shape[1:-1])
     if node.op_type not in ("FusedMatMul", "TransposeMatMul") or len(shape) < 2:
@@ -385,5 +389,5 @@ def _turned(node: NodeProto, index: int, shape: tuple[int, ...]) -> tuple[int, .
     return (*shape[:-2], shape[-1], shape[-2]) if f"trans{side}" in given else shape
 
 
-def _with_shape(elem_type: int, shape: tuple[int, ...]) -> TypeProto:
+def _type_with_shape(elem_type: int, shape: tuple[int, ...]) -> TypeProto:
     return helper.make_tensor_type_proto(elem_type, shape)

@@ -1,6 +1,6 @@
-"""Node lists and the graphs inside nodes: order, captured names, and a branch put in the place of its If.
+"""Node lists and the graphs inside nodes: sorts nodes, finds captured names, inlines branches and functions.
 
-Pure rules over onnx protos; no file, no shapes.
+Pure rules over ONNX protos, which know nothing of shapes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def nested_graphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def captured_names(node: NodeProto) -> tuple[str, ...]:
-    """Outer values that the node's sub-graphs read by name, each once."""
+    """Names of the outer values that the node's sub-graphs read, each once."""
     found: dict[str, None] = {}
     for graph in nested_graphs(node):
         found |= dict.fromkeys(_outer_names(graph))
@@ -47,9 +47,9 @@ def _defined_names(graph: GraphProto) -> set[str]:
 
 
 def in_order(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> list[NodeProto]:
-    """The nodes so that each comes after those it reads from, in the file's order where that is one.
+    """The nodes in an order in which each comes after those that it reads from; the file's order if it is such an order.
 
-    ModelError for a value written twice, one that nothing writes, and for a cycle."""
+    ModelError for a value that is written twice, a value that no node writes, and a cycle."""
     writer: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in filter(None, node.output):
@@ -73,7 +73,8 @@ def in_order(nodes: Sequence[NodeProto], known: Collection[str], where: str) -> 
 
 
 def live(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
-    """The nodes that the outputs depend on, in their order, without optional outputs that nobody reads."""
+    """The nodes that the outputs depend on, in their order, without optional outputs that no node reads. Changes the
+    nodes."""
     writers: dict[str, list[NodeProto]] = {}
     for node in nodes:
         for name in filter(None, node.output):
@@ -93,8 +94,8 @@ def live(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
 
 
 def _forget_unread(node: NodeProto, needed: Collection[str]) -> None:
-    """Takes the names of optional outputs that nobody reads (a Dropout's mask) off the node; not the first one's, as
-    that is what tells how the node can be divided."""
+    """Removes the names of optional outputs that no node reads (a Dropout's mask), except the first output: how a node
+    can be divided follows from that one."""
     if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type):
         return
     declared = defs.get_schema(node.op_type).outputs
@@ -109,7 +110,7 @@ def _forget_unread(node: NodeProto, needed: Collection[str]) -> None:
 
 
 def _name_first(node: NodeProto, taken: Collection[str]) -> None:
-    """Gives a recurrent network that is only asked for its last state a name for all its states."""
+    """Names the first output (all states) of a recurrent operator of which only the last state is read."""
     if node.op_type in ("RNN", "GRU", "LSTM", "DynamicQuantizeLSTM") and node.output and not node.output[0]:
         name = f"{node.op_type}.{next(filter(None, node.output))}"
         while name in taken:
@@ -118,7 +119,7 @@ def _name_first(node: NodeProto, taken: Collection[str]) -> None:
 
 
 def order_nested(node: NodeProto, known: Collection[str], where: str) -> None:
-    """Puts the nodes of all sub-graphs in order, as `in_order` does; `known` is what is there outside of them."""
+    """Sorts the nodes of all sub-graphs as `in_order` does; `known` are the names that exist outside of them."""
     for graph in nested_graphs(node):
         outside = {name for name in known if name} - {n for inner in graph.node for n in inner.output}
         outside.update(value.name for value in graph.input)
@@ -135,13 +136,13 @@ def order_nested(node: NodeProto, known: Collection[str], where: str) -> None:
 
 
 def described(node: NodeProto) -> str:
-    """The node, for people."""
+    """A text for people that names the node."""
     return f"{node.op_type} {node.name or next(filter(None, node.output), '')!r}"
 
 
 def inline_branch(node: NodeProto, branch: GraphProto, taken: Collection[str]) -> GraphProto:
-    """The graph that gives `node`'s outputs the values of `branch`: inner names made new among `taken`, its
-    outputs under the node's names. Its nodes and initializers are what counts."""
+    """A copy of `branch` whose nodes write `node`'s outputs. Inner names are changed so that none is in `taken`. Only the
+    nodes, initializers and value_info of the result count."""
     results = [output.name for output in branch.output]
     written = {name for inner in branch.node for name in inner.output}
     mapping: dict[str, str] = {}
@@ -165,7 +166,7 @@ def inline_branch(node: NodeProto, branch: GraphProto, taken: Collection[str]) -
 
 
 def _rename(graph: GraphProto, mapping: Mapping[str, str]) -> None:
-    """Renames in place; a nested graph's own names hide outer ones."""
+    """Renames in place; the own names of a nested graph hide outer ones."""
     for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
         tensor.name = mapping.get(tensor.name, tensor.name)
     for value in (*graph.output, *graph.value_info):
@@ -179,16 +180,16 @@ def _rename(graph: GraphProto, mapping: Mapping[str, str]) -> None:
 
 
 LARGEST_NODES = 1 << 17
-"""More than so many nodes are not written out for functions: a few lines that call each other make any number."""
+"""The most nodes that inlining functions may lead to: a few lines of functions that call each other can make any number."""
 
 DEEPEST_CALLS = 100
-"""Functions that call functions, one in another; ONNX's inliner goes no further."""
+"""The deepest nesting of function calls; ONNX's inliner goes no further."""
 
 
 def without_functions(model: ModelProto, where: str) -> ModelProto:
-    """The model with its local functions put in the place of their calls; ModelError where that cannot be.
+    """The model with its local functions inlined; ModelError if they cannot be. Changes `model`.
 
-    Changes `model`. Weights take no part: of gigabytes there is no second copy."""
+    Weights are left out of the inlining, so that gigabytes are not copied."""
     if not model.functions:
         return model
     _check_calls(model, where)
@@ -198,7 +199,7 @@ def without_functions(model: ModelProto, where: str) -> ModelProto:
             inlined = inline_local_functions(inlined, convert_version=True)
         except (ConvertError, InferenceError) as error:
             raise ModelError(f"{where}: its functions cannot be brought to its own opset: {error}") from error
-    left = {_key(f) for f in inlined.functions}
+    left = {_function_key(f) for f in inlined.functions}
     for node in _all_nodes(inlined.graph):
         if (node.domain, node.op_type) in left:
             raise ModelError(
@@ -216,8 +217,10 @@ def without_functions(model: ModelProto, where: str) -> ModelProto:
 
 
 def _check_calls(model: ModelProto, where: str) -> None:
-    """ModelError for functions that never end, or that would grow beyond all bounds."""
-    called = {_key(f): Counter((n.domain, n.op_type) for n in _all_nodes(f)) for f in model.functions}
+    """Raises ModelError for functions that call themselves, are nested too deep, or would make too many nodes."""
+    called = {
+        _function_key(f): Counter((n.domain, n.op_type) for n in _all_nodes(f)) for f in model.functions
+    }
     try:
         order = tuple(
             TopologicalSorter({f: of.keys() & called.keys() for f, of in called.items()}).static_order()
@@ -241,7 +244,7 @@ def _check_calls(model: ModelProto, where: str) -> None:
 
 
 def _without_data(model: ModelProto) -> ModelProto:
-    """A copy whose weights have names, types and shapes only."""
+    """A copy of the model whose weights have names, types and shapes but no data."""
     graph = GraphProto(name=model.graph.name)
     for kept, made in (
         (graph.node, model.graph.node),
@@ -258,7 +261,7 @@ def _without_data(model: ModelProto) -> ModelProto:
     return copied
 
 
-def _key(function: FunctionProto) -> tuple[str, str]:
+def _function_key(function: FunctionProto) -> tuple[str, str]:
     return (function.domain, function.name)
 
 

@@ -1,8 +1,8 @@
-"""What ONNX demands of one node before anything is made of it: its operator exists, the number and types of its inputs
-and outputs, its attributes and their values.
+"""Checks one node against what ONNX demands: its operator exists, and the number and types of its inputs and outputs and
+its attributes with their values are allowed. Pure rules.
 
-Most of it is said by ONNX's own checker; what that lets pass, and the runtime or shape inference stumbles over, is here.
-Pure rules."""
+ONNX's own checker does most of it. This module adds checks for nodes that it accepts, and that the
+runtime or shape inference fails on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgepart.planner.model.weights import dtype_name
 
 Types = Mapping[str, TypeProto]
 Shapes = list[tuple[int, ...] | None]
-"""Of a node's inputs; None where one is not known or left out."""
+"""Shapes of a node's inputs; None for one that is not known or left out."""
 
 RUNTIME_ONLY = frozenset(
     [
@@ -36,14 +36,15 @@ RUNTIME_ONLY = frozenset(
         "ThresholdedRelu",
     ]
 )
-"""Operators that ONNX Runtime has in ai.onnx where ONNX has none, or none in that version."""
+"""Operators that ONNX Runtime has in ai.onnx while ONNX has none, or none in that version."""
 
 OLDEST_IR = 4
-"""Before it, initializers had to be inputs as well; the runtime does not insist, and neither do we."""
+"""The oldest IR version that nodes are checked by. Before it, initializers had to be inputs as well; the runtime does not
+insist on that, so neither do we."""
 
 
 def check_opsets(imports: Mapping[str, int], ir_version: int) -> str | None:
-    """What is wrong with the versions that a model says it is written in; None where nothing is."""
+    """What is wrong with the versions that a model declares; None if nothing is."""
     if ir_version > IR_VERSION:
         return f"is of version {ir_version} of ONNX's format; this program knows those up to {IR_VERSION}: update it"
     for domain, version in imports.items():
@@ -56,7 +57,7 @@ def check_opsets(imports: Mapping[str, int], ir_version: int) -> str | None:
 
 
 def schema_of(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
-    """None for an operator that ONNX does not know in that version."""
+    """The operator's schema; None if ONNX does not know the operator in that version."""
     return _schema(op_type, version, "" if domain == "ai.onnx" else domain)
 
 
@@ -71,15 +72,15 @@ def _schema(op_type: str, version: int, domain: str) -> defs.OpSchema | None:
 
 
 def check_node(node: NodeProto, types: Types, imports: Mapping[str, int], ir_version: int) -> None:
-    """ModelError, naming the node, where ONNX does not allow it. `types` are those of its inputs and of what its
-    sub-graphs read."""
+    """Raises ModelError, naming the node, if ONNX does not allow it. `types` are the types of its inputs and of the
+    values that its sub-graphs read."""
     schema = schema_of(node.op_type, imports.get(node.domain, 1), node.domain)
     if schema is None and not node.domain and node.op_type in RUNTIME_ONLY:
         return
     try:
         _check_form(node, types, tuple(imports.items()), max(ir_version, OLDEST_IR))
     except checker.ValidationError as error:
-        raise ModelError(f"{described(node)} is no valid operator: {_first(error)}") from error
+        raise ModelError(f"{described(node)} is not a valid operator: {_first(error)}") from error
     if schema is None:
         return
     if fault := _fault_of_types(node, types, _formals(node.op_type, schema.since_version, node.domain)):
@@ -88,7 +89,7 @@ def check_node(node: NodeProto, types: Types, imports: Mapping[str, int], ir_ver
 
 
 def _check_values(node: NodeProto, shapes: Shapes) -> None:
-    """Also inside of sub-graphs: shape inference goes there by itself."""
+    """Checks attributes, those of nodes in sub-graphs too, because shape inference visits sub-graphs by itself."""
     if node.domain in ("", "ai.onnx"):
         rule = _VALUES.get(node.op_type)
         if fault := _fault_of_words(node) or (rule(node, shapes) if rule else None):
@@ -110,8 +111,8 @@ def _check_form(node: NodeProto, types: Types, imports: tuple[tuple[str, int], .
 
 
 def _with_shape(of: TypeProto | None) -> TypeProto:
-    """The type, or one for what has none, as the checker wants it of a graph's inputs: tensors must have a shape. It
-    does not look at the extents, and which shape a value has may be known only when it is computed."""
+    """The type as the checker wants it for a graph's inputs, where tensors must have a shape; float if there is no type.
+    The checker ignores the extents, which may be known only when the value is computed."""
     made = TypeProto()
     if of is not None and of.WhichOneof("value"):
         made.CopyFrom(of)
@@ -138,8 +139,8 @@ def _first(error: Exception) -> str:
 
 @cache
 def _formals(op_type: str, version: int, domain: str) -> tuple[tuple[str, frozenset[str]], ...]:
-    """Per input of an operator: its type or the name of one ("T"; "" where it may differ from the others), and which
-    types are allowed. The last one goes for all further inputs."""
+    """Per input of an operator: its type, or the name of a type variable ("T"; "" if inputs of a variadic parameter may
+    have different types), and the types that are allowed. The last entry holds for all further inputs."""
     inputs = defs.get_schema(op_type, version, domain).inputs
     return tuple((p.type_str if p.is_homogeneous else "", frozenset(p.types)) for p in inputs)
 
@@ -162,7 +163,7 @@ def _fault_of_types(
 
 
 def _tensor_text(of: TypeProto | None) -> str | None:
-    """ "tensor(float)"; None for what is no tensor, or not known."""
+    """The type as a schema writes it, like "tensor(float)"; None if it is not known, or not a tensor."""
     if of is None or not of.HasField("tensor_type") or not of.tensor_type.elem_type:
         return None
     return f"tensor({dtype_name(of.tensor_type.elem_type)})"
@@ -187,11 +188,11 @@ def _integer(node: NodeProto, name: str, default: int) -> int:
 
 
 Rule = Callable[[NodeProto, Shapes], str | None]
-"""What is wrong with a node's values, of which the checker has seen that they are of the right kind."""
+"""Returns what is wrong with a node's values, or None. The checker has already found them to be of the right kind."""
 
 
 def _convolution(weight: int, *, transposed: bool = False) -> Rule:
-    """Of convolutions with their weight at that input."""
+    """The rule for a convolution whose weight is input number `weight`."""
 
     def rule(node: NodeProto, shapes: Shapes) -> str | None:
         group = _integer(node, "group", 1)
@@ -215,16 +216,16 @@ def _permutation(node: NodeProto, shapes: Shapes) -> str | None:
     perm = _integers(node, "perm")
     if not perm or not shapes or shapes[0] is None or sorted(perm) == list(range(len(shapes[0]))):
         return None
-    return f"perm {perm} is no permutation of the {len(shapes[0])} axes of its input"
+    return f"perm {perm} is not a permutation of the {len(shapes[0])} axes of its input"
 
 
 def _equation(node: NodeProto, shapes: Shapes) -> str | None:
-    """Shape inference reads past its tables where a letter of the result stands in no operand."""
+    """Shape inference reads past the end of its tables if a letter of the result is in no operand."""
     text = next((a.s.decode("utf-8", "replace") for a in node.attribute if a.name == "equation"), "")
     plain = text.replace(" ", "")
     left, arrow, right = plain.partition("->")
     if not re.fullmatch(r"([A-Za-z]|\.{3}|,)*(->([A-Za-z]|\.{3})*)?", plain):
-        return f"equation {text!r} is none: it may hold letters, commas, '...' and one '->'"
+        return f"equation {text!r} is not valid: it may contain letters, commas, '...' and one '->'"
     if arrow and (strange := sorted(set(right) - set(left))):
         return f"equation {text!r} has {', '.join(strange)} in its result and in no operand"
     if any(part.count("...") > 1 for part in (*left.split(","), right)):
@@ -241,13 +242,13 @@ def _at_least_one(name: str) -> Rule:
 
 
 def _batches(node: NodeProto, shapes: Shapes) -> str | None:
-    """Shape inference counts on from there."""
+    """Shape inference counts axes from `batch_dims` without checking it."""
     count = _integer(node, "batch_dims", 0)
     return f"batch_dims {count} must be at least 0" if count < 0 else None
 
 
 def _parts(node: NodeProto, shapes: Shapes) -> str | None:
-    """Shape inference writes so many parts, however many outputs there are."""
+    """Shape inference writes `num_outputs` shapes, even if the node has fewer outputs."""
     count = _integer(node, "num_outputs", len(node.output))
     return (
         f"num_outputs {count} is not the number of its outputs, {len(node.output)}"
@@ -267,7 +268,7 @@ WORDS: Mapping[tuple[str, str], frozenset[str]] = {
     ("Resize", "mode"): frozenset({"nearest", "linear", "cubic"}),
     ("Upsample", "mode"): frozenset({"nearest", "linear"}),
 }
-"""By operator ("" for all) and attribute, the words it can be."""
+"""The words that an attribute may have, by operator ("" for all) and attribute."""
 
 
 def _fault_of_words(node: NodeProto) -> str | None:

@@ -1,7 +1,7 @@
-"""What a model file carries: TensorProto and SparseTensorProto to Constant, and where external data lies.
+"""Weights of a model file: turns a TensorProto or SparseTensorProto into a Constant, and finds external data. It reads
+files, but only inside the model's folder.
 
-Sizes and places are checked at once, bytes are read when asked for: gigabytes of weights load in no time.
-Reads only files inside the model's folder; knows nothing of graphs.
+Sizes and places are checked at once and bytes are read on demand, so that a model with gigabytes of weights loads fast.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from edgepart.planner.region import Array
 _DTYPES = frozenset(TensorProto.DataType.keys())
 
 LARGEST_BYTES = 1 << 46
-"""A tensor said to be bigger than this is a broken file, not a model."""
+"""64 TiB: a file that declares a bigger tensor is damaged."""
 
 SMALL_BYTES = 1 << 16
-"""Constants up to this size are kept in memory once read, and are folded eagerly."""
+"""64 KiB: constants up to this size are kept in memory once read, and are folded at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class Origin:
     """Where a model came from."""
 
     name: str
-    """For messages."""
+    """The name for messages."""
     folder: Path | None
-    """Where its external data lies; None for a model given as bytes."""
+    """The folder of its external data; None for a model given as bytes."""
     file: Path | None = None
-    """The model file, where its weights were left in it (planner/model/external.py)."""
+    """The model file, from which weights are read that were skimmed off (planner/model/external.py)."""
 
 
 _NAMES: Mapping[int, str] = {number: name.lower() for name, number in TensorProto.DataType.items() if number}
 
 
 def dtype_name(data_type: int, what: str = "") -> str:
-    """ "float" for 1; ModelError, naming `what`, for a number that is no element type."""
+    """The name of an element type, like "float" for 1. ModelError, naming `what`, for an unknown number."""
     if data_type not in _NAMES:
         raise ModelError(
             f"{what}{': ' if what else ''}element type {data_type} is unknown; the file is damaged or newer than "
@@ -57,14 +57,14 @@ def dtype_name(data_type: int, what: str = "") -> str:
 
 @cache
 def item_bytes(dtype: str) -> int:
-    """Bytes per element in memory (1 for sub-byte types, as arrays hold them); 0 for what is no number."""
+    """Bytes per element in memory (1 for sub-byte types, as arrays hold them); 0 for types that are not numbers."""
     if dtype in ("string", "undefined") or dtype.upper() not in _DTYPES:
         return 0
     return int(onnx.helper.tensor_dtype_to_np_dtype(TensorProto.DataType.Value(dtype.upper())).itemsize)
 
 
 def checked_size(shape: Sequence[int], dtype: str, what: str) -> int:
-    """Bytes of a tensor of this shape; ModelError for one that cannot be."""
+    """Bytes of a tensor of this shape; ModelError for a negative extent, or a size that no model has."""
     if any(extent < 0 for extent in shape):
         raise ModelError(f"{what}: shape {list(shape)} has a negative extent")
     nbytes = math.prod(shape) * item_bytes(dtype)
@@ -74,18 +74,18 @@ def checked_size(shape: Sequence[int], dtype: str, what: str) -> int:
 
 
 def constant(name: str, array: Array, dtype: str) -> Constant:
-    """One whose value is at hand."""
+    """A Constant whose value is in memory."""
     return Constant(name, array.shape, dtype, array.nbytes, lambda: array)
 
 
 def lazy_constant(name: str, shape: tuple[int, ...], dtype: str, load: Callable[[], Array]) -> Constant:
-    """One that `load` computes; remembered after the first time if it is small."""
+    """A Constant that `load` computes or reads; a small value is kept after the first time."""
     nbytes = checked_size(shape, dtype, f"constant {name!r}")
     return Constant(name, shape, dtype, nbytes, cache(load) if nbytes <= SMALL_BYTES else load)
 
 
 def constant_of(proto: TensorProto, origin: Origin, name: str | None = None) -> Constant:
-    """The value of `proto`, under its own name or another; ModelError if its size, type or place is wrong."""
+    """The value of `proto`, under its own name or under `name`. ModelError if its size, type or place is wrong."""
     name = proto.name if name is None else name
     what = f"{origin.name}: constant {name!r}"
     dtype, shape = dtype_name(proto.data_type, what), tuple(proto.dims)
@@ -106,13 +106,13 @@ def constant_of(proto: TensorProto, origin: Origin, name: str | None = None) -> 
 
 
 def stored_bytes(shape: Sequence[int], data_type: int) -> int:
-    """Bytes that a tensor takes in a file: sub-byte types are packed there."""
+    """Bytes of a tensor in a file, where sub-byte types are packed."""
     dtype = dtype_name(data_type)
     return math.ceil(math.prod(shape) * _BITS.get(dtype, 8 * item_bytes(dtype)) / 8)
 
 
 _BITS = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4e2m1": 4}
-"""Of an element, where several share a byte."""
+"""Bits per element of the types of which several elements share a byte."""
 
 
 def _array(proto: TensorProto, what: str) -> Array:
@@ -126,7 +126,7 @@ def _array(proto: TensorProto, what: str) -> Array:
 
 
 def sparse_constant_of(proto: SparseTensorProto, origin: Origin) -> Constant:
-    """A sparse initializer as a dense constant, filled in when it is read."""
+    """A sparse initializer as a dense constant, which is filled in when it is read."""
     values, shape = constant_of(proto.values, origin), tuple(proto.dims)
     indices = constant_of(proto.indices, origin, name=f"{values.name} (indices)")
     what = f"{origin.name}: sparse constant {values.name!r}"
@@ -154,7 +154,9 @@ def _external_reader(proto: TensorProto, origin: Origin, what: str) -> Callable[
     try:
         offset, length = int(entries.get("offset") or 0), int(entries.get("length") or -1)
     except ValueError as error:
-        raise ModelError(f"{what}: offset or length of its external data is no number ({error})") from error
+        raise ModelError(
+            f"{what}: offset or length of its external data is not a number ({error})"
+        ) from error
     if proto.data_type == TensorProto.STRING:
         raise ModelError(f"{what}: strings cannot be external data")
     expected = stored_bytes(proto.dims, proto.data_type)
@@ -176,13 +178,13 @@ def _external_reader(proto: TensorProto, origin: Origin, what: str) -> Callable[
         if dtype_name(data_type) in _BITS:
             return _array(TensorProto(data_type=data_type, dims=dims, raw_data=data.tobytes()), what)
         array = np.asarray(data).view(onnx.helper.tensor_dtype_to_np_dtype(data_type)).reshape(dims)
-        return np.require(array, requirements="A")  # in a model file numbers may begin anywhere
+        return np.require(array, requirements="A")  # Numbers in a model file may be unaligned.
 
     return load
 
 
 def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:
-    """The file that holds an external tensor; ModelError unless it is a file in the model's folder."""
+    """The file that holds an external tensor. ModelError unless it is a file inside the model's folder."""
     location = next((entry.value for entry in proto.external_data if entry.key == "location"), "")
     if origin.folder is None:
         raise ModelError(
@@ -198,7 +200,7 @@ def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:
         or "\\" in location
         or "\0" in location
     ):
-        raise ModelError(f"{what}: its external data {location!r} is no path inside the model's folder")
+        raise ModelError(f"{what}: its external data {location!r} is not a path inside the model's folder")
     path = origin.folder / relative
     try:
         leads_to = path.resolve(strict=True)
@@ -211,19 +213,19 @@ def external_path(proto: TensorProto, origin: Origin, what: str) -> Path:
             f"{what}: its external data {location!r} leads out of the model's folder, to {leads_to}"
         )
     if not path.is_file():
-        raise ModelError(f"{what}: its external data {location!r} is no file")
+        raise ModelError(f"{what}: its external data {location!r} is not a file")
     return path
 
 
 def tensors_of(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor in the file: initializers, attributes, those of sub-graphs and functions."""
+    """Every tensor in the file: initializers and attributes, sub-graphs and functions included."""
     yield from _graph_tensors(model.graph)
     for function in model.functions:
         yield from _node_tensors(function.node)
 
 
 def embed_external(graph: GraphProto, origin: Origin) -> None:
-    """Puts the external data of a sub-graph into it: sub-graphs travel whole, without a folder."""
+    """Copies the external data of a sub-graph into it, because a sub-graph travels whole and without a folder."""
     for proto in _graph_tensors(graph):
         if proto.data_location == TensorProto.EXTERNAL:
             array = constant_of(proto, origin).load()

@@ -1,8 +1,8 @@
-"""Whole: the model of a file as one segment, so that one device that computes everything runs what the user gave.
+"""Makes one segment of a whole model, so that a device that computes everything runs the user's own graph. Rules over
+protos; of the weights, only small ones are read.
 
-Nothing is folded, bound or renamed in it: ONNX Runtime gets the same graph as from the file, and gives the same bits. Only
-big weights are left out, as in other segments (planner/lowering/segment.py). Rules over protos; constants are read
-where they are small.
+Nothing in it is folded, bound or renamed: ONNX Runtime gets the same graph as from the file, and gives the same bits. Only
+big weights are left out, as in other segments (planner/lowering/segment.py).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from edgepart.planner.model.subgraphs import captured_names, nested_graphs
 from edgepart.planner.model.weights import Origin, constant_of, embed_external, tensors_of
 
 LARGEST_BYTES = 32 << 20
-"""Without its big weights. A model that is bigger travels in segments made of what is read of it."""
+"""The largest model without its big weights. A larger one is run as an ordinary segment, with only the operators and
+constants that its outputs depend on."""
 
 
 def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> WholeModel | None:
-    """`model`, which is changed, as one segment; `graph` is what was made of it. None where it has sparse weights, or is
-    too big to travel without the others."""
+    """`model` as one segment; `graph` is the Graph of the same file. Changes `model`. None if it has sparse weights, has
+    external data other than initializers and Constants, or is over LARGEST_BYTES."""
     own, read = model.graph, set(_names_read(model.graph))
     if own.sparse_initializer:
         return None
@@ -43,7 +44,7 @@ def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> WholeModel | No
     for tensor in kept:
         if not _is_big(tensor):
             continue
-        # It may be folded away in the graph; the copy is read later, when this tensor is external.
+        # The graph may have folded it away. A copy, because the constant is read after this tensor has become external.
         constant = graph.constants.get(tensor.name) or constant_of(_copy(tensor), origin)
         if not is_inline(constant, constant.region):
             weights.append(constant)
@@ -69,16 +70,16 @@ def whole_of(model: ModelProto, origin: Origin, graph: Graph) -> WholeModel | No
 
 
 def file_constants(model: ModelProto, origin: Origin) -> dict[str, Constant]:
-    """The big ones that the file itself has, by name, whatever becomes of them in a graph. Quick, as nothing is inferred.
+    """The big constants of the file itself, by name, folded in a graph or not. Quick, because nothing is inferred.
     ModelError."""
     named = [(tensor.name, tensor) for tensor in model.graph.initializer]
-    # ONNX Runtime, too, calls what a Constant has by the name that it writes.
+    # Like ONNX Runtime, name the value of a Constant node after its output.
     named += [(node.output[0], value) for node in model.graph.node if (value := _value_of(node)) is not None]
     return {name: constant_of(tensor, origin, name) for name, tensor in named if _is_big(tensor)}
 
 
 def _value_of(node: NodeProto) -> TensorProto | None:
-    """Of a Constant with a tensor."""
+    """The tensor of a Constant node; None for other nodes, and for a Constant without a tensor."""
     if node.op_type != "Constant" or node.domain not in ("", "ai.onnx"):
         return None
     return next((a.t for a in node.attribute if a.name == "value" and a.HasField("t")), None)

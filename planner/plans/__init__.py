@@ -1,4 +1,4 @@
-"""The planner's output: the Plan with its canonical bytes and digest, the checker of its rules, and its replicas.
+"""The planner's output: the Plan with its canonical bytes and digest, the checker of its rules, and replicas.
 
 May import: planner/errors, planner/model, planner/region.
 """

@@ -1,9 +1,9 @@
-"""Dealing: which replica of a plan a request goes to. Rules only; the gateway deals by them
-(agent/serving/request_state.py), and so does the simulator (throughput.py), so that what is predicted is what happens.
+"""Request balancing: chooses the replica of a plan that a request goes to. Pure rules, which the gateway
+(agent/serving/request_state.py) and the simulator (throughput.py) both use, so that predictions hold.
 
-A request goes where it will be done first, as far as is known: a replica that is alone with it takes its latency; one
-that has others takes as long as it needs for all of them, one after another. A replica that is slower than predicted
-keeps its requests for longer, and so gets fewer."""
+A request goes to the replica that is expected to answer it first. An idle replica answers after its latency; a busy one
+after it has answered all its requests, one after another. A replica that is slower than predicted keeps its requests for
+longer, and so gets fewer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from edgepart.planner.plans.plan import Replica
 
 
 def done_s(replica: Replica, in_flight: int) -> float:
-    """In how many seconds a request would be done that comes to the `in_flight` ones that are there, about."""
+    """Estimated seconds until the replica answers one more request, with `in_flight` requests there already."""
     return max(replica.latency_s, (in_flight + 1) * replica.between_s)
 
 
 def deal(replicas: Sequence[Replica], in_flight: Sequence[int], among: Iterable[int] | None = None) -> int:
-    """The number of the replica that is done first; of equals the one that has fewer requests, then the first one.
-    `among` are those that may be taken, one at least; None: all.
+    """The number of the replica that would answer first; among equals the one with fewer requests, then the first.
+    `among` are the numbers of the replicas to choose from, at least one; None for all.
 
     >>> deal([Replica(("a",), 1.0, 1.0), Replica(("b",), 3.0, 3.0)], [1, 0])
     0
@@ -31,8 +31,8 @@ def deal(replicas: Sequence[Replica], in_flight: Sequence[int], among: Iterable[
 
 
 def dealt(replicas: Sequence[Replica], count: int) -> list[int]:
-    """By replica, how many of `count` requests it gets where none is answered meanwhile. However requests come and go,
-    no replica ever has more than that while `count` of them are in flight at most."""
+    """How many of `count` requests each replica gets if none is answered meanwhile. However requests come and go, no
+    replica ever has more than this while at most `count` requests are in flight."""
     found = [0] * len(replicas)
     for _ in range(count):
         found[deal(replicas, found)] += 1

@@ -1,6 +1,5 @@
-"""The rules of a plan, as a checker that runs: where a plan comes in, and after tests.
-
-Rules only: the programs are gone through without computing anything.
+"""Checks the rules of a plan: when an agent receives one, and in tests. Pure rules; the steps of the programs are followed
+without computing anything.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from edgepart.planner.region import Region
 
 
 def broken_rules(plan: Plan, graph: Graph | None = None) -> Iterator[str]:
-    """What makes `plan` no plan; nothing for a good one. With the graph, whether the answers are covered too.
+    """The rules that `plan` breaks; none for a valid plan. With the graph, whether the answers are complete, too.
 
-    Of a program that came without its segments (plan.for_device) only the order of its messages is looked at.
+    If a program came without its segments (plan.for_device), only the order of its messages is checked.
     """
-    faults = [*_numbers(plan), *_pairs(plan), *_ports(plan), *_replicas(plan)]
+    faults = [*_number_faults(plan), *_pair_faults(plan), *_port_faults(plan), *_replica_faults(plan)]
     yield from faults
     if not faults:
-        yield from _runs_through(plan)
+        yield from _run_faults(plan)
         if graph is not None:
-            yield from _answers(plan, graph)
+            yield from _answer_faults(plan, graph)
 
 
 def check(plan: Plan, graph: Graph | None = None) -> Plan:
-    """`plan` itself; InternalError naming every broken rule."""
+    """`plan` itself; InternalError, naming every broken rule, if it is not valid."""
     if broken := list(broken_rules(plan, graph)):
         raise InternalError("the plan breaks its rules: " + "; ".join(broken))
     return plan
 
 
-def _numbers(plan: Plan) -> Iterator[str]:
+def _number_faults(plan: Plan) -> Iterator[str]:
     for n, transfer in enumerate(plan.transfers):
         if transfer.number != n:
             yield f"transfer {transfer.number} is at place {n}"
@@ -47,7 +46,7 @@ def _numbers(plan: Plan) -> Iterator[str]:
             yield f"transfer {n} names {end!r}, which has no program"
         if not transfer.pieces:
             yield f"transfer {n} is empty"
-        yield from _rounding(transfer)
+        yield from _rounding_faults(transfer)
     for name, program in plan.programs.items():
         if program.device != name:
             yield f"the program of {name!r} says that it is {program.device!r}'s"
@@ -59,8 +58,8 @@ def _numbers(plan: Plan) -> Iterator[str]:
                 yield f"{name}: {step} names nothing"
 
 
-def _rounding(transfer: Transfer) -> Iterator[str]:
-    """Only what goes from device to device is rounded, each piece to something that there is."""
+def _rounding_faults(transfer: Transfer) -> Iterator[str]:
+    """Only pieces that go from device to device are rounded, and only to known kinds."""
     if transfer.dtypes and GATEWAY in (transfer.source, transfer.target):
         yield f"transfer {transfer.number} is rounded, and one end is the gateway"
     if transfer.dtypes and len(transfer.dtypes) != len(transfer.pieces):
@@ -77,7 +76,7 @@ def _number(step: Step) -> int:
     return step.segment if isinstance(step, Run) else step.transfer
 
 
-def _pairs(plan: Plan) -> Iterator[str]:
+def _pair_faults(plan: Plan) -> Iterator[str]:
     """Each transfer is sent once by its source and received once by its target; each segment runs once."""
     steps = Counter(
         (name, step)
@@ -98,7 +97,7 @@ def _pairs(plan: Plan) -> Iterator[str]:
         yield f"{name}: {step} is there {steps[name, step]} times instead of {wanted[name, step]}"
 
 
-def _ports(plan: Plan) -> Iterator[str]:
+def _port_faults(plan: Plan) -> Iterator[str]:
     for name, program in plan.programs.items():
         for n, segment in enumerate(program.segments):
             names = [port.name for port in (*segment.inputs, *segment.outputs)]
@@ -112,7 +111,7 @@ def _ports(plan: Plan) -> Iterator[str]:
 
 @dataclass
 class _ProgramPlace:
-    """Where one device is in its program, and what it has."""
+    """Where one device is in its program, and the pieces that it holds."""
 
     program: Program
     at: int = 0
@@ -129,8 +128,8 @@ class _ProgramPlace:
                 yield f"{piece.region} of {piece.tensor!r} (it has {[*map(str, have)]})"
 
 
-def _runs_through(plan: Plan) -> Iterator[str]:
-    """Every program comes to its end, with what each step needs at hand: no deadlock, nothing missing."""
+def _run_faults(plan: Plan) -> Iterator[str]:
+    """Every program reaches its end, and every step has the pieces that it needs: no deadlock, nothing missing."""
     places = {name: _ProgramPlace(program) for name, program in plan.programs.items()}
     sent = {transfer.number for transfer in plan.transfers if transfer.source == GATEWAY}
     moving = True
@@ -141,7 +140,7 @@ def _runs_through(plan: Plan) -> Iterator[str]:
                 step = place.program.steps[place.at]
                 if isinstance(step, Receive) and step.transfer not in sent:
                     break
-                yield from (f"{name}: {step} lacks {what}" for what in _step(plan, place, step))
+                yield from (f"{name}: {step} lacks {what}" for what in _take_step(plan, place, step))
                 if isinstance(step, Send):
                     sent.add(step.transfer)
                 place.at += 1
@@ -151,8 +150,8 @@ def _runs_through(plan: Plan) -> Iterator[str]:
             yield f"{name} waits at {place.program.steps[place.at]} for ever"
 
 
-def _step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
-    """Does one step; what it lacks."""
+def _take_step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
+    """Takes one step; returns a text for each piece that it lacks."""
     if isinstance(step, Receive):
         place.take(plan.transfers[step.transfer].pieces)
         return []
@@ -166,8 +165,8 @@ def _step(plan: Plan, place: _ProgramPlace, step: Step) -> list[str]:
     return lacking
 
 
-def _replicas(plan: Plan) -> Iterator[str]:
-    """Each device is in one replica, and nothing goes from one to another: each is a plan of its own."""
+def _replica_faults(plan: Plan) -> Iterator[str]:
+    """Each device is in one replica, and no transfer goes from one replica to another."""
     of = {name: n for n, replica in enumerate(plan.replicas) for name in replica.devices}
     named = Counter(name for replica in plan.replicas for name in replica.devices)
     for name in sorted(named.keys() | plan.programs.keys()) if plan.replicas else ():
@@ -187,14 +186,14 @@ def _replicas(plan: Plan) -> Iterator[str]:
             yield f"transfer {transfer.number} goes from replica to replica"
 
 
-def _answers(plan: Plan, graph: Graph) -> Iterator[str]:
-    """Every output that operators write reaches the gateway whole, each element once, from each replica."""
+def _answer_faults(plan: Plan, graph: Graph) -> Iterator[str]:
+    """From each replica, every output that operators write reaches the gateway whole, each element once."""
     for replica in plan.parts:
         coming = [t for t in plan.transfers if t.target == GATEWAY and t.source in replica.devices]
-        yield from _answers_by(coming, plan, graph)
+        yield from _answer_faults_of(coming, plan, graph)
 
 
-def _answers_by(coming: Sequence[Transfer], plan: Plan, graph: Graph) -> Iterator[str]:
+def _answer_faults_of(coming: Sequence[Transfer], plan: Plan, graph: Graph) -> Iterator[str]:
     for name in dict.fromkeys(graph.outputs):
         arriving = [piece.region for transfer in coming for piece in transfer.pieces if piece.tensor == name]
         full = graph.region_of(name)

@@ -1,5 +1,6 @@
-"""Replicas: plans and schedules side by side in one, and such a schedule taken apart again. Transfers are numbered
-through, in the order of the replicas. Rules only."""
+"""Replicas: joins plans, or schedules, into one whose replicas they are, and splits such a schedule again. Pure rules.
+
+Transfers are numbered consecutively, in the order of the replicas."""
 
 from __future__ import annotations
 
@@ -11,14 +12,13 @@ from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 
 
 def join_plans(plans: Sequence[Plan], strategy: str, why: str) -> Plan:
-    """One plan of which `plans`, at least one and on different devices, are the replicas; their paces are not known
-    yet."""
+    """One plan whose replicas are `plans`: at least one, on different devices. The paces of the replicas stay 0."""
     programs: dict[str, Program] = {}
     transfers: list[Transfer] = []
     for plan in plans:
         first = len(transfers)
         for name, program in plan.programs.items():
-            programs[name] = replace(program, steps=tuple(_moved(step, first) for step in program.steps))
+            programs[name] = replace(program, steps=tuple(_renumber(step, first) for step in program.steps))
         transfers += [replace(transfer, number=transfer.number + first) for transfer in plan.transfers]
     replicas = tuple(Replica(tuple(plan.programs)) for plan in plans)
     return replace(
@@ -31,12 +31,12 @@ def join_plans(plans: Sequence[Plan], strategy: str, why: str) -> Plan:
     )
 
 
-def _moved(step: Step, first: int) -> Step:
+def _renumber(step: Step, first: int) -> Step:
     return step if isinstance(step, Run) else type(step)(step.transfer + first)
 
 
 def join_schedules(schedules: Iterable[TimedSchedule]) -> TimedSchedule:
-    """One schedule of which these, on different devices, are the replicas."""
+    """One schedule whose replicas are these schedules, which are on different devices."""
     steps: dict[str, Sequence[Receive | Compute | Send]] = {}
     messages: list[MessageTimes] = []
     replicas: list[tuple[str, ...]] = []
@@ -50,7 +50,7 @@ def join_schedules(schedules: Iterable[TimedSchedule]) -> TimedSchedule:
 
 
 def split(schedule: TimedSchedule) -> list[tuple[TimedSchedule, list[int]]]:
-    """By replica, its own schedule and the numbers that its messages have in the whole one."""
+    """For each replica, its own schedule and the numbers that its messages have in `schedule`."""
     place = {name: n for n, names in enumerate(schedule.replicas) for name in names}
     numbers: list[list[int]] = [[] for _ in schedule.replicas]
     renumbered: dict[int, int] = {}

@@ -1,12 +1,12 @@
-"""Plan, Program, Segment, Transfer: what the agents obey. Frozen records, one canonical serialisation, a
-digest.
+"""Plan, Program, Segment, Transfer: what the agents carry out. Facts: frozen records with one canonical serialisation and
+a digest.
 
-A **program** is one device's static schedule for one request: receive, run a segment, send. The **gateway**
-(whoever holds the request) is the source of input transfers and the target of output transfers; it is not a
-device here, so that a request may enter at any agent.
+A **program** is one device's static schedule for one request: receive, run a segment, send. The **gateway** (the agent
+that a client asked) is the source of input transfers and the target of output transfers. It is not a device of the
+plan, so that a request may enter at any agent.
 
-A plan may have **replicas**: groups of devices each of which answers whole requests by itself. A request goes to one
-of them (balance_requests.py), and the others see nothing of it.
+A plan may have **replicas**: groups of devices, each of which answers whole requests by itself. A request goes to one
+of them (balance_requests.py), and the other replicas take no part in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from edgepart.planner.plans.reduced_precision import EXACT
 from edgepart.planner.region import Interval, Region
 
 GATEWAY = ""
-"""In `Transfer.source` and `Transfer.target`: whoever holds the request."""
+"""The name of the gateway in `Transfer.source` and `Transfer.target`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +41,23 @@ class Port:
     name: str
     """The value's name inside the segment's ONNX model."""
     piece: Piece
-    """Exactly the elements that it takes or gives, packed."""
+    """Exactly the elements that the model takes or gives there, packed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightRef:
-    """An initializer of a segment that is not in the segment: a blob, or a slice of one."""
+    """An initializer of a segment whose value is not in the segment: it is a blob, or a slice of one."""
 
     name: str
     """The initializer's name inside the segment's ONNX model (declared there as external data)."""
     digest: str
     """SHA-256 (hex) of the packed little-endian bytes of exactly this region."""
     source: str
-    """Name of the constant in the model that it is cut from."""
+    """The constant of the model that it is cut from."""
     region: Region
-    """Of the constant."""
+    """The region of that constant."""
     dtype: str
-    """ONNX element type in lower case."""
+    """The ONNX element type in lower case."""
     shape: tuple[int, ...]
     nbytes: int
 
@@ -67,42 +67,42 @@ class Segment:
     """A maximal run of operators between communications: a stand-alone ONNX model without its weights."""
 
     digest: str
-    """SHA-256 (hex) of `model`, the digests of its weights and the shapes of its ports: the key of profiles."""
+    """SHA-256 (hex) of `model`, the digests of its weights and the shapes of its ports. Profiles are stored by it."""
     model: bytes = field(repr=False)
     """Serialized ModelProto; big initializers are external, under the names in `weights`."""
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     weights: tuple[WeightRef, ...]
     operators: tuple[str, ...]
-    """Names of the model's operators that (a part of) is computed here, for people and for traces."""
+    """Names of the model's operators that the segment computes, in full or in part; for people and for traces."""
     compute_s: float
     """Predicted seconds on its device, fixed cost included."""
     flops: float
     workspace_bytes: int
-    """Largest sum of activations alive at once inside it, about."""
+    """The largest sum of activations that are alive at once inside it, estimated."""
     calibrated_s: float = 0.0
-    """Predicted by what its device was calibrated to do alone, without profiles and drift; 0 where that is not known."""
+    """Seconds predicted from its device's calibration alone, without profiles and drift; 0 if not known."""
     whole: bool = False
     """Whether `model` is the user's own, with nothing folded or changed: it gives the bits that ONNX Runtime gives for the
-    file, and is run as it is, never compiled."""
+    file, and runs as it is, never compiled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One message: boxes that travel together."""
+    """One message: pieces that travel together."""
 
     number: int
-    """Unique in the plan, from 0."""
+    """The transfer's place in the plan, from 0."""
     source: str
     """A device, or GATEWAY."""
     target: str
     """A device, or GATEWAY; not `source`."""
     pieces: tuple[Piece, ...]
     nbytes: int
-    """Payload, as far as it is known before the run (strings and unknown shapes count 0)."""
+    """The payload, as far as it is known before the run (strings and unknown shapes count 0)."""
     dtypes: tuple[str, ...] = ()
-    """By piece, what it is rounded to while it travels, "float32" where it is not (planner/plans/reduced_precision.py);
-    () where none is."""
+    """The type that each piece is rounded to while it travels, "float32" for a piece that is not rounded
+    (planner/plans/reduced_precision.py); () if none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,35 +126,34 @@ Step = Receive | Run | Send
 
 @dataclass(frozen=True)
 class Program:
-    """What one device does for one request, in order. A Run finds its inputs among the pieces that were
-    received or computed before it: a port's piece may be a part of one of them, or be put together from
-    several."""
+    """What one device does for one request, in order. A Run takes its inputs from the pieces that were received or
+    computed before it: a port's piece may be a part of one of them, or be put together from several."""
 
     device: str
     steps: tuple[Step, ...]
     segments: tuple[Segment, ...]
     weight_bytes: int
-    """Each distinct digest once."""
+    """Bytes of its weights; each distinct digest counts once."""
     peak_memory_bytes: int
-    """What its sessions keep, and the most that one request, or making a session, takes besides; predicted."""
+    """Predicted peak: what its sessions keep, plus the most that one request, or making a session, takes in addition."""
     kept_bytes: int = 0
-    """What its sessions keep between requests, weights included; predicted."""
+    """Predicted memory that its sessions keep between requests, weights included."""
     request_bytes: int = 0
-    """The most that one request takes besides; predicted."""
+    """The most that one request is predicted to take in addition."""
     flops_per_s: float = 0.0
-    """What its device was calibrated to do when the plan was made, which the segments' `calibrated_s` follow from; 0 where
-    that is not known."""
+    """The calibrated FLOP/s of its device when the plan was made, on which the segments' `calibrated_s` are based; 0 if
+    not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Devices that together answer whole requests by themselves, and their pace, which requests are dealt out by."""
+    """A group of devices that answers whole requests by itself, and its pace, by which requests are balanced."""
 
     devices: tuple[str, ...]
     latency_s: float = 0.0
-    """Predicted, of a request that is alone there; from the gateway and back to it."""
+    """Predicted latency of a request that is alone there, from the gateway and back to it."""
     between_s: float = 0.0
-    """Predicted, from one answer to the next, where the next request is always there."""
+    """Predicted time between two answers when there is always a next request."""
 
 
 @dataclass(frozen=True)
@@ -164,14 +163,14 @@ class ValueInfo:
     name: str
     dtype: str
     shape: tuple[int, ...] | None
-    """As the plan is bound to; None where it is not known before the run."""
+    """The shape that the plan is bound to; None if it is not known before the run."""
     free: tuple[str | None, ...] = ()
-    """By axis, the name of a dimension that the model leaves free ("" where it has none), and None where the model
-    fixes it; () where nothing is free. Equal names stand for equal extents, over all inputs."""
+    """Per axis, the name of a dimension that the model leaves free ("" if it has none), or None if the model fixes it;
+    () if no axis is free. Equal names stand for equal extents, across all inputs."""
 
     @property
     def open_shape(self) -> tuple[int, ...] | None:
-        """`shape` with -1 for what is free."""
+        """`shape` with -1 for free axes."""
         if self.shape is None or not self.free:
             return self.shape
         return tuple(e if name is None else -1 for e, name in zip(self.shape, self.free, strict=True))
@@ -179,27 +178,27 @@ class ValueInfo:
 
 @dataclass(frozen=True)
 class Plan:
-    """Who does what, for one model with bound shapes."""
+    """What each device does for a request of one model with bound shapes."""
 
     model_digest: str
     strategy: str
     programs: Mapping[str, Program]
-    """By device; devices with nothing to do are left out."""
+    """Programs by device; devices with nothing to do are left out."""
     transfers: tuple[Transfer, ...]
     """`transfers[n].number == n`."""
     inputs: tuple[ValueInfo, ...]
     outputs: tuple[ValueInfo, ...]
     constant_outputs: tuple[str, ...] = ()
-    """Outputs that are constants or graph inputs themselves: the gateway answers them without any device."""
+    """Outputs that are constants or graph inputs themselves: the gateway gives them without any device."""
     predicted_latency_s: float = 0.0
     predicted_throughput_per_s: float = 0.0
     why: str = ""
     replicas: tuple[Replica, ...] = ()
-    """Groups that all devices are parted into, each of which answers whole requests; () where all answer together."""
+    """Groups that the devices are divided into, each of which answers whole requests; () if all answer together."""
 
     @property
     def parts(self) -> tuple[Replica, ...]:
-        """Its replicas; where it has none, all its devices as the only one."""
+        """Its replicas; if it has none, all its devices as a single one."""
         return self.replicas or (Replica(tuple(self.programs)),)
 
     @property
@@ -209,7 +208,8 @@ class Plan:
 
     @property
     def structure(self) -> str:
-        """Of who computes what, whatever is predicted of it: equal ones give equal answers."""
+        """A digest of which device computes what, independent of predictions: plans of equal structure give equal
+        answers."""
         parts = sorted(
             (device, *(one.digest for one in program.segments)) for device, program in self.programs.items()
         )
@@ -217,18 +217,18 @@ class Plan:
 
     @property
     def is_model_itself(self) -> bool:
-        """Whether it runs the user's own graph, so that its answers are the model's."""
+        """Whether every segment is the user's own graph, so that the answers are exactly the model's."""
         segments = [segment for program in self.programs.values() for segment in program.segments]
         return bool(segments) and all(segment.whole for segment in segments)
 
     @property
     def rounded_to(self) -> str:
-        """What some of the data between devices is rounded to; "" where nothing is."""
+        """The type that some of the data between devices is rounded to; "" if nothing is rounded."""
         return next((d for t in self.transfers for d in t.dtypes if d != EXACT), "")
 
     @property
     def syncs(self) -> int:
-        """Transfers between devices (the gateway's not counted)."""
+        """The number of transfers between devices (without those of the gateway)."""
         return sum(GATEWAY not in (t.source, t.target) for t in self.transfers)
 
 
@@ -248,9 +248,9 @@ def to_bytes(plan: Plan) -> bytes:
 
 
 def from_bytes(data: bytes) -> Plan:
-    """FrameError where the bytes are no plan."""
+    """The plan that `to_bytes` serialised. FrameError if the bytes are not a plan."""
     try:
-        document = msgpack.unpackb(data, raw=False)  # Its limits follow from len(data).
+        document = msgpack.unpackb(data, raw=False)  # It limits what it reads by len(data).
         plan = Plan(
             model_digest=document["model_digest"],
             strategy=document["strategy"],
@@ -267,11 +267,13 @@ def from_bytes(data: bytes) -> Plan:
         _check_types(plan)
         return plan
     except (KeyError, TypeError, ValueError, AttributeError, msgpack.UnpackException) as error:
-        raise FrameError(f"these {len(data)} bytes are no plan: {type(error).__name__}: {error}") from error
+        raise FrameError(
+            f"these {len(data)} bytes are not a plan: {type(error).__name__}: {error}"
+        ) from error
 
 
 def for_device(plan: Plan, device: str) -> Plan:
-    """The plan with only that device's program whole: the others keep their steps and lose their models."""
+    """The plan for one device: the programs of other devices keep their steps and lose their segments."""
 
     def lighten(program: Program) -> Program:
         if program.device == device:
@@ -316,11 +318,11 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     "tuple[int, ...] | None": (int,),
     "tuple[str | None, ...]": (str, type(None)),
 }
-"""By how a field is declared, what its value, or each item of it, may be."""
+"""By the declared type of a field, the types that its value, or each item of it, may have."""
 
 
 def _check_types(record: Any) -> None:
-    """TypeError where a field of a record, or of one in it, is no text, number or bytes as it is declared."""
+    """Raises TypeError if a field of a record, or of a record in it, does not have its declared type."""
     if isinstance(record, Interval):
         for name, bound in zip(record._fields, record, strict=True):
             if type(bound) is not int:

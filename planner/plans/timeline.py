@@ -1,7 +1,7 @@
-"""Timeline: what every device does when, and what a request's time went to. Rules only.
+"""Timelines: what every device does when, and the critical path of a request. Facts and pure rules.
 
-A device's times follow from when its messages arrive, so nothing is written down while a simulation runs: this
-reads it off afterwards."""
+A device's times follow from the arrivals of its messages, so a simulation records only those, and this module derives the
+rest afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 
 @dataclass(frozen=True, slots=True)
 class MessageTimes:
-    """A transfer, as far as time is concerned."""
+    """A transfer with only what its time depends on."""
 
     source: str
     target: str
@@ -22,23 +22,23 @@ class MessageTimes:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """A step of a schedule: so many seconds of computing."""
+    """A step of a schedule that computes for a number of seconds."""
 
     seconds: float
     what: str
-    """For people: the operators, or the segment's number."""
+    """A text for people that names the operators."""
 
 
 @dataclass(frozen=True)
 class TimedSchedule:
-    """What is simulated: a plan, or anything that is not one yet."""
+    """The input of the simulator: made from a plan, or from a candidate that is not a plan yet."""
 
     steps: Mapping[str, Sequence[Receive | Compute | Send]]
-    """By device, in order."""
+    """The steps of each device, in order."""
     messages: Sequence[MessageTimes]
-    """By transfer number."""
+    """The messages by transfer number."""
     replicas: tuple[tuple[str, ...], ...] = ()
-    """Groups of devices, each of which answers whole requests by itself; () where all answer together."""
+    """Groups of devices, each of which answers whole requests by itself; () if all answer together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +54,17 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class CriticalLeg:
-    """A part of the critical path: what a request's time went to."""
+    """A part of the critical path of one request."""
 
     kind: str
     """"compute" or "transfer"."""
     source: str
-    """The device that computes, or sends; GATEWAY where the request comes from it."""
+    """The device that computes or sends; GATEWAY for an input transfer."""
     target: str
-    """The device that receives, or computes; GATEWAY where the answer goes."""
+    """The device that computes or receives; GATEWAY for an output transfer."""
     seconds: float
-    """Of a transfer from its step until all of it is there, so waiting for other messages is counted."""
+    """The duration; a transfer lasts from its Send step until all of it has arrived, waiting for other messages
+    included."""
 
 
 def timelines(
@@ -72,7 +73,7 @@ def timelines(
     sent_s: Sequence[float],
     arrivals_s: Sequence[float],
 ) -> dict[str, tuple[Busy, ...]]:
-    """By device, its bars by start; the gateway's sending is not its device's."""
+    """The bars of each device, by start. What the gateway sends is not among the bars of its device."""
     return {
         device: tuple(
             sorted(
@@ -108,7 +109,7 @@ def _bars(
 def step_times(
     steps: Sequence[Receive | Compute | Send], arrivals_s: Sequence[float]
 ) -> Iterator[tuple[Receive | Compute | Send, float, float]]:
-    """Each step with when the device comes to it and when it goes on."""
+    """Each step, with the seconds at which the device reaches it and goes on from it."""
     now = 0.0
     for step in steps:
         start = now
@@ -120,7 +121,7 @@ def step_times(
 
 
 def critical_path(schedule: TimedSchedule, arrivals_s: Sequence[float]) -> tuple[CriticalLeg, ...]:
-    """What came one after another from the request's arrival to its last output; the seconds add up to the
+    """The legs that followed one another from the request's arrival to its last output; their seconds add up to the
     latency."""
     ends = [n for n, message in enumerate(schedule.messages) if message.target == GATEWAY]
     if not ends:

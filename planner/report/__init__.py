@@ -1,4 +1,4 @@
-"""What a plan says of itself: why it is what it is, its shares, and the JSON document.
+"""Reports on a plan for people and programs: why it is as it is, the devices' shares, and the JSON document.
 
 May import: planner/devices, planner/figures, planner/layout, planner/model, planner/plans, planner/region,
 planner/search, planner/simulation, planner/strategies.

@@ -1,5 +1,4 @@
-"""Report: a plan and its simulation as the JSON document of `edgepart plan --json`. Pure; prints
-nothing."""
+"""The JSON document of `edgepart plan --json`, made from a plan and its simulation. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ AXIS_NAMES = {
     3: ("batch", "sequence", "feature"),
     2: ("batch", "channel"),
 }
-"""By rank, what the axes of an activation are called."""
+"""Names of the axes of an activation, by rank."""
 
 
 def summary(
@@ -30,8 +29,8 @@ def summary(
     search_s: float,
     single: tuple[str, float] | None,
 ) -> dict[str, Any]:
-    """What `edgepart plan --json` prints. `single` is the best single device and its seconds, None where
-    none has the memory."""
+    """The document that `edgepart plan --json` prints. `single` is the best single device and its seconds, None if none
+    has the memory."""
     return {
         "model": graph.name,
         "notes": list(graph.notes),
@@ -54,7 +53,7 @@ def summary(
 
 
 def replicas(plan: Plan) -> list[dict[str, Any]]:
-    """The groups that requests are dealt out to; none where all devices answer together."""
+    """The replicas that requests are balanced over; [] if all devices answer together."""
     return [
         {"devices": list(one.devices), "latency_s": one.latency_s, "between_s": one.between_s}
         for one in plan.replicas
@@ -62,7 +61,8 @@ def replicas(plan: Plan) -> list[dict[str, Any]]:
 
 
 def finite(number: float) -> float | None:
-    """Strict JSON has no infinity: a plan that computes nothing has no bound on its throughput."""
+    """The number, or None for infinity, which strict JSON lacks: a plan that computes nothing has no bound on its
+    throughput."""
     return number if isfinite(number) else None
 
 
@@ -83,7 +83,7 @@ def _device(
 
 
 def parts(graph: Graph, strategy: Strategy, device: str) -> dict[str, str]:
-    """By tensor, the part of it that `device` computes, for people: "height 0:75", "whole"."""
+    """The part of each tensor that `device` computes, as text for people: "height 0:75", "whole"."""
     found: dict[str, str] = {}
     layouts = strategy.everywhere
     for op in graph.operators:
@@ -96,7 +96,8 @@ def parts(graph: Graph, strategy: Strategy, device: str) -> dict[str, str]:
 
 
 def part_text(region: Region, full: Region) -> str:
-    """
+    """A region of a tensor as text: the axes on which it is less than the full tensor, or "whole".
+
     >>> part_text(Region.box((0, 1), (0, 64), (0, 75), (0, 224)), Region.full((1, 64, 224, 224)))
     'height 0:75'
     """

@@ -1,10 +1,10 @@
-"""Explain: a plan's `why`: what it does, what bounds it, and what more devices or a faster network would give. Rules
-only.
+"""Explains a plan, as its `why`: what it does, what limits it, and what more devices or a faster network would gain. Pure
+rules.
 
-One request is bound by what most of its critical path goes to (planner/plans/timeline.py), many by the busiest thing
-that they share. What would help is simulated: the same plan with a network twice as fast, and the same choices with
-one more device in every division; where `auto` was free to choose, also a few plain divisions. That takes a part of
-the search budget at most; what there is no budget for is left out."""
+One request is limited by what takes most of its critical path (planner/plans/timeline.py), many requests by the busiest
+resource that they share. What would help is simulated: the same plan with a network twice as fast, and the same choices
+with one more device in every division; if `auto` was free to choose, also a few plain divisions. The simulations take
+only a part of the search budget; those that do not fit into it are left out."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from edgepart.planner.strategies.pipeline import staged
 from edgepart.planner.strategies.replicas import replicated
 
 MOSTLY = 0.8
-"""The part from which on a thing is as good as all there is."""
+"""The part from which on one cause counts as the whole cause."""
 
 TIMES = 2.0
-"""How much faster the network is that is tried."""
+"""The speed of the network in the what-if, as a multiple of the real one's."""
 
 TRIAL = 0.2
-"""Of the search budget, for both what-ifs together."""
+"""The part of the search budget that both what-ifs together may take."""
 
 DIRECTIONS = 3
-"""Axes along which a model that is whole is divided for a what-if."""
+"""The number of axes along which a what-if divides the model."""
 
 ANOTHER = "one more"
-"""Name of the device that is tried."""
+"""The name of the device that a what-if adds."""
 
 
 def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: Strategy | None) -> str:
-    """What the strategy does, what keeps it from being faster, and what would help. `alone` is the best that a single
-    device does, None where none has the memory."""
+    """A text that says what the strategy does, what keeps it from being faster, and what would help. `alone` is the best
+    strategy on a single device, None if no device has the memory."""
     parts = [strategy.why]
     if simulation.compute_s and simulation.latency_s:
-        parts += [_beside(study, strategy, alone), bound(study, simulation)]
+        parts += [_compare_with_single(study, strategy, alone), bound(study, simulation)]
         if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.by_speed) > 1:
             parts.append("every split that was tried loses more to its links than it gains")
         parts += [_memory(study, simulation), outlook(study, strategy)]
     return "; ".join(filter(None, parts))
 
 
-def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
+def _compare_with_single(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
     if alone is None or len(study.forecast(strategy).compute_s) == 1:
         return ""
     device = next(iter(study.forecast(alone).compute_s), study.problem.gateway)
@@ -66,7 +66,7 @@ def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
 
 
 def bound(study: Study, simulation: Simulation) -> str:
-    """A phrase for what most of the time goes to."""
+    """A phrase that names what takes most of the time."""
     if study.problem.objective == "throughput":
         return _bound_of_many(study, simulation)
     computing = defaultdict[str, float](float)
@@ -106,7 +106,7 @@ def _longest(seconds: Mapping[Key, float]) -> Key | None:
 
 
 def _bound_of_many(study: Study, simulation: Simulation) -> str:
-    """For many requests: what they share that is busiest."""
+    """For many requests, a phrase that names the busiest resource that they share."""
     order = ("compute", "medium", "link", "send", "receive")
     many = study.many(simulation)
     loads = simulation.loads_of(many.parts)
@@ -126,7 +126,7 @@ def _bound_of_many(study: Study, simulation: Simulation) -> str:
 
 
 def _memory(study: Study, simulation: Simulation) -> str:
-    """What the devices' memory keeps from being chosen, where that is worth a sentence."""
+    """A phrase for a faster plan that a device has too little memory for; "" if there is none worth a sentence."""
     if study.too_big is None or study.problem.objective == "throughput":
         return ""
     strategy, short = study.too_big
@@ -141,7 +141,8 @@ def _memory(study: Study, simulation: Simulation) -> str:
 
 
 def outlook(study: Study, strategy: Strategy) -> str:
-    """What a network twice as fast, and one more device like the fastest, would give; "" without budget for that."""
+    """A phrase for what a network twice as fast, and one more device like the fastest, would gain. A what-if without
+    budget is left out."""
     fastest = study.by_speed[0]
     each_s = CANDIDATE_S + SHARE_S * len(study.graph.operators) * (len(study.by_speed) + 1) ** 1.5
     trials = int(TRIAL / 2 * study.problem.search_budget_s / each_s)
@@ -152,7 +153,7 @@ def outlook(study: Study, strategy: Strategy) -> str:
     if trials:
         name = ANOTHER + "!" * sum(device.startswith(ANOTHER) for device in study.whole_s)
         more = study.cluster.joined_by_another(fastest, name)
-        found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
+        found.append((f"one more device like {fastest}", _best_score(study, more, strategy, trials)))
     adverb = "many" if study.problem.objective == "throughput" else "fast"
     helpful = [
         f"with {what} it would {_figure(study, score)}, {figure(now / score)} times as {adverb}"
@@ -172,7 +173,7 @@ def _figure(study: Study, score: float) -> str:
 
 
 def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float:
-    """The same plan, and where that leaves devices idle, others."""
+    """The best score with a faster network, of the same plan and, if it leaves devices idle, of variations."""
     cluster, forecast = study.cluster.faster(TIMES), study.forecast(strategy)
     same = run_schedule(forecast.schedule, cluster, study.problem.gateway)
     score = same.latency_s
@@ -180,23 +181,23 @@ def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float
         in_flight = study.stream(strategy).in_flight
         score = 1 / stream(same, cluster, study.problem.gateway, in_flight).throughput_per_s
     idle = len(forecast.compute_s) < len(study.by_speed)
-    return min(score, _best(study, cluster, strategy, trials) if idle and trials else score)
+    return min(score, _best_score(study, cluster, strategy, trials) if idle and trials else score)
 
 
-def _best(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> float:
-    """The best score of `trials` variations of the strategy on `cluster`, at most; inf where none fits."""
+def _best_score(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> float:
+    """The best score of at most `trials` variations of the strategy on `cluster`; infinite if none fits into memory."""
     other = study.on(cluster)
     fitting = (s for s in islice(_variations(other, study, strategy), trials) if not other.short_bytes(s))
     return min(map(other.score, fitting), default=float("inf"))
 
 
 def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Strategy]:
-    """The strategy on another cluster: with its new device, if there is one, in every division; where the strategy was
-    free, also the model in stages, and divided along one axis over all devices and over the two fastest."""
+    """The strategy on another cluster: with its new device, if there is one, in every division. If `auto` was free to
+    choose, also the model in stages, and divided along one axis over all devices and over the two fastest."""
     choices = study.choices_of(strategy)
     new = other.cluster.devices[-1].name
     if new not in study.whole_s and any(isinstance(c, Divide | Reduce) for c in choices.values()):
-        wider = {number: _with(choice, new, study.by_speed[0]) for number, choice in choices.items()}
+        wider = {number: _with_device(choice, new, study.by_speed[0]) for number, choice in choices.items()}
         yield other.strategy(strategy.name, wider, "", strategy.sync, strategy.hub)
     if strategy.replicas and strategy.name != "auto":
         yield from replicated(other)
@@ -212,28 +213,31 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
             yield along(other, axis, devices)
 
 
-def _with(choice: Choice, new: str, like: str) -> Choice:
-    """The choice with one more device, which gets as much as the device that it is like; grids stay as they are."""
+def _with_device(choice: Choice, new: str, like: str) -> Choice:
+    """The choice with one more device, which gets as large a share as the device `like`; grids stay as they are."""
     if isinstance(choice, Divide):
-        return _wider(choice, new, like)
+        return _divide_wider(choice, new, like)
     if isinstance(choice, Reduce):
         then = choice.then
         if isinstance(then, Whole) and len(then.devices) > 1:
             then = Whole((*then.devices, new))
         elif isinstance(then, Divide):
-            then = _wider(then, new, like)
-        return replace(choice, shares=_more(choice.shares, new, like), then=then)
+            then = _divide_wider(then, new, like)
+        return replace(choice, shares=_add_share(choice.shares, new, like), then=then)
     return choice
 
 
-def _wider(choice: Divide, new: str, like: str) -> Divide:
+def _divide_wider(choice: Divide, new: str, like: str) -> Divide:
     if choice.grid:
         return choice
-    shares, axes = _more(choice.shares, new, like), choice.axes
+    shares, axes = _add_share(choice.shares, new, like), choice.axes
     if len(axes) > 1 and 2 ** len(axes) < len(shares):
-        axes = (*axes, axes[-1])  # halves of halves: once more
+        axes = (
+            *axes,
+            axes[-1],
+        )  # Each axis halves the parts; one more halving makes room for the new device.
     return replace(choice, shares=shares, axes=axes)
 
 
-def _more(shares: Shares, new: str, like: str) -> Shares:
+def _add_share(shares: Shares, new: str, like: str) -> Shares:
     return (*shares, (new, dict(shares).get(like, max(share for _, share in shares))))

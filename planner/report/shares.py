@@ -1,7 +1,7 @@
-"""Shares: who computes what and what crosses, read off a plan alone, for people. Pure.
+"""Shares: which device computes what, and how much it sends, derived from a plan alone, for people. Pure functions.
 
-A plan knows regions and not the whole tensors' shapes: where devices divide a tensor, the axes on which their regions
-differ are what they divide it along.
+A plan knows regions but not the shapes of whole tensors. So devices are said to divide a tensor along the axes on which
+their regions differ.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from edgepart.planner.report.document import AXIS_NAMES, finite, replicas
 
 
 def shares(plan: Plan) -> dict[str, dict[str, str]]:
-    """By tensor that leaves a segment, and device, the part that the device computes: "height 0:75", "whole". In the
-    order in which they are computed."""
+    """The part that each device computes ("height 0:75", "whole") of each tensor that leaves a segment, by tensor and
+    device; in the order of computation."""
     found: dict[str, dict[str, Region]] = defaultdict(dict)
     for name, program in plan.programs.items():
         for step in program.steps:
@@ -42,7 +42,7 @@ def _texts(regions: dict[str, Region]) -> dict[str, str]:
 
 
 def report(plan: Plan) -> dict[str, Any]:
-    """What an agent tells of the plan that it serves by."""
+    """The JSON document in which an agent describes the plan that it serves."""
     return {
         "strategy": plan.strategy,
         "predicted_latency_s": plan.predicted_latency_s,

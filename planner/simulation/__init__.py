@@ -1,4 +1,4 @@
-"""Discrete events: what a plan does with one request and with many, and what the network makes of its messages.
+"""Simulation by discrete events: how long a plan takes for one request and for many, and how messages share the network.
 
 May import: planner/cost, planner/devices, planner/errors, planner/plans.
 """

@@ -1,14 +1,14 @@
-"""Sharing: what several ways have in common, a direction of a network card or a medium, and what it offers each.
-Rules only; planner/simulation/network.py moves bytes by them.
+"""Fair sharing: what a shared resource (one direction of a network card, or a medium) offers each of the link directions,
+called **ways** here, that go through it. Pure rules; planner/simulation/network.py moves bytes by them.
 
-Where few ways carry something, every one of them keeps its own books. Where there is a **crowd**, all that are held
-up there get the same rate, so one book is enough: how many bytes each of them was **served** so far. A way is done
-when that reaches what it had when the way joined plus its bytes, whatever the rate did meanwhile, so those in line
-stay in order and only the first has an event. (Virtual time, as in fair queueing.)
+While few ways carry something, each has an account of its own. In a **crowd**, all ways that a resource limits have the
+same rate, so one account is enough: the bytes that each of them was **served** so far. A way is done when this account has
+grown by the way's bytes since the way joined, whatever the rate was meanwhile. So the ways in line stay in order, and only
+the first needs an event. (This is virtual time, as in fair queueing.)
 
-A change of what is offered matters to a way only where it becomes what holds it up, or no longer is. For each that is
-held up here there is a rate, `reach` or more, that what is offered may rise to; for the others one, `most` or less,
-that it may fall to. Within them nobody has to be asked."""
+A change of the offered rate matters to a way only if the resource begins or ceases to limit it. The ways limited here do
+not notice while the offer rises no higher than `reach`; the others do not notice while it falls no lower than `most`.
+Within these bounds no way has to be updated."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NEVER = float("inf")
 
 
 def even_rate(bytes_per_s: float, demands: Iterable[tuple[float, int]], crossings: int) -> float:
-    """What is offered to each, where all want (their own bytes_per_s, at so many crossings), slowest first; inf where
-    everybody has what they want.
+    """The rate that a resource offers each way. `demands` are the ways' own bytes/s and crossings, slowest first;
+    `crossings` is their sum. Infinite if every way gets its own rate.
 
     >>> even_rate(10.0, [(1.0, 1), (9.0, 1), (9.0, 1)], 3)
     4.5
@@ -35,7 +35,7 @@ def even_rate(bytes_per_s: float, demands: Iterable[tuple[float, int]], crossing
 
 
 class Shared:
-    """One direction of a network card, or a medium."""
+    """A shared resource: one direction of a network card, or a medium."""
 
     __slots__ = ("bytes_per_s", "carrying", "crossings", "first", "kind", "line", "most", "name", "offered",
                  "reach", "served", "since", "slowest", "wants")  # fmt: skip
@@ -43,28 +43,31 @@ class Shared:
     def __init__(self, kind: str, name: str, bytes_per_s: float) -> None:
         self.kind, self.name, self.bytes_per_s = kind, name, bytes_per_s
         self.slowest = NEVER
-        """The least that any way that goes through it has alone."""
+        """The lowest rate that any way through it has alone."""
         self.carrying: dict[LinkDirection, int] = {}
-        """Those that carry something now, and how often each crosses it."""
+        """The ways that carry something now, and how often each crosses it."""
         self.offered = NEVER
+        """The rate offered to each way, in bytes/s."""
         self.reach, self.most = 0.0, NEVER
-        """What is offered may rise and fall so far before a way feels it; known only while there is a crowd anywhere."""
+        """The offer may rise to `reach` and fall to `most` before a way notices; kept only while there is any crowd."""
         self.line: list[tuple[float, int]] | None = None
-        """Of a crowd, a heap of what is to be served when a way of that code is done; those that left may still be
-        in it. None where there is no crowd."""
+        """In a crowd, a heap of (served bytes at which a way is done, code of the way), which may still contain ways that
+        left. None without a crowd."""
         self.wants: list[tuple[float, int]] = []
-        """Of a crowd, (bytes a second alone, crossings) of all that carry something, slowest first."""
+        """In a crowd, (bytes/s alone, crossings) of all ways that carry something, slowest first."""
         self.crossings = 0
-        """Of a crowd, the sum of these."""
+        """In a crowd, the sum of the crossings in `wants`."""
         self.served = self.since = 0.0
-        """Bytes of each way in line, until then."""
+        """The bytes that each way in line was served until the time `since`."""
         self.first: LinkDirection | None = None
-        """The one in line that has an event."""
+        """The way in line that has an event."""
 
     def offer(self) -> float:
-        """What is to be offered to each way, worked out anew."""
+        """Computes the rate to offer each way."""
         if len(self.carrying) < 2:
-            return NEVER  # No way is faster than what it goes through.
+            return (
+                NEVER  # A single way is never limited: its own rate is no higher than that of its resources.
+            )
         crossings = sum(self.carrying.values()) if self.line is None else self.crossings
         even = self.bytes_per_s / crossings
         if self.slowest >= even:
@@ -78,12 +81,12 @@ class Shared:
         return even
 
     def served_at(self, now: float) -> float:
-        """Bytes of each way in line until now."""
+        """The bytes that each way in line was served until now."""
         return self.served if now == self.since else self.served + (now - self.since) * self.offered
 
 
 class LinkDirection:
-    """One direction between two devices, and the message on it."""
+    """A way: one direction between two devices, and the message on it."""
 
     __slots__ = ("after_s", "alone", "announced", "code", "event", "finish", "fixed", "key", "left", "line", "queue",
                  "rate", "shared", "since", "source", "target", "until")  # fmt: skip
@@ -93,23 +96,24 @@ class LinkDirection:
     ) -> None:
         self.source, self.target, self.code = source, target, code
         self.alone = alone
-        """Bytes a second when nothing else goes on."""
+        """Its rate in bytes/s when nothing else is sent."""
         self.shared = shared
-        """What it goes through, and how often it crosses that."""
+        """The resources that it goes through, and how often it crosses each."""
         self.fixed = 0.0
-        """Bytes that could go in the time of a message's fixed cost."""
+        """The fixed cost of a message, as bytes that could be sent in that time."""
         self.after_s = 0.0
-        """From the last byte sent to when the target has all."""
+        """Seconds from sending the last byte until the target has the whole message."""
         self.announced = 0.0
+        """Bytes of all messages of the schedule on it, fixed costs included."""
         self.queue: deque[tuple[int, float]] | None = None
-        """Messages that wait, and their bytes; None until one had to."""
+        """Messages that wait, and their bytes; None until the first has to wait."""
         self.key = -1
-        """The message on its way; -1 where none is."""
+        """The message that is being sent; -1 if there is none."""
         self.left = self.rate = self.since = 0.0
-        """Bytes not yet sent at `since`, and how fast they go; no rate where nobody has worked it out, or in line."""
+        """The bytes not sent yet at the time `since`, and their rate; the rate is 0 if it is not known yet, or in line."""
         self.finish = self.event = NEVER
         """When the last byte is sent if nothing changes, and when the next event is, which is not later."""
         self.line: Shared | None = None
-        """The crowd that holds it up."""
+        """The crowd in whose line it is; None if it is in none."""
         self.until = 0.0
-        """Bytes that those in line are served when its last one is sent."""
+        """In a line, the served bytes at which its last byte is sent."""

@@ -1,14 +1,13 @@
-"""Simulation: one request's way through a schedule on a cluster, by discrete events. Rules only: virtual time,
-no clock.
+"""Latency: simulates one request through a schedule on a cluster, by discrete events in virtual time. Pure rules.
 
 A device takes its steps in order and computes one segment at a time; sending does not keep it from computing.
-What is sent goes through planner/simulation/network.py. The gateway lives on one of the devices and shares that device's
-network card; between it and its own device data crosses the `LOCAL` link.
+Messages go through planner/simulation/network.py. The gateway is on one of the devices and shares that device's network
+card; between the gateway and its own device, data crosses the `LOCAL` link.
 
-Since one request's steps depend on nothing but what arrives, a device is followed through its steps as far as it
-can go; only messages are events. Many requests at a time are planner/simulation/throughput.py's.
+The steps of one request depend only on arrivals, so a device is followed through its steps as far as it can go, and only
+messages are events. Many requests at a time are simulated by planner/simulation/throughput.py.
 
-Of a plan with replicas each is simulated by itself: one request goes to one of them."""
+If a plan has replicas, each is simulated alone, because a request goes to one of them."""
 
 from __future__ import annotations
 
@@ -35,46 +34,47 @@ V = TypeVar("V")
 
 @dataclass(frozen=True)
 class Simulation:
-    """What would happen."""
+    """The predicted course of one request."""
 
     schedule: TimedSchedule
     latency_s: float
-    """From the request's arrival at the gateway to the last output there."""
+    """Seconds from the request's arrival at the gateway to the last output there."""
     compute_s: Mapping[str, float]
-    """By device."""
+    """Seconds of computing, by device."""
     loads_s: Mapping[tuple[str, ...], float]
-    """Seconds that one request keeps each thing busy that all requests share: ("compute", device), ("send", device)
-    and ("receive", device) for its network card, ("link", source, target) and ("medium", name). With replicas, of the
-    request that keeps it busy longest."""
+    """Seconds that one request occupies each resource that all requests share: ("compute", device), ("send", device)
+    and ("receive", device) for its network card, ("link", source, target) and ("medium", name). With replicas, the
+    seconds of the replica whose requests occupy it longest."""
     sent_bytes: Mapping[str, int]
-    """By device; the gateway's traffic is not the device's, and a device's to the gateway counts."""
+    """Bytes sent, by device: to other devices and to the gateway, without what the gateway itself sends."""
     received_bytes: Mapping[str, int]
     departures_s: tuple[float, ...]
-    """By transfer number, when its first byte left."""
+    """When the first byte of each transfer left, by transfer number."""
     sent_s: tuple[float, ...]
-    """By transfer number, when its last byte left."""
+    """When the last byte of each transfer left, by transfer number."""
     arrivals_s: tuple[float, ...]
-    """By transfer number, when all of it was there."""
+    """When all of each transfer had arrived, by transfer number."""
     peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device, as the plan predicts it for one request."""
+    """By device, the peak that the plan predicts for one request."""
     kept_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device, the part of it that all requests share: sessions and their weights."""
+    """By device, the part of the peak that all requests share: sessions and their weights."""
     request_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device, the most that one request takes besides."""
+    """By device, the most that one request takes in addition."""
     replicas: tuple[Simulation, ...] = ()
-    """Of each replica, one request there; () where all devices answer together. Times of devices and messages are then
-    those of a request that goes to their replica."""
+    """For each replica, the simulation of a request there; () if all devices answer together. Times of devices and
+    messages are those of a request that goes to their replica."""
 
     @property
     def most_per_s(self) -> float:
-        """Requests a second at most, however many are in flight: the busiest thing has no more time."""
+        """The upper bound of requests per second, however many are in flight: the busiest resource limits it."""
         if self.replicas:
             return min(self._most_through(thing) for thing in self.loads_s) if self.loads_s else float("inf")
         load = max(self.loads_s.values(), default=0.0)
         return 1 / load if load else float("inf")
 
     def _most_through(self, thing: tuple[str, ...]) -> float:
-        """Requests a second, were `thing` the only one that replicas share: those that need it least go first."""
+        """Requests per second if `thing` were the only resource that replicas share; replicas that load it least go
+        first."""
         left, found = 1.0, 0.0
         for load, most in sorted((one.loads_s.get(thing, 0.0), one.most_per_s) for one in self.replicas):
             rate = min(most, left / load) if load else most
@@ -83,13 +83,13 @@ class Simulation:
 
     @cached_property
     def paces(self) -> tuple[Replica, ...]:
-        """The replicas, as requests are dealt out to them; () where there are none."""
+        """The replicas with the paces by which requests are balanced; () if there are none."""
         return tuple(
             Replica(tuple(one.schedule.steps), one.latency_s, 1 / one.most_per_s) for one in self.replicas
         )
 
     def loads_of(self, parts: Sequence[float]) -> Mapping[tuple[str, ...], float]:
-        """Seconds that a request keeps each thing busy on average, where each replica gets that part of them."""
+        """Average seconds that a request occupies each resource, if `parts` of the requests go to the replicas."""
         if not self.replicas:
             return self.loads_s
         found: dict[tuple[str, ...], float] = {}
@@ -100,13 +100,13 @@ class Simulation:
 
     @cached_property
     def timeline(self) -> Mapping[str, tuple[Busy, ...]]:
-        """By device: what it computes and sends, and when it has to wait for data, by start."""
+        """By device: when it computes, sends, and waits for data, sorted by start."""
         return timelines(self.schedule, self.departures_s, self.sent_s, self.arrivals_s)
 
 
 def schedule_of(plan: Plan, cost: Cost | None = None) -> TimedSchedule:
-    """The plan's steps with their seconds; measured ones, where `cost` has a profile of the segment, and with what is
-    known of the devices now."""
+    """The plan's steps with their seconds: those of `cost`, which knows profiles and the devices as they are now, or else
+    those in the plan."""
     steps: dict[str, list[Receive | Compute | Send]] = {}
     for device, program in plan.programs.items():
         steps[device] = []
@@ -124,7 +124,7 @@ def schedule_of(plan: Plan, cost: Cost | None = None) -> TimedSchedule:
 
 
 def _rounding(transfer: Transfer, device: str, cost: Cost | None) -> Iterator[Compute]:
-    """At either end of a transfer."""
+    """The step that rounds a transfer's pieces on `device`, or converts them back; none if nothing is rounded."""
     if transfer.dtypes and cost is not None:
         sizes = (piece.region.size for piece in transfer.pieces)
         nbytes = converted_bytes(zip(transfer.dtypes, sizes, strict=True))
@@ -147,7 +147,7 @@ def _with_memory(found: Simulation, plan: Plan) -> Simulation:
 
 
 def run_schedule(schedule: TimedSchedule, cluster: Cluster, gateway: str) -> Simulation:
-    """InternalError where the schedule cannot come to an end: a device waits for what is never sent."""
+    """One request through `schedule`. InternalError if the schedule cannot end because a device waits for ever."""
     if not schedule.replicas:
         return _LatencyState(schedule, cluster, gateway).run()
     alone = split(schedule)
@@ -164,7 +164,7 @@ def run_schedule(schedule: TimedSchedule, cluster: Cluster, gateway: str) -> Sim
 
 
 def together(replicas: Sequence[Simulation]) -> Simulation:
-    """Of a plan that has these replicas. A request that is alone goes where it is done first."""
+    """The simulation of a plan that has these replicas. Its latency is that of the replica that answers first."""
 
     def merged(maps: Iterable[Mapping[str, V]]) -> dict[str, V]:
         return {name: value for one in maps for name, value in one.items()}
@@ -196,22 +196,22 @@ def together(replicas: Sequence[Simulation]) -> Simulation:
 
 
 class _LatencyState:
-    """The state of one simulation. An event's code is a way's, or a device's number."""
+    """The state of one simulation. The code of an event is that of a link direction (below 0), or a device's number."""
 
     def __init__(self, schedule: TimedSchedule, cluster: Cluster, gateway: str) -> None:
         self.schedule, self.cluster, self.gateway = schedule, cluster, gateway
         self.events: Events = []
         self.network = Network(cluster, self.events)
         self.rest = [iter(steps) for steps in schedule.steps.values()]
-        """By device, what it has not come to yet."""
+        """By device, the steps that it has not reached yet."""
         self.sending = [-1] * len(self.rest)
         """By device, the message that it is about to send."""
         self.ended = [False] * len(self.rest)
         self.local_s = [0.0] * len(self.rest)
-        """By device, how far it was followed."""
+        """By device, the time up to which it was followed."""
         count = len(schedule.messages)
         self.waiting = [-1] * count
-        """By message, the device that can only go on with it."""
+        """By message, the device that waits for it; -1 if none does."""
         self.departures: list[float | None] = [None] * count
         self.sent: list[float | None] = [None] * count
         self.arrivals: list[float | None] = [None] * count
@@ -247,7 +247,7 @@ class _LatencyState:
         return self._result()
 
     def _follow(self, device: int, then: float, now: float) -> None:
-        """Takes the device's steps from `then` on, until one needs what has not arrived, or sends later than `now`."""
+        """Takes the device's steps from time `then` on, until a step waits for a message or sends later than `now`."""
         arrivals, ways, busy = self.arrivals, self.ways, self.compute_s[device]
         for step in self.rest[device]:
             if isinstance(step, Compute):
@@ -284,12 +284,12 @@ class _LatencyState:
             self.departures[number] = now
 
     def _hand_over(self, number: int, now: float) -> None:
-        """Between the gateway and its own device."""
+        """Sends a message between the gateway and its own device."""
         self.departures[number] = self.sent[number] = now
         self._arrive(number, now + local_s(self.volumes[number]), now)
 
     def _arrive(self, number: int, when: float, now: float) -> None:
-        """It is known now that the message arrives at `when`: whoever waits for it is followed from there."""
+        """Records at `now` that the message arrives at `when`, and follows the device that waits for it."""
         self.arrivals[number] = when
         device = self.waiting[number]
         if device >= 0:
@@ -301,9 +301,7 @@ class _LatencyState:
         stuck = [name for name, ended in zip(names, self.ended, strict=True) if not ended]
         lost = [number for number, arrived in enumerate(self.arrivals) if arrived is None]
         if stuck or lost:
-            raise InternalError(
-                f"the plan comes to no end: {sorted(stuck)} wait, transfers {lost} never arrive"
-            )
+            raise InternalError(f"the plan does not end: {sorted(stuck)} wait, transfers {lost} never arrive")
         sent: dict[str, int] = dict.fromkeys(names, 0)
         received: dict[str, int] = dict.fromkeys(names, 0)
         for (source, target), one in self.announced.between.items():
@@ -328,34 +326,34 @@ class _LatencyState:
 
 
 class Between:
-    """All messages from one place to another."""
+    """The sum of all messages between two ends."""
 
     __slots__ = ("nbytes", "way")
 
     def __init__(self, way: LinkDirection | None) -> None:
         self.way = way
-        """None between the gateway and its own device."""
+        """The link direction; None between the gateway and its own device."""
         self.nbytes = 0
 
 
 @dataclass(frozen=True)
 class Announced:
-    """The messages of a schedule, as they will go; their ways know what they will carry."""
+    """The messages of a schedule with their link directions, before the simulation starts."""
 
     ways: Sequence[LinkDirection | None]
-    """By message."""
+    """By message, its link direction; None between the gateway and its own device."""
     volumes: Sequence[float]
-    """By message, its bytes; on a way with its fixed cost."""
+    """By message, its bytes; on a link direction, the fixed cost is included as bytes."""
     inputs: Sequence[int]
-    """Messages that the gateway sends."""
+    """Numbers of the messages that the gateway sends."""
     outputs: Sequence[int]
-    """Messages to the gateway."""
+    """Numbers of the messages to the gateway."""
     between: Mapping[tuple[str, str], Between]
-    """By source and target as the messages name them."""
+    """By source and target as the messages name them (GATEWAY is not replaced by its device)."""
 
 
 def announced(schedule: TimedSchedule, known: LinkDirections, gateway: str) -> Announced:
-    """Looks at every message once."""
+    """Assigns every message to a link direction of `known`, and adds its bytes to those announced there."""
     between: dict[tuple[str, str], Between] = {}
     ways: list[LinkDirection | None] = []
     volumes: list[float] = []

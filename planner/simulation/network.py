@@ -1,19 +1,19 @@
-"""Network: bytes on their way between devices, in virtual time. Rules only; whoever simulates keeps the events.
+"""The network: moves bytes between devices in virtual time. Pure rules; the simulation owns the events.
 
-A **way** is one direction between two devices: what is sent on it goes one message after another. What several
-ways have in common is **shared** among those that carry something at that moment: a device's network card (what
-it sends and what it receives do not disturb each other), and media, which carry both directions.
+A **way** is one direction between two devices: its messages are sent one after another. The ways that carry something
+at a moment **share** what they have in common: a device's network card (where sending and receiving do not disturb each
+other), and media, which carry both directions.
 
-Sharing is processor sharing of a fluid: a card or medium offers all its ways the same rate, and what one cannot
-use, because its own link is slower, is offered to the others. A way carries at the least of what it is offered
-and what its link can. (Not max-min: what a way cannot use because it is held up *elsewhere* is not handed on. So
-a change is felt by the ways of one card only, which keeps many thousands of messages cheap.)
+Sharing is processor sharing of a fluid: a card or medium offers all its ways the same rate, and what a way cannot use,
+because its own link is slower, is offered to the others. A way has the lowest of the offered rates and its link's rate.
+(This is not max-min fairness: what a way cannot use because it is limited *elsewhere* is not offered to others. So a
+change affects only the ways of one card, which keeps many thousands of messages cheap.)
 
-The fixed cost of a message occupies both cards like the bytes that could go meanwhile, so that many small
-messages of one device follow each other. Latency and the receiver's own fixed cost come after, and disturb nobody.
+The fixed cost of a message occupies both cards like the bytes that could be sent meanwhile, so that many small messages
+of one device follow each other. Latency and the receiver's own fixed cost come after, and occupy nothing.
 
-Where a crowd shares something, most of its ways do not feel a change at all (planner/simulation/fair_share.py says
-why): `_pace` is for when there is none anywhere, `_place` for when there is one.
+In a crowd, most ways do not notice a change (planner/simulation/fair_share.py says why): `_pace` sets rates while there
+is no crowd anywhere, `_place` while there is one.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ from edgepart.planner.devices.cluster import LOCAL, Cluster
 from edgepart.planner.simulation.fair_share import NEVER, LinkDirection, Shared
 
 Events = list[tuple[float, int]]
-"""A heap of (seconds, code); codes below 0 are ways', the others the simulation's."""
+"""A heap of (seconds, code); codes below 0 belong to ways, the others to the simulation."""
 
 CROWD = 32
-"""So many ways at a time are a crowd, until they are less than half as many: below, a book for each is about as quick,
-and quicker where everybody sends to everybody and it changes all the time what holds a way up."""
+"""The number of ways at a time that makes a crowd, which lasts until there are less than half as many. With fewer ways,
+an account for each is about as quick; it is quicker if all devices send to all and the limiting resources keep changing."""
 
 
 class Network:
-    """All ways of a cluster that are used, and what they carry."""
+    """The ways of a cluster that are used, and the messages on them."""
 
     def __init__(self, cluster: Cluster, events: Events) -> None:
         self.events = events
         self.known = LinkDirections(cluster)
         self.ways, self.shared = self.known.ways, self.known.shared
         self.changed: dict[Shared, None] = {}
-        """Where the number of ways that carry something changed: `settle` before time goes on."""
+        """Resources on which the number of active ways changed: call `settle` before time goes on."""
         self.fresh: list[LinkDirection] = []
-        """Those that began on something `changed`: they have no rate yet."""
+        """Ways that started on a resource in `changed`, and have no rate yet."""
         self.crowds = 0
-        """How many of `shared` have one."""
+        """The number of resources with a crowd."""
         self._moved: dict[Shared, None] = {}
         """Crowds whose line or rate changed."""
 
     def start(self, way: LinkDirection, key: int, nbytes: float, now: float) -> bool:
-        """A message, fixed cost included in its bytes; False where it waits for those before it."""
+        """Starts a message, whose `nbytes` include its fixed cost; False if it waits for messages before it."""
         if way.key >= 0:
             if way.queue is None:
                 way.queue = deque()
@@ -80,8 +80,8 @@ class Network:
         return True
 
     def end(self, way: LinkDirection, now: float) -> int:
-        """At an event of the way: the key of the message that is all sent; -1 where there is none. Then the next one
-        of the way is on it already."""
+        """Handles an event of the way: returns the key of the message that is completely sent, or -1 if there is none.
+        The way's next message, if any, has then started."""
         if now != way.event:
             return -1  # Overtaken by another event.
         if now < way.finish:
@@ -91,7 +91,7 @@ class Network:
         key = way.key
         if way.line is not None:
             self._next_in_line(way, way.line, now)
-        elif way.queue:  # Nothing changes for others.
+        elif way.queue:  # Nothing changes for other ways.
             way.key, way.left = way.queue.popleft()
             way.since = now
             way.finish = way.event = now + way.left / way.rate
@@ -101,7 +101,7 @@ class Network:
         return key
 
     def settle(self, now: float) -> None:
-        """New rates, where `changed`: of those that began, and of all that may feel what is offered now."""
+        """Updates the offers of the resources in `changed`, and the rates of fresh ways and of ways that may notice."""
         felt: list[Iterable[LinkDirection]] = [self.fresh]
         for one in self.changed:
             quiet = one.line is None and len(one.carrying) < CROWD
@@ -125,8 +125,8 @@ class Network:
         self.fresh.clear()
 
     def _pace(self, ways: Iterable[LinkDirection], now: float) -> None:
-        """Gives each way its rate, where there is no crowd. Most of a simulation's time goes by here: `_carry` is
-        written out."""
+        """Gives each way its rate while there is no crowd. A simulation spends most of its time here, so `_carry` is
+        inlined."""
         for way in ways:
             rate = way.alone
             for one, _ in way.shared:
@@ -143,7 +143,7 @@ class Network:
                     heappush(self.events, (finish, way.code))
 
     def _carry(self, way: LinkDirection, rate: float, now: float) -> None:
-        """From now on at that rate, on books of its own."""
+        """Lets the way send at that rate from now on, with an account of its own."""
         if way.rate:
             left = way.left - (now - way.since) * way.rate
             way.left = left if left > 0.0 else 0.0
@@ -154,7 +154,7 @@ class Network:
             heappush(self.events, (finish, way.code))
 
     def _leave(self, way: LinkDirection) -> None:
-        """It carries nothing any more."""
+        """Removes a way that has nothing more to send from its resources."""
         way.key, way.finish, way.event = -1, NEVER, NEVER
         for one, count in way.shared:
             del one.carrying[way]
@@ -167,11 +167,11 @@ class Network:
                     self._disband(one)
 
     def _crowd(self, one: Shared, now: float) -> float:
-        """What is to be offered where there is, was, or will be a crowd."""
+        """Computes the offer of a resource that has a crowd, gets one, or loses it."""
         if one.line is None:
             if not self.crowds:
                 for other in self.shared.values():
-                    other.reach = 0.0  # Nobody kept them until now.
+                    other.reach = 0.0  # Without a crowd, `reach` was not kept up to date.
             self.crowds += 1
             one.line, one.served, one.since, one.reach = [], 0.0, now, 0.0
             one.wants = sorted([(way.alone, count) for way, count in one.carrying.items()])
@@ -194,7 +194,7 @@ class Network:
         self._moved.pop(one, None)
 
     def _place(self, way: LinkDirection, now: float) -> None:
-        """Gives the way its rate, or its place in the line of what holds it up, and says how far that holds."""
+        """Gives the way its rate, or its place in the line of the crowd that limits it, and updates `reach` and `most`."""
         rate = second = way.alone
         held: Shared | None = None
         for one, _ in way.shared:
@@ -212,7 +212,7 @@ class Network:
         else:
             if way.line is None:
                 self._join(way, line, now)
-            # In the middle, so that neither here nor elsewhere every small change is felt.
+            # The geometric mean of the two rates, so that small changes are noticed neither here nor elsewhere.
             bound = reach = min(max(rate, sqrt(rate * second)), second)
         for one, _ in way.shared:
             if one is held:
@@ -235,7 +235,7 @@ class Network:
         self._moved[one] = None
 
     def _next_in_line(self, way: LinkDirection, one: Shared, now: float) -> None:
-        """The first in line is done: it goes to the end with its next message, or leaves."""
+        """Ends the message of the first way in line: the way joins the line again with its next message, or leaves."""
         assert one.line is not None
         one.served, one.since = way.until, now
         way.finish = way.event = NEVER
@@ -250,14 +250,14 @@ class Network:
         self._line_up(one, now)
 
     def _line_up(self, one: Shared, now: float) -> None:
-        """Whoever is first in line gets the event of it."""
+        """Gives the event of the line to the way that is first in it."""
         line, first = one.line, None
         while line:
             until, code = line[0]
             first = self.ways[-1 - code]
             if first.line is one and first.until == until:
                 break
-            heappop(line)  # It left.
+            heappop(line)  # This way has left the line.
             first = None
         if one.first is not None and one.first is not first and one.first.line is one:
             one.first.finish = one.first.event = NEVER
@@ -271,30 +271,30 @@ class Network:
 
 
 def local_s(nbytes: float) -> float:
-    """Seconds from the gateway to its own device, or back: nothing is shared there."""
+    """Seconds that a message takes between the gateway and its own device, where nothing is shared."""
     return 2 * LOCAL.message_s + LOCAL.latency_s + nbytes / LOCAL.bytes_per_s
 
 
 class LinkDirections:
-    """Of one cluster."""
+    """The ways of one cluster, created when they are first used, and the resources that they share."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.ways: list[LinkDirection] = []
-        """The way of code -1 is the first, and so on."""
+        """The ways by number; the first has the code -1, the second -2, and so on."""
         self.shared: dict[tuple[str, str], Shared] = {}
-        """By kind and name."""
+        """The shared resources by kind and name."""
         self._by_ends: dict[tuple[str, str], LinkDirection] = {}
 
     def way(self, source: str, target: str) -> LinkDirection:
-        """The one way between two different devices."""
+        """The way from one device to another; creates it on first use."""
         found = self._by_ends.get((source, target))
         if found is None:
             found = self._by_ends[source, target] = self._open(source, target)
         return found
 
     def loads_s(self) -> dict[tuple[str, ...], float]:
-        """What is announced, in seconds that it keeps cards, media and links busy, at least."""
+        """The least seconds that the announced bytes occupy each card, medium and link."""
         crossing = dict.fromkeys(self.shared.values(), 0.0)
         for way in self.ways:
             for one, count in way.shared:

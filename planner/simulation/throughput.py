@@ -1,11 +1,10 @@
-"""Pipelined: many requests on their way through one schedule at a time, by discrete events. Rules only: virtual
-time, no clock.
+"""Throughput: simulates many requests at a time through one schedule, by discrete events in virtual time. Pure rules.
 
-So many requests are kept in flight: whenever one is answered, the next comes in. A device does what an agent's
-executor does: of the requests that can go on, the oldest goes on by one step; while one waits for data another
-computes. Everything else is as for one request (planner/simulation/latency.py).
+The number of requests in flight is constant: whenever one is answered, the next enters. A device works like an agent's
+executor: of the requests that can go on, the oldest takes one step; while one waits for data, another computes.
+Everything else is as for one request (planner/simulation/latency.py).
 
-Where the schedule has replicas, each request goes to one of them, by the rule that gateways deal them out by
+If the schedule has replicas, each request goes to one of them, by the rule that gateways use
 (planner/plans/balance_requests.py)."""
 
 from __future__ import annotations
@@ -24,43 +23,44 @@ from edgepart.planner.simulation.latency import Simulation, announced
 from edgepart.planner.simulation.network import Events, Network, local_s
 
 FEWEST_IN_FLIGHT, MOST_IN_FLIGHT = 4, 32
-"""What clients are supposed to send at a time."""
+"""The range of requests that clients are assumed to have in flight."""
 
 ROUNDS, FEWEST_ROUNDS = 4, 2
-"""Requests simulated for each that is in flight: the first half fills the pipeline and is not measured."""
+"""Requests simulated per request in flight: the first half fills the pipeline and is not measured."""
 
 MANY_ROUNDS = 32
-"""The same with replicas: unequal ones answer at uneven times, and a request's steps are few."""
+"""The most rounds with replicas: unequal replicas answer at uneven times, and a request has few steps."""
 
 STEPS = 40_000
-"""Steps simulated at most, of all requests and devices together: long plans get fewer rounds, then fewer in flight."""
+"""The most steps that are simulated, over all requests and devices: long plans get fewer rounds, then fewer requests in
+flight."""
 
 
 @dataclass(frozen=True)
 class StreamResult:
-    """What a schedule does with many requests."""
+    """The predicted course of many requests."""
 
     in_flight: int
-    """So many requests at a time."""
+    """The number of requests in flight."""
     throughput_per_s: float
-    """Answered requests a second, once the pipeline is full."""
+    """Answered requests per second, once the pipeline is full."""
     answers_s: tuple[float, ...]
     """When each request was answered, in the order of the answers."""
     latency_s: float
-    """From a request's start to its answer, the median of those measured."""
+    """The median time from a request's start to its answer, over the measured requests."""
     parts: tuple[float, ...]
-    """By replica, its part of the answers that were measured; (1.0,) where there are none."""
+    """By replica, its part of the measured answers; (1.0,) if there are no replicas."""
     most_present: Mapping[str, int]
-    """By device, the most requests at a time that something has arrived or was done of, and not all."""
+    """By device, the most requests at a time that had started there and were not finished."""
     peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By device, with all these requests there, as if each reached its own peak at the same time."""
+    """By device, the peak with `most_present` requests, as if all of them reached their own peaks at the same time."""
 
 
 def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: int) -> StreamResult:
-    """The schedule of `simulation` with `in_flight` requests at a time, or fewer where that takes long to simulate."""
+    """The schedule of `simulation` with `in_flight` requests at a time, or fewer if simulating those would take long."""
     schedule = simulation.schedule
     if simulation.replicas:
-        # With fewer in flight some replicas would do nothing: long plans only get fewer rounds.
+        # With fewer requests in flight some replicas would be idle, so long plans only get fewer rounds.
         steps = max(_steps_of(one.schedule) for one in simulation.replicas)
         flying = in_flight
         rounds = max(ROUNDS, min(MANY_ROUNDS, STEPS // max(1, steps * flying)))
@@ -74,7 +74,7 @@ def stream(simulation: Simulation, cluster: Cluster, gateway: str, in_flight: in
         device: max(simulation.peak_memory_bytes[device], kept[device] + found.most_present[device] * each)
         for device, each in simulation.request_bytes.items()
     }
-    # What was measured may begin and end in the middle of a burst of answers.
+    # The measured time may begin and end in the middle of a burst of answers, and so give too high a rate.
     rate = min(found.throughput_per_s, simulation.most_per_s)
     return replace(found, throughput_per_s=rate, peak_memory_bytes=peaks)
 
@@ -84,8 +84,8 @@ def _steps_of(schedule: TimedSchedule) -> int:
 
 
 def fitting(simulation: Simulation, cluster: Cluster, limit_bytes: Mapping[str, float]) -> int:
-    """How many requests are in flight: the usual number, or so many that all of them have room on every device at once,
-    each in full; 1 at least. With replicas, all that are dealt to a device's own."""
+    """The number of requests in flight: the default, or as many as fit into the memory of every device at once, each with
+    its own peak; at least 1. With replicas, a device needs room only for the requests of its replica."""
     most = default_in_flight(cluster)
     if simulation.replicas:
         room = [_room(one, most, limit_bytes) for one in simulation.replicas]
@@ -96,7 +96,7 @@ def fitting(simulation: Simulation, cluster: Cluster, limit_bytes: Mapping[str, 
 
 
 def _room(simulation: Simulation, most: int, limit_bytes: Mapping[str, float]) -> int:
-    """So many requests, `most` at most, have room on every device."""
+    """The number of requests that fit into the memory of every device, at most `most`."""
     for device, each in simulation.request_bytes.items():
         if each:
             most = min(most, int((limit_bytes[device] - simulation.kept_bytes[device]) // each))
@@ -104,7 +104,8 @@ def _room(simulation: Simulation, most: int, limit_bytes: Mapping[str, float]) -
 
 
 def default_in_flight(cluster: Cluster) -> int:
-    """Two for each device, so that while one computes the next one's data travels; the same for every plan."""
+    """The usual number of requests in flight: two per device, so that one's data travels while another computes. It is
+    the same for every plan."""
     return max(FEWEST_IN_FLIGHT, min(MOST_IN_FLIGHT, 2 * len(cluster.devices)))
 
 
@@ -116,35 +117,35 @@ def run_requests(
     in_flight: int,
     paces: Sequence[Replica] = (),
 ) -> StreamResult:
-    """`count` requests, `in_flight` at a time, dealt out by `paces` where the schedule has replicas. InternalError where
-    the schedule cannot come to an end."""
+    """Simulates `count` requests, `in_flight` at a time; if the schedule has replicas, requests are balanced by `paces`.
+    InternalError if the schedule cannot end."""
     return _ThroughputState(schedule, cluster, gateway, count, paces).run(in_flight)
 
 
 MISSING, HERE, AWAITED = 0, 1, 2
-"""Of a message: not arrived, arrived, and not arrived while its device can only go on with it."""
+"""The states of a message: not arrived, arrived, and not arrived while its device waits for it."""
 
 
 class _StreamedRequest:
-    """One request on all devices."""
+    """The progress of one request on all devices."""
 
     __slots__ = ("at", "began_s", "came", "outputs", "replica", "started")
 
     def __init__(self, world: _ThroughputState, replica: int, now: float) -> None:
         self.replica = replica
         self.at = [0] * len(world.steps)
-        """By device, its next step."""
+        """By device, the index of its next step."""
         self.came = bytearray(len(world.ways))
         """By message, MISSING, HERE or AWAITED."""
         self.started = [False] * len(world.steps)
         self.outputs = world.outputs[replica]
-        """Messages to the gateway that are missing."""
+        """The number of messages to the gateway that have not arrived."""
         self.began_s = now
 
 
 class _ThroughputState:
-    """The state of one simulation. An event's code is a way's, or request * span + what: a message that arrives, or
-    behind those a device that has computed."""
+    """The state of one simulation. The code of an event is that of a link direction (below 0), or request * span + n:
+    below the number of messages, n is a message that arrives; above, it counts devices that have computed."""
 
     def __init__(
         self, schedule: TimedSchedule, cluster: Cluster, gateway: str, count: int, paces: Sequence[Replica]
@@ -161,28 +162,28 @@ class _ThroughputState:
         groups = schedule.replicas or (tuple(self.names),)
         self.replicas = paces or tuple(map(Replica, groups))
         self.devices = [[numbers[name] for name in names] for names in groups]
-        """By replica, and so are these: the devices,"""
+        """By replica, the numbers of its devices."""
         place = {name: n for n, names in enumerate(groups) for name in names}
         self.inputs: list[list[int]] = [[] for _ in groups]
-        """messages that the gateway sends,"""
+        """By replica, the messages that the gateway sends."""
         for message in known.inputs:
             self.inputs[place[schedule.messages[message].target]].append(message)
         self.outputs = [0] * len(groups)
-        """how many messages go to it,"""
+        """By replica, the number of messages to the gateway."""
         for message in known.outputs:
             self.outputs[place[schedule.messages[message].source]] += 1
         self.flying = [0] * len(groups)
-        """and requests in flight."""
+        """By replica, the number of requests in flight."""
         self.span = len(self.ways) + len(self.steps)
         self.requests: dict[int, _StreamedRequest] = {}
         self.entered = 0
         self.ready: list[list[int]] = [[] for _ in self.steps]
-        """By device, the requests that can go on there: a heap, as the oldest goes first."""
+        """By device, the requests that can go on there: a heap, because the oldest goes first."""
         self.busy = [False] * len(self.steps)
         self.present = [0] * len(self.steps)
         self.most_present = [0] * len(self.steps)
         self.answers: list[tuple[float, float, int]] = []
-        """When each was answered, after how long, and by which replica."""
+        """For each answered request: the time of the answer, its latency, and its replica."""
 
     def run(self, in_flight: int) -> StreamResult:
         while self.entered < min(in_flight, self.count):
@@ -258,7 +259,7 @@ class _ThroughputState:
         self._go_on(device, now)
 
     def _get_ready(self, number: int, device: int) -> None:
-        """Past what has arrived, to the next step that has to be done, or waited for."""
+        """Moves the request past messages that have arrived, to the next step that it must take or wait for."""
         request, steps = self.requests[number], self.steps[device]
         at = request.at[device]
         while at < len(steps) and isinstance(step := steps[at], Receive):
@@ -274,7 +275,7 @@ class _ThroughputState:
         request.at[device] = at
 
     def _go_on(self, device: int, now: float) -> None:
-        """The oldest request that can goes on by a step, until something is computed or none can."""
+        """Lets the oldest request that can go on take a step, until the device computes or no request can go on."""
         if self.busy[device]:
             return
         ready, steps = self.ready[device], self.steps[device]
@@ -301,8 +302,8 @@ class _ThroughputState:
 
     def _result(self, in_flight: int) -> StreamResult:
         if len(self.answers) < self.count:
-            raise InternalError(f"the plan comes to no end: {len(self.answers)} of {self.count} are answered")
-        # Replicas end one after another: once nothing comes in any more, not all of them work.
+            raise InternalError(f"the plan does not end: {len(self.answers)} of {self.count} are answered")
+        # Replicas finish one after another: once no new requests enter, some are idle, so that time is not measured.
         count = max(1, self.count - in_flight) if len(self.flying) > 1 else self.count
         half = count // 2
         times = [when for when, _, _ in self.answers]

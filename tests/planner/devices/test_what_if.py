@@ -81,9 +81,9 @@ def test_variants_are_each_change_and_all_of_them() -> None:
         ("kind=cray", "no kind 'cray'; there are .*board"),
         ("link=1G", "no kind ''"),
         ("kind=pi5,name=a", "there is a device 'a'"),
-        ("kind=pi5,link=fast", "'fast' is no rate"),
-        ("kind=pi5,link=0", "'0' is no rate"),
-        ("kind=pi5,memory=0", "is no size"),
+        ("kind=pi5,link=fast", "'fast' is not a rate"),
+        ("kind=pi5,link=0", "'0' is not a rate"),
+        ("kind=pi5,memory=0", "is not a size"),
     ],
 )
 def test_what_is_no_addition_is_said(text: str, said: str) -> None:

@@ -221,7 +221,7 @@ def test_layouts_that_are_no_strategy_are_refused(chain: Graph) -> None:
         assert len(messages) == 1
         return messages.pop()
 
-    assert "nobody computes" in refused(b=None)
+    assert "no device computes" in refused(b=None)
     holes = Layout({"ada": Region.box((0, 1), (0, 4), (0, 5), (0, 6))})
     assert "0:1x0:4x5:12x0:6 of 'y'" in refused(y=holes)
     assert "not in the cluster" in refused(a=Layout({"zoe": full}))

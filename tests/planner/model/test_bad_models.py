@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[ModelProto, str]] = {
     "padding unknown": (conv(auto_pad="FUNNY"), "Conv 'c'.*'FUNNY' is none of NOTSET"),
     "mode unknown": (with_input("Pad", np.ones(8, np.int64), mode="bogus"), "Pad 'n'.*'bogus' is none of"),
     "attribute unknown": (plain("Relu", bogus=3), "Relu 'n'.*bogus"),
-    "short perm": (plain("Transpose", perm=[0, 1]), "Transpose 'n'.*no permutation"),
+    "short perm": (plain("Transpose", perm=[0, 1]), "Transpose 'n'.*not a permutation"),
     "perm twice": (plain("Transpose", perm=[0, 1, 1, 2]), "Transpose 'n'"),
     "no groups": (
         model_of(

@@ -93,7 +93,7 @@ def test_a_large_file_is_not_read_into_memory(tmp_path: Path) -> None:
 def test_a_file_that_ends_early_is_refused(tmp_path: Path) -> None:
     data, path = two_weights() * 3, tmp_path / "m.onnx"
     path.write_bytes(data[:-1] + b"\xff" * 70_000)
-    with pytest.raises(ModelError, match="no ONNX file, is cut short"):
+    with pytest.raises(ModelError, match="not an ONNX file, is cut short"):
         load_graph(path)
 
 

@@ -86,7 +86,7 @@ def test_a_digest_changes_with_either_file(tmp_path: Path) -> None:
         ("/etc/passwd", "no path inside"),
         ("", "no path inside"),
         ("..\\weights.bin", "no path inside"),
-        ("sub", "is no file"),
+        ("sub", "is not a file"),
         ("sub/other.bin", "is missing"),
         ("link.bin", "leads out"),
         ("loop.bin", "is missing"),
