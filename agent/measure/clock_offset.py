@@ -1,8 +1,9 @@
 """Clock offset: computes how far another agent's clock is from ours, from questions and answers. Rules: no clock.
 
-This is Cristian's method ("Probabilistic clock synchronization", 1989): the answer was given between question and return, so
-half the round trip bounds the error, whatever each direction took. The shortest of several exchanges bounds it best. As the
-clocks of two devices drift apart by some millionths, a straight line between two estimates gives the offset (our addition).
+This is Cristian's method ("Probabilistic clock synchronization", 1989): the answer was given between question and return,
+so half the round trip bounds the error, whatever each direction took. The shortest of several exchanges bounds it best. As
+the clocks of two devices drift apart by some millionths, a straight line between two estimates gives the offset, which is
+our addition.
 """
 
 from __future__ import annotations

@@ -66,8 +66,8 @@ class Echoes:
             self._changed.notify_all()
 
     def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float:
-        """Seconds until `count` echoes of `nbytes` each, sent together, are all back. Blocks. Raises Unavailable if the link
-        is down, this agent stops, or the echoes are not back within `timeout_s`."""
+        """Seconds until `count` echoes of `nbytes` each, sent together, are all back. Blocks. Raises Unavailable if the
+        link is down, this agent stops, or the echoes are not back within `timeout_s`."""
         values = [np.zeros(nbytes, np.uint8)] if nbytes else []
         with self._changed:
             tickets = {next(self._tickets) for _ in range(count)}

@@ -1,4 +1,5 @@
-"""Segment times: measures how long segments take on this device, and requests through this gateway. Door: the clock, a task.
+"""Segment times: measures how long segments take on this device, and requests through this gateway. Door: the clock, a
+task.
 
 Segments of a plan are timed when the plan is ready and before it serves. The executor times those of plans that serve as
 they run, and this module looks at its times every few seconds. Both tell how far the device has drifted from its

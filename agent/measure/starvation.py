@@ -1,7 +1,7 @@
 """Starvation: decides whether this device's threads get the CPU when they need it. Rules, without I/O; time is an argument.
 
-Load from other programs makes a device slower only while it lasts. Plans must not be made for such a moment, so measurements
-taken meanwhile do not count until the load has lasted for long. Then the device is taken to be that slow.
+Load from other programs makes a device slower only while it lasts. Plans must not be made for such a moment, so
+measurements taken meanwhile do not count until the load has lasted for long. Then the device is taken to be that slow.
 """
 
 from __future__ import annotations
