@@ -1,4 +1,4 @@
-"""What this device does of a plan: its schedule, its copies, and the sessions of ONNX Runtime.
+"""Execution of this device's part of a plan: its schedule, the copies that it makes, and its ONNX Runtime sessions.
 
 May import: agent/cluster/state, agent/host, agent/trace, agent/wire, planner/errors, planner/plans, planner/region.
 """

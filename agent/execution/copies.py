@@ -1,10 +1,9 @@
-"""Recipes: how one piece is had from the pieces that are held. Rules: arrays only.
+"""Copies: make one piece of a tensor from the pieces that this device holds. Rules: arrays only.
 
-A piece is held plain or blocked (nchwc_array.py), and wanted plain or blocked; what is held otherwise than it is wanted is
-converted by the copy that is made of it.
+A piece is held plain or blocked (nchwc_array.py), and wanted plain or blocked; where the two differ, the copy converts.
 
-Pieces of one tensor may overlap; where they do, they hold the same numbers, so any of them will do. (Where what travels is
-rounded, what came holds them rounded; that is what the user asked for.)
+Pieces of one tensor may overlap; where they do, they hold the same numbers, so any of them will do. (If a plan rounds what
+travels, received pieces hold rounded numbers; that is what the user asked for.)
 """
 
 from __future__ import annotations
@@ -25,26 +24,26 @@ Index = tuple[slice | int, ...]
 
 _ALL = slice(None)
 _LINE_BYTES = 64
-"""Where an array begins: at a line of the processor's cache."""
+"""Arrays begin at multiples of this: 64 bytes are one cache line of most processors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A box of a held piece and where it goes in the piece that is put together."""
+    """A box of a held piece, and its place in the piece that is put together."""
 
     slot: int
     source: Index
-    """Of the array; of its view by block where it is blocked."""
+    """The box's index in the held array, or in that array's view by block if it is blocked."""
     target: Index
     source_block: int = 0
     target_block: int = 0
     size: int = 0
-    """Elements."""
+    """The box's number of elements; counted only where an end is blocked."""
 
     def into(self, whole: Array, held: Array) -> None:
         source = (by_block(held, self.source_block) if self.source_block else held)[self.source]
         target = (by_block(whole, self.target_block) if self.target_block else whole)[self.target]
-        # Whole blocks: the plain one's channels are parted into them, which is a view.
+        # The box consists of whole blocks: reshaping splits the plain end's channels into blocks.
         if source.ndim < target.ndim:
             source = source.reshape(target.shape)
         elif target.ndim < source.ndim:
@@ -53,23 +52,22 @@ class Copy:
 
 
 class Scratch:
-    """Memory for arrays that are gone with the step that they are made for, used again by the next one. Not
-    thread-safe."""
+    """Memory for arrays that last for one step; the next step uses it again. Not thread-safe."""
 
     def __init__(self, lines: Callable[[int], Array] | None = None) -> None:
-        """`lines` gives so many bytes of memory that begin at a line of the processor's cache."""
+        """`lines(nbytes)` returns that many bytes of memory, which begin at a cache line."""
         self._lines = lines or _lines
         self._memory = self._lines(0)
         self._used = 0
 
     def clear(self) -> None:
-        """What was made in it is no longer needed; from now on there is room for as much at once."""
+        """Free all arrays made here. From now on there is room for as many bytes as were asked for since the last call."""
         if self._used > self._memory.nbytes:
             self._memory = self._lines(self._used)
         self._used = 0
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """As np.empty."""
+        """An uninitialised array, as of np.empty; in memory of its own if no room is left here."""
         if dtype.hasobject:
             return np.empty(shape, dtype)
         start, nbytes = self._used, prod(shape) * dtype.itemsize
@@ -84,7 +82,7 @@ class Scratch:
 
 
 def _lines(nbytes: int) -> Array:
-    """Memory that begins at a line."""
+    """Memory that begins at a cache line."""
     memory: Array = np.empty(nbytes + _LINE_BYTES, np.uint8)
     start = -memory.ctypes.data % _LINE_BYTES
     return memory[start : start + nbytes]
@@ -92,24 +90,24 @@ def _lines(nbytes: int) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """How one piece is had from the pieces held: as it is, cropped from one, or put together from several."""
+    """How to get one piece from the pieces held: take one as it is, crop one, or put it together from several."""
 
     piece: Piece
     slots: tuple[int, ...]
-    """The pieces read."""
+    """The slots of the pieces that are read."""
     crop: Region | None = None
-    """With one slot: the part of its packed array; None is all of it."""
+    """The part of a single slot's array that is taken; None takes all of it. Unused where there are `copies`."""
     copies: tuple[Copy, ...] = ()
-    """With several slots, or where something is blocked: what is copied into a new array."""
+    """What is copied into a new array, if there are several slots or an end is blocked."""
 
     @property
     def converted(self) -> int:
-        """Elements that are copied from blocks into the plain order, or back."""
+        """Number of elements that are copied from blocks into the plain order, or back."""
         return sum(copy.size for copy in self.copies if copy.source_block != copy.target_block)
 
     def make(self, held: Mapping[int, Value], scratch: Scratch | None = None) -> Value:
-        """The piece: as it is held where it is held just so, else contiguous and mostly new. Given `scratch`, it may lie
-        there."""
+        """The piece: the held array itself if it fits as it is, else a contiguous array, usually a new one. It may lie
+        in `scratch`."""
         if self.copies:
             dtype, shape = held[self.slots[0]].dtype, self.piece.region.shape
             whole: Array = np.empty(shape, dtype) if scratch is None else scratch.empty(shape, dtype)
@@ -123,11 +121,11 @@ class CopyPlan:
 def recipe(
     want: Piece, slots: Mapping[int, Piece], blocks: Mapping[int, int] | None = None, block: int = 0
 ) -> CopyPlan | None:
-    """How to have `want`, in blocks of `block`, from pieces held by slot, in blocks of `blocks[slot]` (0: plain); None if
-    some of it is missing.
+    """How to get `want`, in blocks of `block`, from the pieces in `slots`, which are in blocks of `blocks[slot]` (0:
+    plain). None if some of it is missing.
 
-    The same piece is taken as it is; else the smallest that contains it is cropped; else several are copied,
-    those first that give most."""
+    A held piece that equals `want` is taken as it is; else the smallest that contains it is cropped; else several are
+    copied, first those that cover most of it."""
     held = blocks or {}
     same = {slot: piece.region for slot, piece in slots.items() if piece.tensor == want.tensor}
     for slot, region in same.items():
@@ -161,8 +159,8 @@ def recipe(
 def _copies(
     slot: int, source: tuple[slice, ...], target: tuple[slice, ...], source_block: int, target_block: int
 ) -> Iterator[Copy]:
-    """Of one box: one copy where nothing is blocked or blocks are whole, else one for each run of channels that lies in
-    one block at both ends."""
+    """The copies of one box: a single one if neither end is blocked or the box consists of whole blocks, else one for
+    each run of channels that lies within one block at both ends."""
     block = source_block or target_block
     if not block:
         yield Copy(slot, source, target)
@@ -185,7 +183,7 @@ def _copies(
 
 
 def _index(box: tuple[slice, ...], start: int, count: int, block: int, whole: bool) -> Index:
-    """Of `count` channels of a box from `start`, which in a blocked array are whole blocks or lie in one."""
+    """The index of `count` channels of a box from `start` on. In a blocked array they are whole blocks or lie in one."""
     if not block:
         return box[0], slice(start, start + count), *box[2:]
     if whole:

@@ -1,9 +1,9 @@
 """Executor: runs this device's programs. A door: one compute thread for each deployment, which is woken and never polls.
 
-Requests come and go by frames: `deliver` is called from reader threads and by the local gateway, with arrays
-that it keeps and nobody changes. The oldest request that can go on goes on; while one waits for a halo,
-another computes. One deployment computes at a time; only a run that takes long shares the device with the others, so that
-one that never ends holds up nobody else. What is sent goes to the function given, which must not block for long: it hands
+Reader threads and the local gateway call `deliver` with the arrays of arriving frames, which the executor keeps and nobody
+may change afterwards. The oldest request that can continue does; while one waits for a halo, another computes. One
+deployment computes at a time; only a run that takes long shares the device with other deployments, so that a run that never
+ends holds none of them up. Messages are sent with a function that the caller gives. It must not block for long: it hands
 frames to sender threads.
 """
 
@@ -36,63 +36,62 @@ Send = Callable[[str, Tensors | Failed | Cancel, Sequence[Value]], None]
 the sender to fill in while packing `values`. Raises ClusterError where the node cannot be reached."""
 
 Key = tuple[str, Epoch]
-"""Deployment and epoch: one installed program."""
+"""Deployment and epoch of an installed program."""
 
 COMPUTE_THREAD = "edgepart-compute"
 PATIENCE_S = 1.0
-"""For how long a step has the device to itself. Longer: deployments disturb each other less; shorter: they wait less for
-a step that takes long, or for ever."""
+"""Seconds for which a step has the device to itself. If it were longer, deployments would disturb each other less; if
+shorter, they would wait less for a step that takes long or never ends."""
 
 RECENT_RUNS = 31
-"""Of a segment; enough for a median that a few disturbed ones do not move."""
+"""The number of a segment's last runs whose times are kept: enough for a median that a few disturbed runs do not move."""
 
 START = -1
-"""In `Tensors.transfer`, without arrays: from the gateway to a device whose program receives nothing."""
+"""The `Tensors.transfer` of a message without arrays, with which the gateway starts a device whose program receives
+nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """What may wait here at once. Over it a request is handed back to its gateway, which tries again
-    later."""
+    """How much may wait here at once. A request over a limit is handed back to its gateway, which tries again later."""
 
     requests: int = 1024
-    """Requests under way. More: more memory at worst; fewer: bursts are handed back sooner."""
+    """Requests under way. A larger limit takes more memory at worst; a smaller one hands bursts back sooner."""
     nbytes: int = 1 << 30
-    """Bytes of pieces held; a single request may go over it (the plan was checked against the device's
-    memory)."""
+    """Bytes of pieces held. A single request may exceed it, as its plan was checked against the device's memory."""
     early_frames: int = 256
     """Frames kept for an epoch that is still being prepared."""
     remembered: int = 2048
-    """Ended requests whose late frames are known as such."""
+    """Ended requests that are remembered, so that their late frames are ignored."""
     remembered_s: float = 60.0
-    """For how long an ended request may be run again because a link that it was sent over broke."""
+    """Seconds after its end in which a request goes back to its gateway if a link that it used breaks."""
 
 
 @dataclass(slots=True)
 class SegmentTime:
-    """What runs of one segment took here."""
+    """The times of one segment's runs on this device, in seconds."""
 
     runs: int = 0
     total_s: float = 0.0
     least_s: float = float("inf")
     recent_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_RUNS))
-    """What the last ones took."""
+    """The times of the last runs, oldest first."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """What this executor did since it was made."""
+    """Totals since the executor was made."""
 
     requests_done: int = 0
     requests_failed: int = 0
     segments: dict[tuple[str, str], SegmentTime] = field(default_factory=dict)
-    """By deployment and segment digest."""
+    """Run times, by deployment and segment digest."""
     sent_bytes: dict[str, int] = field(default_factory=dict)
-    """By node id."""
+    """Bytes sent, by node id."""
     received_bytes: dict[str, int] = field(default_factory=dict)
-    """By node id; "" where the deliverer did not say."""
+    """Bytes received, by node id; "" if the caller of `deliver` did not name the source."""
     rounding: dict[str, RoundingTally] = field(default_factory=dict)
-    """By deployment."""
+    """Counts of rounded pieces, by deployment."""
 
 
 @dataclass(frozen=True)
@@ -101,14 +100,14 @@ class _Installed:
     schedule: DeviceSchedule
     nodes: Mapping[str, str]
     peers: frozenset[str]
-    """Node ids that its transfers come from or go to."""
+    """Node ids that the program's transfers come from or go to."""
     scratch: Scratch
-    """The compute thread's."""
+    """Used by the compute thread only."""
 
 
 @dataclass(eq=False)
 class _Task:
-    """One request under way here."""
+    """One request under way on this device."""
 
     deployment: str
     epoch: Epoch
@@ -116,7 +115,7 @@ class _Task:
     installed: _Installed
     progress: Progress
     exact: bool = False
-    """Whether nothing of it is to be rounded."""
+    """Whether none of the request's pieces may be rounded."""
 
     @property
     def lane(self) -> str:
@@ -129,27 +128,27 @@ class _Task:
 
 @dataclass(eq=False)
 class _Lane:
-    """What computes one deployment, with all its variants and epochs."""
+    """The compute thread of one deployment, with all its variants and epochs."""
 
     name: str
     changed: Condition
-    """Of the executor's lock."""
+    """Wakes the thread; a condition of the executor's lock."""
     thread: Thread | None = None
     task: _Task | None = None
-    """Whose step is being done."""
+    """The request whose step is being done."""
     began_s: float = 0.0
-    """Since when."""
+    """When that step began, on the monotonic clock."""
     unblocked: tuple[str, int] = ("", START)
     """The request and the transfer that woke the thread last."""
 
     def has_turn(self, now: float) -> bool:
-        """Whether others have to wait for it."""
+        """Whether the other lanes have to wait for this one."""
         return self.task is not None and now < self.began_s + PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A request that was done here, as long as it may be asked for again; holds no program."""
+    """A request that this device finished and that may be asked for again. It holds no program."""
 
     deployment: str
     epoch: Epoch
@@ -159,7 +158,7 @@ class _Ended:
 
 
 def gateway_of(request: str) -> str:
-    """The node id in a request's name: who holds it.
+    """The node id of a request's gateway, which is the first part of its name.
 
     >>> gateway_of("00ff00ff00ff00ff/5e8f10a2/17-9c01d3be5f7a2260")
     '00ff00ff00ff00ff'
@@ -168,11 +167,11 @@ def gateway_of(request: str) -> str:
 
 
 Parcel = tuple[str, Tensors | Failed | Cancel, Sequence[Value]]
-"""What `Send` takes."""
+"""The arguments of a `Send`."""
 
 
 class Executor:
-    """Programs installed here, the requests under way in them, and the threads that compute. Thread-safe."""
+    """The programs installed on this device, their requests under way, and the compute threads. Thread-safe."""
 
     def __init__(
         self, send: Send, limits: QueueLimits | None = None, recorder: Recorder | None = None
@@ -198,8 +197,8 @@ class Executor:
                 self._begin(lane)
 
     def stop(self, wait_s: float = 3.0) -> None:
-        """Let the steps under way end, or leave them behind after `wait_s`; requests that are not done are dropped (their
-        gateways see us leave)."""
+        """Wait until the steps under way end, for `wait_s` seconds at most. Requests that are not done are dropped; their
+        gateways see this device leave."""
         until = time.monotonic() + wait_s
         with self._lock:
             self._stopping = True
@@ -212,7 +211,7 @@ class Executor:
     # Programs
 
     def expect(self, deployment: str, epoch: Epoch) -> None:
-        """Its program is being prepared: keep frames that come early, until `install` or `retire`."""
+        """Keep the frames of an epoch whose program is being prepared, until `install` or `retire`."""
         with self._lock:
             if (deployment, epoch) not in self._installed:
                 self._expected.setdefault((deployment, epoch), [])
@@ -225,8 +224,9 @@ class Executor:
         transfers: Sequence[Transfer],
         nodes: Mapping[str, str],
     ) -> None:
-        """Take requests of that epoch from now on. `transfers` are the plan's; `nodes` gives the node id for
-        each device's name. InternalError if the program cannot be followed, or is installed already."""
+        """Take requests of that epoch from now on. `transfers` are the plan's; `nodes` has the node id of each device
+        name. Raises InternalError if the program's schedule cannot be made, a node id is missing, or the program is
+        installed already."""
         schedule = make_schedule(prepared.program, transfers, prepared.dtypes, prepared.kept)
         ends = {t.source for t in schedule.incoming.values()} | {t.target for t in schedule.outgoing.values()}
         if unknown := ends - set(nodes) - {GATEWAY}:
@@ -243,8 +243,8 @@ class Executor:
             self.deliver(message, values, source)
 
     def retire(self, deployment: str, epoch: Epoch) -> RunnableProgram | None:
-        """Leave that epoch: what is under way goes back to its gateways. Returns what to release, if
-        anything."""
+        """Leave that epoch: its requests under way go back to their gateways. Returns the program to release, if there
+        is one."""
         out: list[Parcel] = []
         with self._lock:
             installed = self._installed.pop((deployment, epoch), None)
@@ -259,34 +259,36 @@ class Executor:
     # Requests
 
     def deliver(self, message: Tensors, values: Sequence[Value], source: str = "") -> None:
-        """A transfer's pieces for a request. They are kept as they are and must not be changed afterwards.
+        """Take a transfer's pieces for a request. They are kept as they are and must not be changed afterwards.
 
-        Never raises for what a peer sent: what does not fit goes back to the request's gateway as Failed."""
+        Never raises for what a peer sent: a request whose pieces do not fit goes back to its gateway as Failed."""
         for value in values:
-            restored(value)  # Here, and not in the compute thread or while others wait.
+            restored(
+                value
+            )  # Before the lock is taken: neither other threads nor the compute thread wait for it.
         with self._lock:
             received = self._counters.received_bytes
             received[source] = received.get(source, 0) + sum(map(value_bytes, values))
             out = self._take(message, values, source)
             task = self._tasks.get(message.request)
             if task is not None and task.progress.ready:
-                # Only then: of several pieces that a step needs, the last one wakes the thread.
+                # Only when it is ready: of several transfers that a step needs, the last one wakes the thread.
                 lane = self._lanes[task.lane]
                 lane.unblocked = message.request, message.transfer
                 lane.changed.notify()
         self._post(out)
 
     def cancel(self, request: str) -> None:
-        """Forget a request, and know its late frames as such."""
+        """Forget a request, and ignore its frames that come later."""
         with self._lock:
             if (task := self._tasks.get(request)) is not None:
                 self._end(task)
             self._remember(request, None)
 
     def lost(self, node: str) -> None:
-        """The connection with `node` broke: frames to or from it may be gone. Its own requests are dropped;
-        others that went over that link, also lately, go back to their gateways, which know what is answered
-        already."""
+        """Handle a broken connection with `node`, whose frames in either direction may be lost. Requests of that gateway
+        are dropped. Other requests that use that link, or ended lately and used it, go back to their gateways, which
+        know what is answered already."""
         out: list[Parcel] = []
         with self._lock:
             for task in list(self._tasks.values()):
@@ -301,10 +303,10 @@ class Executor:
                     out.append(_stale(ended, f"the connection with node {node} broke"))
         self._post(out)
 
-    # What others may know
+    # Statistics
 
     def counters(self) -> Counters:
-        """A copy."""
+        """A copy of the totals, which no longer changes."""
         with self._lock:
             now = self._counters
             segments = {key: replace(t, recent_s=t.recent_s.copy()) for key, t in now.segments.items()}
@@ -318,13 +320,14 @@ class Executor:
             )
 
     def waiting(self) -> tuple[int, int]:
-        """Requests under way, and the bytes that they hold."""
+        """The number of requests under way, and the bytes of the pieces that they hold."""
         with self._lock:
             return len(self._tasks), self._held_bytes()
 
     @property
     def computes(self) -> bool:
-        """Whether all its threads are there: for the watchdog. A step that takes for ever ends with its request."""
+        """Whether all compute threads are alive; the watchdog asks. A step that never ends does not count: it ends with
+        its request."""
         with self._lock:
             lanes = list(self._lanes.values())
             return self._stopping or all(lane.thread is not None and lane.thread.is_alive() for lane in lanes)
@@ -395,7 +398,8 @@ class Executor:
             self._ended.popitem(last=False)
 
     def _next(self, lane: _Lane, now: float) -> tuple[_Task, ReadyStep] | None:
-        """The oldest request's step that can be done now, if it is for this lane to do."""
+        """The step of the oldest request that can continue, if it belongs to this lane; otherwise the lane that it
+        belongs to is woken."""
         if any(other.has_turn(now) for other in self._lanes.values() if other is not lane):
             return None
         for task in list(self._tasks.values()):
@@ -434,7 +438,7 @@ class Executor:
         lane.thread.start()
 
     def _close_idle(self, name: str) -> None:
-        """Where nothing of that deployment is installed any more its thread ends."""
+        """End the deployment's thread if nothing of that deployment is installed any more."""
         if not any(parent_of(deployment) == name for deployment, _ in self._installed):
             lane = self._lanes.pop(name, None)
             if lane is not None:
@@ -445,7 +449,7 @@ class Executor:
         return not self._stopping and self._lanes.get(lane.name) is lane
 
     def _give_turn(self, lane: _Lane) -> None:
-        """Others may have waited for this one."""
+        """Wake the other lanes, which may have waited for this one."""
         for other in self._lanes.values():
             if other is not lane:
                 other.changed.notify()
@@ -456,21 +460,20 @@ class Executor:
         while True:
             with self._lock:
                 job = None
-                # A lane that was closed takes nothing: another one of its name may be open by now.
+                # A lane that was closed takes nothing: another lane of the same name may be open by now.
                 while self._is_open(lane) and (job := self._next(lane, time.monotonic())) is None:
                     self._await(lane)
                 if job is None:
                     return
                 lane.task, lane.began_s = job[0], time.monotonic()
                 if len(self._lanes) > 1:
-                    self._give_turn(
-                        lane
-                    )  # they wait for this step now, and no longer than it has the device to itself
+                    # From now on they wait for this step, and no longer than it has the device to itself.
+                    self._give_turn(lane)
             self._do(lane, *job)
 
     def _await(self, lane: _Lane) -> None:
-        """Until something comes, or a step has taken so long that it is to share the device. It is for the oldest request
-        that this thread waits."""
+        """Wait until the lane is woken, or until a step of another lane has taken so long that it must share the device.
+        The wait is recorded as one of the lane's oldest request."""
         turns = [o.began_s + PATIENCE_S for o in self._lanes.values() if o is not lane and o.task is not None]
         later = [at for at in turns if at > time.monotonic()]
         patience_s = max(0.0, min(later) - time.monotonic()) if later else None
@@ -490,7 +493,7 @@ class Executor:
         self._recorder.add(COMPUTING, WAIT, began_s, task.subject, "", node, awaited.number)
 
     def _do(self, lane: _Lane, task: _Task, work: ReadyStep) -> None:
-        """One step of one request; whatever goes wrong is that request's, and the thread goes on."""
+        """Do one step of one request. An error fails that request only; the thread goes on."""
         began_s = time.monotonic()
         try:
             outputs = self._step(task, work)
@@ -521,11 +524,11 @@ class Executor:
 
     def _step(self, task: _Task, work: ReadyStep) -> list[Value]:
         if self._recorder.on:
-            return self._recorded(task, work)
+            return self._record_step(task, work)
         return self._act(task, work.step, self._values(task, work))
 
     def _values(self, task: _Task, work: ReadyStep) -> list[Value]:
-        """A Run's inputs, or a Send's pieces as they are to travel."""
+        """A Run's inputs, or a Send's pieces, which are rounded if the plan says so."""
         values = work.values(task.installed.scratch)
         if task.exact or isinstance(work.step, Run):
             return values
@@ -537,8 +540,8 @@ class Executor:
             self._counters.rounding.setdefault(task.deployment, RoundingTally()).count(kinds, found)
         return found
 
-    def _recorded(self, task: _Task, work: ReadyStep) -> list[Value]:
-        """The step, and how long its parts took."""
+    def _record_step(self, task: _Task, work: ReadyStep) -> list[Value]:
+        """Do the step, and record how long its parts took."""
         began_s = self._recorder.now()
         values = self._values(task, work)
         made_s = self._recorder.now()
@@ -570,7 +573,8 @@ class Executor:
         return []
 
     def _count_run(self, task: _Task, segment: int, took_s: float) -> None:
-        """All that the step took is what the planner predicts: putting together what came, and keeping what came out."""
+        """Count the time of the whole step, because that is what the planner predicts: putting the inputs together,
+        running the segment and keeping its outputs."""
         digest = task.installed.prepared.program.segments[segment].digest
         times = self._counters.segments.setdefault((task.deployment, digest), SegmentTime())
         times.runs += 1
@@ -579,7 +583,7 @@ class Executor:
         times.recent_s.append(took_s)
 
     def _post(self, out: list[Parcel]) -> None:
-        """Send without the lock held: the other end may be this device."""
+        """Send `out`. The caller must not hold the lock, as the other end may be this device."""
         for node, message, values in out:
             try:
                 self._send(node, message, values)
@@ -588,7 +592,7 @@ class Executor:
 
 
 def _may_send(installed: _Installed, message: Tensors, source: str) -> bool:
-    """Whether a frame comes from whom the plan says that it comes from; "" is not known, as in trials."""
+    """Whether a frame comes from the node that the plan names. A `source` of "" is unknown, as in trials, and passes."""
     transfer = installed.schedule.incoming.get(message.transfer)
     by_gateway = transfer is None or transfer.source == GATEWAY
     expected = (

@@ -1,5 +1,5 @@
-"""Prepared: what the executor and timing need of a program whose sessions are made, wherever these are.
-Rules: no door."""
+"""Prepared programs: the interface by which the executor and the timing of segments use a program whose sessions are
+made, in this process or in a worker. Rules: no door."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ from edgepart.planner.plans.plan import Program, Segment, Transfer
 
 
 class RunnableProgram(Protocol):
-    """A program that can be run: in this process (sessions.py), or in a worker (supervisor.py)."""
+    """A program that can be run, in this process (sessions.py) or in a worker (supervisor.py)."""
 
     @property
     def program(self) -> Program: ...
 
     @property
     def dtypes(self) -> Mapping[str, np.dtype[Any]]:
-        """By tensor of the plan, for those that go in or out of a segment here and are tensors."""
+        """The dtype of each of the plan's tensors that a segment here reads or writes. Sequences, maps and optionals
+        are missing."""
 
     @property
     def kept(self) -> KeptBlocked:
-        """What its segments give and take blocked."""
+        """The tensors that its segments read and write blocked."""
 
     def run(self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = ...) -> list[Value]:
-        """A segment's outputs. `wanted` is asked, from any thread, when the run is about to begin, as it may have had to
-        wait. RequestError, InternalError; WorkerDied where the process that computed it ended."""
+        """Compute segment number `segment` and return its outputs. A run may have to wait, so `wanted` is called, from
+        any thread, right before it begins, and says whether the request still exists. Raises RequestError,
+        InternalError, and WorkerDied if the process that computed the segment ended."""
 
     def stop(self) -> None:
         """End the run that is under way, if any; it then raises RequestError. Never waits."""
 
     def scratch(self) -> Scratch:
-        """Memory for what a run's inputs are made in."""
+        """Memory in which a run's inputs are put together."""
 
     def best_s(self, segment: int, budget_s: float) -> float | None:
-        """Seconds that a segment takes on made-up inputs; None where they cannot be made up, or there is no time."""
+        """Seconds that a segment takes on made-up inputs; None if they cannot be made up or no time is left."""
 
 
 class Loader(Protocol):
@@ -48,18 +50,20 @@ class Loader(Protocol):
     def prepare(
         self, deployment: str, model: str, program: Program, transfers: Sequence[Transfer]
     ) -> RunnableProgram:
-        """Takes as long as loading takes: for a thread. `model` is the digest of the model that the plan is for.
-        InternalError names the segment that ONNX Runtime refuses, ModelCrash says that it ends the process."""
+        """Load the program's sessions. This takes long: call it from a thread of its own. `model` is the digest of the
+        plan's model. Raises InternalError, which names the segment that ONNX Runtime refuses, and ModelCrash if
+        loading ends the process."""
 
     def release(self, prepared: RunnableProgram) -> None:
         """Forget a program. Never waits."""
 
     def abandon(self, deployment: str, model: str) -> None:
-        """Nobody waits any more for what is being prepared of that deployment: it is ended after a while. Never waits."""
+        """Nothing waits any longer for the programs of this deployment that are being prepared: end their preparation
+        after a while. Never waits."""
 
 
 def describe(segment: Segment) -> str:
-    """A segment for people: its first operators."""
+    """A segment as people read it: the start of its digest and its first operators."""
     first = ", ".join(segment.operators[:3])
     more = len(segment.operators) - 3
     return f"segment {segment.digest[:8]} ({first}{f' and {more} more' if more > 0 else ''})"

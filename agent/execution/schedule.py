@@ -1,9 +1,9 @@
-"""Schedule: how one device goes through its program for one request. Rules: no thread, no socket, no ONNX
-Runtime.
+"""Schedule: the order in which one device does the steps of its program, and the progress of one request through them.
+Rules: no thread, no socket, no ONNX Runtime.
 
-A `DeviceSchedule` is computed once per program: which piece each step reads, from where, and after which step each
-piece is let go. A `Progress` is one request's way through it: pieces arrive in any order, steps are done in
-the program's order. What arrives and what is sent is plain; what stays here may be blocked (nchwc_array.py).
+A `DeviceSchedule` is computed once per program: which pieces each step reads, from where, and after which step each
+piece is freed. A `Progress` leads one request through it: pieces arrive in any order, steps are done in the program's
+order. Pieces that arrive or are sent are plain; those that stay on the device may be blocked (nchwc_array.py).
 """
 
 from __future__ import annotations
@@ -24,24 +24,25 @@ from edgepart.planner.plans.plan import Piece, Program, Receive, Run, Send, Tran
 
 @dataclass(frozen=True)
 class DeviceSchedule:
-    """A program, worked out: the same for every request."""
+    """What each step of a program reads, makes and frees; the same for every request."""
 
     program: Program
     incoming: Mapping[int, Transfer]
-    """By number, the transfers that this device receives."""
+    """The transfers that this device receives, by number."""
     outgoing: Mapping[int, Transfer]
+    """The transfers that this device sends, by number."""
     slots: tuple[Piece, ...]
-    """Every piece that is received or computed here, numbered."""
+    """Every piece that is received or computed here; its index is its slot."""
     received: Mapping[int, tuple[int, ...]]
-    """By incoming transfer, the slots of its pieces."""
+    """The slots of a transfer's pieces, by the number of the incoming transfer."""
     computed: Mapping[int, tuple[int, ...]]
-    """By step, the slots of a Run's outputs."""
+    """The slots of a Run's outputs, by step."""
     recipes: tuple[tuple[CopyPlan, ...], ...]
-    """By step, the pieces that a Run's inputs or a Send's pieces are made of; () for a Receive."""
+    """How to make each of a Run's inputs or a Send's pieces, by step; () for a Receive."""
     frees: tuple[tuple[int, ...], ...]
-    """By step, the slots that nobody reads after it."""
+    """The slots that no later step reads, by step."""
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
-    """By tensor, what an arriving piece must be; tensors that are not named are not checked."""
+    """The dtype that an arriving piece must have, by tensor; tensors that are not named are not checked."""
 
 
 def make_schedule(
@@ -50,8 +51,9 @@ def make_schedule(
     dtypes: Mapping[str, np.dtype[Any]] | None = None,
     kept: KeptBlocked = PLAIN,
 ) -> DeviceSchedule:
-    """Work out `program`, whose segments keep `kept` blocked; `transfers` are all of the plan's. InternalError if a step
-    names what is not there, reads a piece that nothing before it gives, or a transfer never happens."""
+    """The schedule of `program`, whose segments keep `kept` blocked; `transfers` are all of the plan's. Raises
+    InternalError if a step names a segment or transfer that the program does not have, if a step reads a piece that no
+    earlier step gives, or if no step does one of the device's transfers."""
     by_number = {t.number: t for t in transfers if program.device in (t.source, t.target)}
     slots: list[Piece] = []
     blocks: dict[int, int] = {}
@@ -113,7 +115,7 @@ def _frees(
     received: Mapping[int, tuple[int, ...]],
     computed: Mapping[int, tuple[int, ...]],
 ) -> tuple[tuple[int, ...], ...]:
-    """By step, the slots whose last use it is; a piece that nobody reads goes with the step that gave it."""
+    """The slots that each step is the last to use; a piece that no step reads is freed by the step that gave it."""
     last: dict[int, int] = {}
     for index, step in enumerate(program.steps):
         made = received[step.transfer] if isinstance(step, Receive) else computed.get(index, ())
@@ -127,17 +129,17 @@ def _frees(
 
 @dataclass(frozen=True, slots=True)
 class ReadyStep:
-    """A step that can be done now. `values()` only reads what it holds itself: no lock is needed for it."""
+    """A step that can be done now. `values()` needs no lock, as it reads only what the ReadyStep itself holds."""
 
     step: Run | Send
     recipes: tuple[CopyPlan, ...]
     held: Mapping[int, Value]
-    """The slots that the recipes read."""
+    """The values that the recipes read, by slot."""
     passing: bool = False
-    """Whether the values are gone with the step: a Run's inputs, where its outputs are arrays of their own."""
+    """Whether nothing needs the values after the step: true for a Run whose outputs are all arrays of their own."""
 
     def values(self, scratch: Scratch | None = None) -> list[Value]:
-        """A Run's inputs, or a Send's pieces, in order. Given `scratch`, a Run's may lie there until the next step."""
+        """A Run's inputs, or a Send's pieces, in order. A Run's inputs may lie in `scratch` until the next step."""
         if scratch is None or not self.passing:
             return [one.make(self.held) for one in self.recipes]
         scratch.clear()
@@ -145,13 +147,13 @@ class ReadyStep:
 
 
 class Progress:
-    """One request on one device. Feed `arrived`, do what `next_work` gives, report `done`, until
-    `finished`."""
+    """One request on one device. The caller hands pieces to `arrived`, does the steps that `next_work` returns and
+    reports each with `done`, until `finished`."""
 
     def __init__(self, schedule: DeviceSchedule) -> None:
         self.schedule = schedule
         self.held_bytes = 0
-        """Of the pieces held now; strings and non-tensors count 0."""
+        """Bytes of the pieces held now; strings and values that are no tensors count 0."""
         self._held: dict[int, Value] = {}
         self._arrived: set[int] = set()
         self._next = 0
@@ -163,7 +165,7 @@ class Progress:
 
     @property
     def ready(self) -> bool:
-        """Whether `next_work` would give something, or find that all is done: nothing has to come before."""
+        """Whether `next_work` would return a step, or find that all steps are done, without waiting for a transfer."""
         if self._working:
             return False
         steps, at = self.schedule.program.steps, self._next
@@ -178,16 +180,16 @@ class Progress:
 
     @property
     def awaited(self) -> Transfer | None:
-        """What has to come before the next step; None where it is something else that is to be done next."""
+        """The transfer that the next step waits for; None if the next step waits for none."""
         step = None if self.finished else self.schedule.program.steps[self._next]
         if not isinstance(step, Receive) or step.transfer in self._arrived:
             return None
         return self.schedule.incoming[step.transfer]
 
     def arrived(self, transfer: int, values: Sequence[Value]) -> bool:
-        """Keep a transfer's pieces; False for one that came before (it is ignored).
+        """Keep a transfer's pieces. Returns False, and keeps nothing, if that transfer arrived before.
 
-        FrameError: this device receives no such transfer, or a piece is not what the plan says."""
+        Raises FrameError if this device receives no such transfer, or a piece is not what the plan says."""
         pieces = check_pieces(self.schedule.incoming.get(transfer), transfer, values, self.schedule.dtypes)
         if transfer in self._arrived:
             return False
@@ -197,8 +199,8 @@ class Progress:
         return True
 
     def next_work(self) -> ReadyStep | None:
-        """The next step if it can be done now; None while one is being done, a receive is awaited, or all is
-        done."""
+        """The next step, if it can be done now; None while a step is being done or waits for a transfer, and when all
+        steps are done."""
         steps = self.schedule.program.steps
         while not self._working and not self.finished:
             step = steps[self._next]
@@ -213,8 +215,8 @@ class Progress:
         return None
 
     def done(self, outputs: Sequence[Value] = ()) -> None:
-        """The work given last is done; `outputs` are a Run's, in its ports' order. InternalError if their
-        shapes are not the plan's."""
+        """Report that the step returned last is done; `outputs` are a Run's, in its ports' order. Raises InternalError
+        if their shapes are not the plan's."""
         step = self.schedule.program.steps[self._next]
         if isinstance(step, Run):
             ports = self.schedule.program.segments[step.segment].outputs
@@ -228,7 +230,8 @@ class Progress:
         self._advance()
 
     def _passing(self, step: Run | Send) -> bool:
-        """What is no array (a sequence, an optional) may hold on to what it was made from."""
+        """Whether the step's inputs can be overwritten after it. They cannot if an output may be no array: a sequence
+        or an optional may refer to the values that it was made from."""
         if not isinstance(step, Run):
             return False
         ports = self.schedule.program.segments[step.segment].outputs
@@ -247,7 +250,7 @@ class Progress:
 def check_pieces(
     transfer: Transfer | None, number: int, values: Sequence[Value], dtypes: Mapping[str, np.dtype[Any]]
 ) -> tuple[Piece, ...]:
-    """The transfer's pieces, if `values` are just those; FrameError otherwise."""
+    """The transfer's pieces, if `values` match them; raises FrameError otherwise."""
     if transfer is None:
         raise FrameError(f"transfer {number} does not come to this device in this plan")
     if len(values) != len(transfer.pieces):
@@ -261,7 +264,8 @@ def check_pieces(
 
 
 def _misfit(piece: Piece, value: Value, dtypes: Mapping[str, np.dtype[Any]]) -> str | None:
-    """What is wrong with `value` as `piece`. `Region(())` is of any shape: it is not known before the run."""
+    """Why `value` cannot be `piece`; None if it can. `Region(())` matches any shape, as its shape is not known before the
+    run."""
     known = piece.region.rank > 0
     if not isinstance(value, np.ndarray):
         return f"{type(value).__name__} for {piece.tensor}[{piece.region}], a tensor" if known else None

@@ -1,14 +1,14 @@
-"""Sessions: the ONNX Runtime sessions of the programs that this device holds. A door: the only module that runs them, and
-with compiler.py the only one that makes them.
+"""Sessions: makes, shares and runs the ONNX Runtime sessions of the programs that this device holds. A door: the only
+module that runs sessions, and with compiler.py the only one that makes them.
 
-Where it is given a Compiler (compiler.py), segments are optimised once and kept on disk, and what goes from segment to
-segment stays in the order that convolutions compute in. Else, and where that fails, a session is made of the segment as
-it is in the plan, as described here:
+With a compiler (compiler.py), segments are optimised once and kept on disk, and tensors that go from segment to segment
+stay in the order that convolutions compute in. Without one, and where compiling fails, a session is made of the segment as
+it is in the plan:
 
-Weights are not in a segment's model. Those that the store has as files are given to ONNX Runtime as such: it maps
-them, packs what it computes with into memory of its own, and lets the file go again, so that a session takes its weights
-once. (OrtValues it copies, and keeps the mapped file beside the copy.) Equal segments share one session, which is let go
-with the last program that uses it.
+Weights are not in a segment's model. ONNX Runtime gets those that the store has as files by their paths: it maps each
+file, packs what it computes with into memory of its own, and unmaps the file, so that a session holds its weights once.
+(OrtValues it copies, and keeps the mapped file beside the copy.) Equal segments share one session, which is freed with the
+last program that uses it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ log = logging.getLogger(__name__)
 
 _CPU = ort_types.OrtDevice(ort_types.OrtDevice.cpu(), ort_types.OrtDevice.default_memory(), 0)
 SILENT = 4
-"""Of ONNX Runtime's log, which goes past ours: only what it dies of. Requests cause the rest, and the errors say it."""
+"""ONNX Runtime's log level: only fatal errors, as its log bypasses ours. Requests cause the other messages, and the
+errors that are raised contain them."""
 TIMED_RUNS = 3
-"""Of a segment before its plan serves; the best counts."""
+"""How often a segment is timed before its plan serves; the best time counts."""
 
 WeightSource = Callable[[WeightRef], Array | Path]
-"""Gives a weight's bytes: a file that holds just these, or an array of any type and shape with `nbytes` bytes,
-contiguous."""
+"""Returns a weight's bytes: a file that holds nothing else, or a contiguous array of any type and shape with `nbytes`
+bytes."""
 
 Weight = Any
 """An OrtValue, or the Path of a file."""
@@ -72,30 +73,30 @@ ORT_ERRORS: tuple[type[Exception], ...] = (
     ValueError,
     MemoryError,
 )
-"""What ONNX Runtime's Python front raises; its errors have no common ancestor but Exception."""
+"""The errors that ONNX Runtime's Python interface raises; they have no common ancestor but Exception."""
 
 _EXACT_PRODUCTS = "session.x64quantprecision"
 
 
 @dataclass(eq=False)
 class LoadedModel:
-    """A session with what it needs to be called."""
+    """A session, and what is needed to run it."""
 
     called: str
-    """What errors call it."""
+    """Its name in errors."""
     session: Any
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
     dtypes: Mapping[str, np.dtype[Any] | None]
-    """By the value's name in the segment's model; None for what is no tensor."""
+    """The dtypes of inputs and outputs, by their names in the segment's model; None for a value that is no tensor."""
     weights: tuple[Any, ...]
-    """OrtValues: they must live as long as the session, which keeps only their addresses."""
+    """OrtValues, which must live as long as the session: it keeps only their addresses."""
     plain: bool
-    """Whether numpy knows every type that goes in or out."""
+    """Whether numpy knows the types of all inputs and outputs."""
 
     def run(self, inputs: Sequence[Value], options: Any = None) -> list[Value]:
-        """Outputs in their order. RequestError says what ONNX Runtime did not like about these
-        inputs. `options` are ort.RunOptions, by which another thread can end the run."""
+        """The outputs in their order. `options` are ort.RunOptions, by which another thread can end the run. Raises
+        RequestError, which says why ONNX Runtime could not run with these inputs."""
         try:
             if self.plain:
                 feed = dict(zip(self.input_names, inputs, strict=True))
@@ -105,11 +106,11 @@ class LoadedModel:
             raise self.refused(error) from error
 
     def bind(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> BoundRun:
-        """A run with these arrays, all of types that numpy knows, as often as wanted."""
+        """A run that reads and writes these arrays and can be repeated. numpy must know all their types."""
         return BoundRun(self, _ort_values(inputs), _ort_values(outputs), [_CPU] * len(outputs))
 
     def refused(self, error: Exception) -> RequestError:
-        """What ONNX Runtime raised, as it is told."""
+        """The error for the client, made from what ONNX Runtime raised."""
         if "bad_alloc" in str(error) or isinstance(error, MemoryError):
             return RequestError(
                 f"this device has not the memory for this request: {self.called} was refused more"
@@ -118,7 +119,7 @@ class LoadedModel:
 
     def _run_bound(self, inputs: Sequence[Value], options: Any) -> list[Value]:
         binding = self.session.io_binding()
-        memory = []  # of the values bound, which the binding does not keep
+        memory = []  # The binding does not keep the values alive.
         for name, value in zip(self.input_names, inputs, strict=True):
             if isinstance(value, np.ndarray) and is_native(value.dtype):
                 binding.bind_cpu_input(name, value)
@@ -139,7 +140,7 @@ class LoadedModel:
 
 @dataclass(eq=False)
 class BoundRun:
-    """A run whose outputs are written where the caller wants them, so that nothing is copied."""
+    """A run that writes its outputs into the caller's arrays, so that nothing is copied."""
 
     loaded: LoadedModel
     feeds: Any
@@ -147,7 +148,8 @@ class BoundRun:
     devices: Sequence[Any]
 
     def run(self, options: Any = None) -> None:
-        """RequestError as LoadedModel.run, also where an output has another shape than its array."""
+        """Compute the outputs. Raises RequestError as LoadedModel.run does, also if an output has another shape than its
+        array."""
         loaded = self.loaded
         try:
             loaded.session.run_with_ortvaluevector(
@@ -158,7 +160,7 @@ class BoundRun:
 
 
 def _ort_values(arrays: Sequence[Array]) -> Any:
-    """Over the arrays' own memory."""
+    """OrtValues that use the arrays' own memory."""
     values = ort_types.OrtValueVector()
     for array in arrays:
         values.push_back(ort_types.OrtValue.ortvalue_from_numpy(array, _CPU))
@@ -166,52 +168,53 @@ def _ort_values(arrays: Sequence[Array]) -> Any:
 
 
 AS_PLANNED = "as planned"
-"""The form of a session that ONNX Runtime has made of the segment as it is in the plan."""
+"""The form of a session that was made of the segment as it is in the plan."""
 
 
 @dataclass(eq=False)
 class LoadedSegment(LoadedModel):
-    """Shared by all programs that hold an equal segment."""
+    """The session of a segment, shared by all programs that hold an equal one."""
 
     segment: Segment
     form: str = AS_PLANNED
-    """How it was made, for people."""
+    """How the session was made, in words for the log."""
     ports: frozenset[str] = frozenset()
-    """Names of those that take and give blocked arrays."""
+    """Names of the ports that read or write blocked arrays."""
     holds_weights: bool = False
-    """Whether `Sessions` holds its weights for it."""
+    """Whether `Sessions` holds the segment's weights for this session."""
     programs: int = 0
-    """How many prepared programs use it."""
+    """Number of prepared programs that use the session."""
 
 
 @dataclass(eq=False)
 class PreparedProgram:
-    """A program whose sessions are made. It can be run until it is garbage, also after `Sessions.release`."""
+    """A program whose sessions are made. It can be run as long as anything refers to it, also after `Sessions.release`."""
 
     program: Program
     loaded: tuple[LoadedSegment, ...]
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
-    """By tensor of the plan, for those that go in or out of a segment here and are tensors."""
+    """The dtype of each of the plan's tensors that a segment here reads or writes. Sequences, maps and optionals are
+    missing."""
     kept: KeptBlocked = PLAIN
-    """What its segments give and take blocked."""
+    """The tensors that its segments read and write blocked."""
 
     def run(
         self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = lambda: True
     ) -> list[Value]:
-        """Run segment number `segment`: values per input port in, values per output port out.
-        RequestError. `wanted` is for programs whose runs may have to wait (supervisor.py)."""
+        """Run segment number `segment` on a value for each input port, and return one for each output port. Raises
+        RequestError. `wanted` is not called: it is for programs whose runs may have to wait (supervisor.py)."""
         return self.loaded[segment].run(inputs)
 
     def stop(self) -> None:
-        """A run in this process cannot be ended."""
+        """Does nothing: a run in this process cannot be ended."""
 
     def scratch(self) -> Scratch:
-        """Memory for what a run's inputs are made in."""
+        """Memory in which a run's inputs are put together."""
         return Scratch()
 
     def best_s(self, segment: int, budget_s: float) -> float | None:
-        """Seconds that a segment takes on made-up inputs, the best of some runs; None where there is no time left, or it
-        cannot be run before requests come."""
+        """Seconds that a segment takes on made-up inputs, the best of TIMED_RUNS runs or of those that fit into
+        `budget_s`; None if no time is left or inputs cannot be made up."""
         inputs = made_up_inputs(self.loaded[segment]) if budget_s > 0 else None
         if inputs is None:
             return None
@@ -226,11 +229,11 @@ class PreparedProgram:
 
 
 class Uncompiled(EdgepartError):
-    """A segment has no compiled form here. Nobody is at fault: it is loaded as it is in the plan."""
+    """A segment has no compiled form on this device. That is no fault: the segment is loaded as it is in the plan."""
 
 
 class SegmentCompiler(Protocol):
-    """What compiler.py does for sessions; `weights` are only asked for where something was not compiled before."""
+    """The interface of compiler.py for `Sessions`. `weights` is called only if something was not compiled before."""
 
     def keep(
         self,
@@ -247,11 +250,12 @@ class SegmentCompiler(Protocol):
 
 
 _Key = tuple[str, str, tuple[int, ...]]
-"""What one value is shared by: the same bytes may be weights of several shapes (zeros, mostly)."""
+"""Digest, dtype and shape of a weight: what segments must agree on to share its value. The digest alone is not enough,
+as the same bytes may be weights of several shapes (zeros, mostly)."""
 
 
 class Sessions:
-    """Makes, shares and lets go of sessions. Thread-safe; preparations happen one after the other."""
+    """Makes, shares and frees sessions. Thread-safe; programs are prepared one after the other."""
 
     def __init__(
         self,
@@ -263,9 +267,10 @@ class Sessions:
         compiler: SegmentCompiler | None = None,
         rest: Callable[[float], None] = lambda took_s: None,
     ) -> None:
-        """`level` is an ort.GraphOptimizationLevel, None ONNX Runtime's default, which a compiler goes by. Sessions that
-        are not `warmed` are ready sooner, and slower the first time. `rest` is called after each session that took so
-        long to make: it may wait, so that what is served meanwhile gets its share of the device."""
+        """`level` is an ort.GraphOptimizationLevel; None is ONNX Runtime's default, which is also the compiler's.
+        Sessions that are not `warmed` are ready sooner, and slower in their first run. `rest` is called after each session
+        with the seconds that making it took, and may wait, so that requests served meanwhile get their share of the
+        device."""
         self._rest = rest
         self._unwanted: deque[Sequence[LoadedSegment]] = deque()
         self._compiler = compiler
@@ -278,17 +283,16 @@ class Sessions:
         self._lock = Lock()
 
     def prepare(self, program: Program, transfers: Sequence[Transfer] = ()) -> PreparedProgram:
-        """Sessions for all segments, warmed up; `transfers` are the plan's, without which nothing is kept blocked.
-        InternalError names the segment that ONNX Runtime refuses; then nothing is held."""
+        """Make the sessions of all segments, and warm them up. `transfers` are the plan's; without them nothing is kept
+        blocked. Raises InternalError, which names the segment that ONNX Runtime refuses; then nothing is held."""
         try:
             with self._lock:
                 held, kept = self._prepared(program, transfers)
         finally:
             give_back()
-            self._let_go()
-        pairs = zip(
-            program.segments, held, strict=True
-        )  # A shared session's own segment may name other tensors.
+            self._drop_unwanted()
+        # Pairs with the program's own segments, as the segment of a shared session may name other tensors.
+        pairs = zip(program.segments, held, strict=True)
         ports = [(port, one) for segment, one in pairs for port in (*segment.inputs, *segment.outputs)]
         found = {port.piece.tensor: one.dtypes[port.name] for port, one in ports}
         dtypes = {tensor: dtype for tensor, dtype in found.items() if dtype is not None}
@@ -297,10 +301,10 @@ class Sessions:
         return PreparedProgram(program, tuple(held), dtypes, kept)
 
     def release(self, prepared: PreparedProgram) -> None:
-        """Forget a program: what no other program uses is freed as soon as a run in progress lets go of
-        it. Never waits: while a program is prepared, the one that prepares it does this afterwards."""
+        """Forget a program: sessions that no other program uses are freed as soon as no run uses them. Never waits: if a
+        program is being prepared, the thread that prepares it frees the sessions afterwards."""
         self._unwanted.append(prepared.loaded)
-        self._let_go()
+        self._drop_unwanted()
 
     def _prepared(
         self, program: Program, transfers: Sequence[Transfer]
@@ -317,19 +321,19 @@ class Sessions:
             self._compiler.make_room()
         return held, kept
 
-    def _let_go(self) -> None:
+    def _drop_unwanted(self) -> None:
         while self._unwanted and self._lock.acquire(blocking=False):
             try:
                 self._drop(self._unwanted.popleft())
                 give_back()
-            except IndexError:  # another thread took the last one
+            except IndexError:  # Another thread took the last one.
                 return
             finally:
                 self._lock.release()
 
     @property
     def held(self) -> tuple[int, int]:
-        """How many distinct sessions and weights are held now."""
+        """The numbers of distinct sessions and of distinct weights that are held now."""
         return len(self._loaded), len(self._weights)
 
     def _hold_all(self, program: Program, kept: KeptBlocked) -> list[LoadedSegment]:
@@ -348,14 +352,15 @@ class Sessions:
         loaded = self._loaded.get((segment.digest, ports))
         if loaded is None:
             loaded = self._compiled(segment, ports) or self._as_planned(segment)
-            give_back()  # Making a session takes twice its weights for a moment, and the next one is to have that.
+            give_back()  # Making a session takes twice its weights for a moment; the next session needs that memory.
             loaded.ports = ports
             self._loaded[segment.digest, ports] = loaded
         loaded.programs += 1
         return loaded
 
     def _compiled(self, segment: Segment, ports: frozenset[str]) -> LoadedSegment | None:
-        """None where there is no compiled form, or is to be none; Uncompiled where ports should be blocked, too."""
+        """The compiled segment; None if there is no compiler, the segment is the whole model, or it has no compiled form.
+        Raises Uncompiled in the last case if `ports` are to be blocked, because an uncompiled session has no blocked ports."""
         if self._compiler is None or segment.whole:
             return None
         try:
@@ -382,7 +387,7 @@ class Sessions:
             raise
 
     def _weights_of(self, segment: Segment) -> dict[str, Weight]:
-        """By initializer name, to compile with."""
+        """The segment's weights by initializer name, for the compiler."""
         return {ref.name: _weight_value(ref, self._read_weight(ref)) for ref in segment.weights}
 
     def _drop(self, held: Sequence[LoadedSegment]) -> None:
@@ -411,8 +416,8 @@ class Sessions:
 
 
 def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> LoadedModel:
-    """One session over a whole model: what every plan's answer is compared with. ModelError if ONNX Runtime refuses
-    it."""
+    """One session over a whole model, with whose answers every plan's are compared. Raises ModelError if ONNX Runtime
+    refuses the model."""
     source, called = (model, "the model") if isinstance(model, bytes) else (str(model), model.name)
     options = session_options(threads, {}, level)
     try:
@@ -427,7 +432,8 @@ def load_model(model: Path | bytes, *, level: Any = None, threads: int = 0) -> L
 def load_segment(
     segment: Segment, weights: Mapping[str, Weight], threads: int, level: Any = None
 ) -> LoadedSegment:
-    """A session; `weights` by initializer name. InternalError if ONNX Runtime refuses it."""
+    """A session of the segment as it is; `weights` are by initializer name. Raises InternalError if ONNX Runtime refuses
+    it."""
     values = {name: value for name, value in weights.items() if not isinstance(value, Path)}
     files = {name: value for name, value in weights.items() if isinstance(value, Path)}
     options = session_options(threads, values, level)
@@ -444,7 +450,7 @@ def load_segment(
 def loaded_segment(
     segment: Segment, session: Any, weights: tuple[Any, ...], form: str = AS_PLANNED
 ) -> LoadedSegment:
-    """InternalError where the session lacks a port."""
+    """The segment with its session. Raises InternalError if the session lacks one of the segment's ports."""
     types, plain = _types(session)
     names = tuple(p.name for p in segment.inputs), tuple(p.name for p in segment.outputs)
     if absent := {*names[0], *names[1]} - set(types):
@@ -457,15 +463,15 @@ def loaded_segment(
 
 
 def _forms(held: Sequence[LoadedSegment], kept: KeptBlocked) -> str:
-    """How many sessions are of which form, and what is kept."""
+    """The number of sessions of each form, and the number of tensors kept in blocks, in words."""
     counted = Counter("compiled" if one.form.startswith("compiled") else one.form for one in held)
     forms = ", ".join(f"{count} {form}" for form, count in counted.items())
     return f"{forms}; {len(kept.tensors)} tensors stay in blocks of {kept.block} channels between them"
 
 
 def external(model: ModelProto, files: Mapping[str, Path], options: Any) -> bytes:
-    """The model, changed to have its external initializers in these files. ONNX Runtime takes them from one folder and
-    what is below it, links followed."""
+    """The model's bytes, after its external initializers were changed to lie in these files. ONNX Runtime reads them only
+    from one folder and the folders below it, after resolving links; `options` are told that folder."""
     found = {name: path.resolve() for name, path in files.items()}
     folder = os.path.commonpath([path.parent for path in found.values()])
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
@@ -477,24 +483,24 @@ def external(model: ModelProto, files: Mapping[str, Path], options: Any) -> byte
 
 
 def _types(session: Any) -> tuple[dict[str, np.dtype[Any] | None], bool]:
-    """Of each input and output by its name, and whether numpy knows them all."""
+    """The type of each input and output by its name, and whether numpy knows them all."""
     types = {arg.name: _port_dtype(arg.type) for arg in (*session.get_inputs(), *session.get_outputs())}
     return types, all(dtype is None or is_native(dtype) for dtype in types.values())
 
 
 def session_options(threads: int, weights: Mapping[str, Any], level: Any = None) -> Any:
-    """`threads` of our own (0: as many as there are cores) and none that spin: a device has other work, and its
-    neighbour may be the gateway."""
+    """Options of a session with `threads` threads of its own (0: one for each core). They do not spin while they wait,
+    because the device has other work to do."""
     options = ort.SessionOptions()
     if level is not None:
         options.graph_optimization_level = level
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
-    # An arena of each session would keep the most that it ever took, and sessions run one at a time. What is freed
-    # after a run the next one finds in the C library's heap, as fast.
+    # Sessions run one at a time, and an arena for each would keep the most memory that its session ever took. The next
+    # session takes what was freed from the C library's heap, as fast.
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
-    options.log_severity_level = SILENT  # what is wrong is in the error that is raised
+    options.log_severity_level = SILENT  # The errors that are raised say what is wrong.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     multiply_exactly(options)
     if weights:
@@ -503,19 +509,19 @@ def session_options(threads: int, weights: Mapping[str, Any], level: Any = None)
 
 
 def multiply_exactly(options: Any) -> None:
-    """Has 8-bit products give the same integers on every processor.
+    """Make 8-bit products give the same integers on every processor.
 
     With AVX2 or AVX-512 and without VNNI, ONNX Runtime adds two products of a uint8 and an int8 in 16 bits, which are too
-    few for them. Told so, its optimiser makes constant int8 weights uint8 there, from the extended level on: those products
-    are exact. On other processors nothing changes, and nothing is slower."""
+    few. With this option its optimiser turns constant int8 weights into uint8 there, from the extended level on, and the
+    products are exact. On other processors nothing changes, and nothing is slower."""
     options.add_session_config_entry(_EXACT_PRODUCTS, "1")
 
 
 def made_session(model: str | bytes, options: Any) -> Any:
     """A session over the file or the bytes.
 
-    `multiply_exactly` also makes those weights uint8 that quantised operators multiply with int8, for which ONNX Runtime
-    then has no kernel. Products of two int8 are exact as they are: such a model is loaded without."""
+    `multiply_exactly` also turns weights into uint8 that quantised operators multiply with int8, and ONNX Runtime has no
+    kernel for that. Products of two int8 are exact as they are, so such a model is loaded without the option."""
     try:
         return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except ort_types.NotImplemented as error:
@@ -525,10 +531,10 @@ def made_session(model: str | bytes, options: Any) -> Any:
 
 
 def made_up_inputs(loaded: LoadedSegment) -> list[Array] | None:
-    """To run a segment with before requests come.
+    """Inputs with which a segment can run before requests come.
 
-    None where they could do harm: integers are indices, lengths or divisors (a division by zero kills the process), a
-    loop might not end; and where shapes or values cannot be made up."""
+    None if they could do harm: integers may be indices, lengths or divisors (a division by zero kills the process), and a
+    loop might not end. Also None if shapes or values cannot be made up."""
     inputs: list[Array] = []
     for port in loaded.segment.inputs:
         dtype = loaded.dtypes[port.name]
@@ -540,7 +546,7 @@ def made_up_inputs(loaded: LoadedSegment) -> list[Array] | None:
 
 
 def warm_up(loaded: LoadedSegment) -> None:
-    """One run on made-up inputs, so that the first request does not pay for first-time allocations."""
+    """Run once on made-up inputs, so that the first request does not pay for first-time allocations."""
     inputs = made_up_inputs(loaded)
     if inputs is None:
         return
@@ -551,7 +557,8 @@ def warm_up(loaded: LoadedSegment) -> None:
 
 
 def as_ort_value(value: Value) -> Any:
-    """An OrtValue over the array's own memory, which must outlive it. Also for types that numpy lacks."""
+    """An OrtValue that uses the array's own memory, which must outlive it. Types that numpy lacks are possible, but none
+    of less than a byte."""
     array = np.asarray(value, order="C")
     if is_native(array.dtype):
         return ort.OrtValue.ortvalue_from_numpy(array)
@@ -582,13 +589,13 @@ def _weight_value(ref: WeightRef, blob: Array | Path) -> Weight:
 
 
 def _port_dtype(ort_type: str) -> np.dtype[Any] | None:
-    """Of ONNX Runtime's "tensor(float)"; None for seq(...), map(...), optional(...)."""
+    """The dtype of ONNX Runtime's "tensor(float)"; None for seq(...), map(...), optional(...)."""
     kind, _, rest = ort_type.partition("(")
     return element_dtype(rest.rstrip(")")) if kind == "tensor" else None
 
 
 def _as_array(value: Any, dtype: np.dtype[Any] | None) -> Value:
-    """A numpy array of an OrtValue; copied where numpy lacks the type."""
+    """A numpy array of an OrtValue; a copy if numpy lacks the type."""
     if dtype is None or is_native(dtype):
         return value.numpy()
     raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
@@ -599,5 +606,5 @@ def _as_array(value: Any, dtype: np.dtype[Any] | None) -> Value:
 
 
 def _packed(array: Array) -> Array:
-    """Elements under a byte as ONNX packs them, as bytes."""
+    """The bytes of an array whose elements are smaller than a byte, packed as ONNX does."""
     return np.frombuffer(numpy_helper.from_array(array).raw_data, np.uint8)

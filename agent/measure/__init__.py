@@ -1,4 +1,4 @@
-"""What this device, its links and its segments can do; clocks; the collection of traces.
+"""Measurements of this device, its links, its segments and other agents' clocks, and the collection of traces.
 
 May import: agent/cluster/state, agent/execution, agent/host, agent/net, agent/trace, agent/wire, agent/workers,
 planner/devices, planner/errors, planner/plans, planner/region.

@@ -1,12 +1,12 @@
-"""Measuring: keeps this device's card true. Door: the clock; probe.py measures the device, echoes.py asks others.
+"""Card: measures what this device's card says of it and its links, and keeps the card up to date. Door: the clock; probe.py
+measures the device, echoes.py makes round trips to other devices.
 
-The device is probed at the start; a link is measured by whoever comes new, one link at a time so that two measurements
-do not share a wire. What devices can send when all of them do at once is measured by the one with the largest node id,
-whenever the members have changed: where they share a wireless channel, a hub or a processor, that is less than the links
-promise one by one.
+The device is probed at the start. A new member measures its links, one at a time so that two measurements do not share a
+wire. The member with the largest node id measures how much all devices can send at once, whenever the members have changed:
+if they share a wireless channel, a hub or a processor, that is less than their links can carry one by one.
 
-A link that is measured while one of its ends is starved of the CPU (starvation.py) is slower than it is. That is told, as
-nobody can plan without it, and measured anew when both ends have the CPU again.
+A link that is measured while one of its ends is starved of the CPU (starvation.py) appears slower than it is. The result is
+told, because no plan can be made without one, and the link is measured anew when both ends have the CPU again.
 """
 
 from __future__ import annotations
@@ -30,40 +30,42 @@ from edgepart.planner.errors import Unavailable
 log = logging.getLogger(__name__)
 
 FIRST_S = 2.0
-"""How long a device that sees nobody waits before it tells its card."""
+"""Seconds that a device without other members waits before it tells its card."""
 NEWCOMER_S = 30.0
-"""For so long after its start a device measures all its links itself; afterwards newcomers do it for it."""
+"""Seconds after its start in which a device measures all its links itself; afterwards newcomers measure theirs to it."""
 LATER_S = 10.0
-"""A link that neither end has measured is tried again after this, by the end with the larger node id."""
+"""Seconds after which a link that neither end has measured is tried again, by the end with the larger node id."""
 QUIET_S = 1.0
-"""For so long nobody came or left before all members echo together: by then links are measured."""
+"""Seconds without a change of members before all members echo together: by then the links are measured."""
 ECHO_S = 18.0
-"""How long an echo may take: three of 1 MiB there and back at 2 Mbit/s, sent together."""
+"""Seconds that an echo may take: enough for three of 1 MiB there and back at 2 Mbit/s, sent together."""
 PAUSE_S = 0.003
-"""Before an echo that goes alone. Devices compute between two exchanges: what wakes up and what caches hold is as then."""
+"""Seconds before an echo that goes alone. Devices compute between two exchanges, so threads sleep and caches hold other
+data; the pause makes the echo meet the same."""
 BURSTS = 5
 TOGETHER = 3
 """Large echoes under way at once: devices that exchange borders load both directions, and both ends' processors."""
 CROWD = 3
-"""At least so many devices echo together: of two, their link tells it all."""
+"""The least number of devices that echo together: for two, their link says it all."""
 CROWD_S = 0.2
-"""How long echoing together may take, about, were the links alone."""
+"""About how many seconds echoing together may take, if the links did not disturb each other."""
 MOST_TOGETHER = 32
-"""Echoes of one device then."""
+"""The most echoes that one device sends for a question of echoing together."""
 NEIGHBOURS, SMALL_TIMES = 2, 16
-"""Echoes without payload that a device then has under way, as one that shares a layer has two neighbours, and how often."""
+"""Echoes without payload that a device has under way when all echo together (a device that shares a layer has two
+neighbours), and how often it sends them."""
 ROUNDS = 3
-"""Of echoing together; the median counts."""
+"""Number of rounds of echoing together; the median counts."""
 
 
 class RoundTrips(Protocol):
-    """agent/measure/echoes.py."""
+    """The interface of agent/measure/echoes.py."""
 
     def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float: ...
 
 
 class Questions(Protocol):
-    """agent/net/rpc_client.py."""
+    """The interface of agent/net/rpc_client.py."""
 
     def ask(
         self, node: str, question: EchoTogether, *, timeout_s: float
@@ -71,7 +73,7 @@ class Questions(Protocol):
 
 
 class Measuring:
-    """This device's card and the links on it."""
+    """Measures this device's links, and tells its card when it has changed."""
 
     def __init__(
         self,
@@ -83,8 +85,8 @@ class Measuring:
         theirs: Callable[[str], MeasuredDevice | None],
         starved: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """`theirs` gives what another member measured, as far as it has told; `starved` the members, this device among
-        them, on which nothing that is measured counts now."""
+        """`theirs(node)` returns what another member measured; None if it has not told yet. `starved` returns the members,
+        which may include this device, on which measurements do not count now."""
         self._node = node
         self._measured = MeasuredDevice(device)
         self._echoes = echoes
@@ -93,25 +95,25 @@ class Measuring:
         self._theirs = theirs
         self._starved = starved
         self._hasty: set[str] = set()
-        """Members whose links were measured while that did not count."""
+        """Members whose links were measured while measurements did not count."""
         self._told: MeasuredDevice | None = None
         self._present: set[str] = set()
         self._changed = asyncio.Event()
 
     def members(self, nodes: Iterable[str]) -> None:
-        """Who is in now, besides this device."""
+        """Take the node ids of the members now, without this device."""
         self._present = set(nodes)
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled. The first card waits for the links that a newcomer measures, so that nobody plans with
-        guessed ones."""
+        """Measure until cancelled. The first card waits for the links that a newcomer measures, so that no plan is made
+        with guessed ones."""
         newcomer_until = time.monotonic() + NEWCOMER_S
         await self._change(FIRST_S)
         while True:
             self._changed.clear()
             await self._measure_all(time.monotonic() < newcomer_until)
-            give_back()  # what the large echoes took
+            give_back()  # The large echoes took much memory.
             self._tell()
             if self._is_to_crowd() and not await self._change(QUIET_S):
                 await self._measure_together()
@@ -121,7 +123,7 @@ class Measuring:
             await self._change(wait)
 
     async def _change(self, timeout_s: float | None) -> bool:
-        """Until the members change, or the time is up; whether they did."""
+        """Wait until the members change or the time is up. Returns whether they changed."""
         try:
             async with asyncio.timeout(timeout_s):
                 return await self._changed.wait()
@@ -129,17 +131,17 @@ class Measuring:
             return False
 
     def _missing(self) -> set[str]:
-        """Members to whom neither end has measured the link."""
+        """Members whose link with this device was measured by neither end."""
         unknown = self._present - self._measured.links.keys()
         known = {node for node in unknown if self._node in getattr(self._theirs(node), "links", ())}
         return unknown - known
 
     def _disturbed(self, node: str) -> bool:
-        """Whether what is measured between that member and this device does not count now."""
+        """Whether measurements between that member and this device do not count now."""
         return not {node, self._node}.isdisjoint(self._starved())
 
     def _is_to_crowd(self) -> bool:
-        """Whether this device is to see what all can send at once, and has not with everybody who is there."""
+        """Whether this device has to measure what all can send at once, and has not done so with all members."""
         everybody = self._present | {self._node}
         known = self._measured.together
         return (
@@ -173,29 +175,29 @@ class Measuring:
             self._ready(CardReady(write(self._measured)))
 
     async def measure(self, node: str) -> Link:
-        """Echoes without payload one at a time and in bursts, middle ones one at a time, large ones `TOGETHER`.
-        Unavailable where the other end does not answer."""
+        """Measure a link: with echoes without payload one at a time and in bursts, middle ones one at a time, and large
+        ones TOGETHER at once. Raises Unavailable if the other end does not answer."""
         probe = LinkProbe()
-        await self._trip_s(node, 0)  # the first one meets cold caches
+        await self._trip_s(node, 0)  # The first echo meets cold caches, and does not count.
         for _ in range(BURSTS):
             probe.add_burst(BURST, await self._trip_s(node, 0, BURST))
         for size in echo_sizes():
             await asyncio.sleep(PAUSE_S)
             if size == ECHO_BYTES:
-                # The first is there before its echo begins: the last one's way back makes one more than they are.
+                # An echo starts back when all of it has arrived: all take as long as TOGETHER + 1 in one direction.
                 probe.add(size * (TOGETHER + 1) // 2, await self._trip_s(node, size, TOGETHER))
             else:
                 probe.add(size, await self._trip_s(node, size))
         return probe.link()
 
     async def _trip_s(self, node: str, nbytes: int, count: int = 1) -> float:
-        """In a thread, as the compute thread of a device waits for what it needs."""
+        """A round trip, measured in a thread, because compute threads wait for transfers in the same way."""
         return await asyncio.to_thread(self._echoes.trip_s, node, nbytes, count, ECHO_S)
 
     # All at once
 
     async def _measure_together(self) -> None:
-        """Every member echoes to the next one, all at the same time."""
+        """Let every member send echoes to the next one in a ring, all at the same time."""
         ring = sorted(self._present | {self._node})
         rates = [link.bytes_per_s for link in self._measured.links.values()]
         rates += [one.bytes_per_s for node in self._present for one in self._links_of(node)]
@@ -217,7 +219,7 @@ class Measuring:
         return () if theirs is None else tuple(theirs.links.values())
 
     async def _round_s(self, ring: Sequence[str], nbytes: int, count: int, times: int) -> float:
-        """Of the slowest. Unavailable where one does not answer."""
+        """Seconds that the slowest member took. Raises Unavailable if one does not answer."""
         after = {node: ring[(place + 1) % len(ring)] for place, node in enumerate(ring)}
 
         async def one(node: str) -> EchoedTogether:
@@ -236,7 +238,7 @@ class Measuring:
         return max(answer.seconds for answer in answers)
 
     async def asked(self, question: EchoTogether) -> EchoedTogether:
-        """Another member, or this one, wants to know."""
+        """Send the echoes that another member, or this one, asks for, and answer how long they took."""
         nbytes, count, times = question.nbytes, question.count, question.times
         if not 0 <= nbytes <= ECHO_BYTES or min(count, times) < 1 or count * times > MOST_TOGETHER:
             why = f"{times} times {count} echoes of {nbytes} bytes are not what an agent sends to measure"

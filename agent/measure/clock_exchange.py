@@ -1,7 +1,8 @@
-"""Clocks: asks other agents what time it is, by their monotonic clocks. Door: the clock, the event loop; the wire is given.
+"""Clock exchange: asks other agents for the time of their monotonic clocks. Door: the clock, the event loop; messages are
+sent by a function that the caller gives.
 
-Questions and answers are small frames on the control channel, answered in the thread that read them and stamped there when
-they are back: neither an event loop nor a tensor is on their way.
+Questions and answers are small frames on the control channel. The thread that reads a question answers it, and the thread
+that reads an answer stamps it, so that neither an event loop nor a tensor delays them.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from edgepart.planner.errors import Unavailable
 log = logging.getLogger(__name__)
 
 ROUNDS = 12
-"""Exchanges for one estimate. More: the least round trip is shorter; fewer: it is sooner there."""
+"""Number of exchanges for one estimate. With more, the shortest round trip is shorter; with fewer, the estimate is ready
+sooner."""
 PAUSE_S = 0.005
-"""Between two of them."""
+"""Seconds between two exchanges."""
 ANSWER_S = 5.0
+"""Seconds within which another agent must answer."""
 
 SendClock = Callable[[str, WantClock | Clock], None]
-"""(node, message), on the control channel. Raises Unavailable where there is no link."""
+"""send(node, message) sends on the control channel. Raises Unavailable if there is no link."""
 
 
 class Clocks:
-    """Asks and answers. `came` is for any thread, all else for the event loop's."""
+    """Asks for the time, and answers. `came` is for any thread, all other methods for the event loop's."""
 
     def __init__(self, send: SendClock) -> None:
         self._send = send
@@ -38,7 +41,7 @@ class Clocks:
         self._awaited: dict[int, tuple[str, asyncio.Future[tuple[float, float]]]] = {}
 
     def came(self, node: str, message: WantClock | Clock) -> None:
-        """From another agent, in the reader's thread."""
+        """Take a question or an answer from another agent. Called in the reader's thread."""
         if isinstance(message, Clock):
             self._loop.call_soon_threadsafe(self._told, node, message, time.monotonic())
             return
@@ -48,7 +51,7 @@ class Clocks:
             log.info("cannot tell %s the time: %s", node, error)
 
     async def offset(self, node: str) -> Offset:
-        """Of its clock. Unavailable where it does not answer, or there is no link."""
+        """The offset of the node's clock. Raises Unavailable if it does not answer, or there is no link."""
         exchanges = []
         for _ in range(ROUNDS):
             exchanges.append(await self._exchange(node))

@@ -1,8 +1,9 @@
-"""Clock offset: how far another agent's clock is from ours, from questions and answers. Rules: no clock.
+"""Clock offset: computes how far another agent's clock is from ours, from questions and answers. Rules: no clock.
 
-Cristian's way ("Probabilistic clock synchronization", 1989): the answer was given between question and return, so half the
-round trip bounds the error whatever the two ways took; of several exchanges the shortest bounds it best. That two machines'
-clocks run apart by some millionths is met by two estimates with a straight line between them, which is ours.
+This is Cristian's method ("Probabilistic clock synchronization", 1989): the answer was given between question and return,
+so half the round trip bounds the error, whatever each direction took. The shortest of several exchanges bounds it best. As
+the clocks of two devices drift apart by some millionths, a straight line between two estimates gives the offset, which is
+our addition.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ from edgepart.planner.errors import InternalError
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One question for the time."""
+    """One question for the time, and its answer."""
 
     sent_s: float
-    """By our clock."""
+    """When the question was sent, by our clock."""
     there_s: float
-    """The answer."""
+    """The time in the answer, by their clock."""
     back_s: float
-    """By our clock; not before `sent_s`."""
+    """When the answer was back, by our clock; not before `sent_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Of another agent's clock."""
+    """The offset of another agent's clock from ours."""
 
     at_s: float
-    """By our clock, when it was found."""
+    """When it was measured, by our clock."""
     ahead_s: float
-    """Their clock less ours."""
+    """Their clock minus ours, in seconds."""
     error_s: float
-    """No more than this is it wrong."""
+    """The largest possible error of `ahead_s`, in seconds."""
 
 
 SAME = Offset(0.0, 0.0, 0.0)
-"""Of our own clock."""
+"""The offset of our own clock."""
 
 
 def estimate(exchanges: Iterable[Exchange]) -> Offset:
-    """By the exchange with the least round trip. InternalError where there is none."""
+    """The offset by the exchange with the shortest round trip. Raises InternalError if there is no exchange."""
     best = min(exchanges, key=lambda one: one.back_s - one.sent_s, default=None)
     if best is None:
         raise InternalError("no exchange tells the time")
@@ -52,18 +53,18 @@ def estimate(exchanges: Iterable[Exchange]) -> Offset:
 
 @dataclass(frozen=True, slots=True)
 class ClockMap:
-    """From another agent's clock to ours."""
+    """Translates times of another agent's clock to ours, from an early and a late offset."""
 
     first: Offset
     last: Offset
 
     @property
     def error_s(self) -> float:
-        """At most, between the two."""
+        """The largest possible error between the two offsets, in seconds."""
         return max(self.first.error_s, self.last.error_s)
 
     def ours(self, theirs_s: float) -> float:
-        """Our time when their clock shows that."""
+        """The time by our clock when theirs shows `theirs_s`."""
         first, last = self.first, self.last
         start_s, stop_s = first.at_s + first.ahead_s, last.at_s + last.ahead_s
         if stop_s <= start_s or last.at_s <= first.at_s:

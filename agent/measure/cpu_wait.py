@@ -1,5 +1,5 @@
-"""Starving: looks now and then at how long this agent's threads, and those of its workers, waited for a CPU. Door: the
-clock, the system; what follows is starvation.py's.
+"""CPU wait: reads how long the threads of this agent and of its workers waited for a CPU. Door: the clock, the system;
+starvation.py decides what follows from it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from edgepart.agent.measure.starvation import Starvation, ThreadTimes, between
 
 
 class Starving:
-    """For any thread; `look` is for one alone."""
+    """Reads the waiting times of threads. Thread-safe, but only one thread may call `look`."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class Starving:
         times: Callable[[Iterable[int]], ThreadTimes] = thread_times,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`workers`: their processes now. `post` is told of news."""
+        """`workers` returns the ids of the worker processes. `post` is called when the device's starvation changes."""
         self._workers = workers
         self._post = post
         self._times = times
@@ -32,11 +32,11 @@ class Starving:
         self._starvation = Starvation(clock())
 
     def read(self) -> ThreadTimes:
-        """For `spoilt_since`."""
+        """The times of all threads now, for `spoilt_since`."""
         return self._times((os.getpid(), *self._workers()))
 
     def look(self) -> bool:
-        """Whether what was measured since the last look does not count."""
+        """Look at the threads. Returns whether measurements taken since the last look do not count."""
         now, told = self.read(), self._starvation.told
         self._starvation.look(between(self._before, now), self._clock())
         self._before = now
@@ -46,10 +46,10 @@ class Starving:
 
     @property
     def spoils(self) -> bool:
-        """What the last look found."""
+        """What the last `look` returned; False before the first."""
         return self._starvation.spoils
 
     def spoilt_since(self, before: ThreadTimes, passed_s: float) -> bool:
-        """Whether what was measured in that time, since `read` gave `before`, does not count."""
+        """Whether measurements do not count that were taken since `read` returned `before`, `passed_s` seconds ago."""
         starved = self._starvation.is_starved(between(before, self.read()), passed_s)
         return starved and not self._starvation.lasting

@@ -1,7 +1,7 @@
-"""Echoes: round trips to other agents on the way that tensors go. A door: threads and the clock.
+"""Echoes: measures round trips to other agents on the path of tensors. A door: threads and the clock.
 
-An echo is packed, written, read, unpacked and handed from thread to thread as a transfer of a request is, at both ends: the
-planner wants to know what such a transfer takes, not what the cable could do.
+At both ends an echo is packed, written, read, unpacked and handed from thread to thread as a transfer of a request is: the
+planner needs to know how long such a transfer takes, not what the cable could do.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from edgepart.planner.errors import Unavailable
 log = logging.getLogger(__name__)
 
 SendValues = Callable[[str, Echo | Echoed, Sequence[Any]], None]
-"""(node, message, values): packs the values and queues them. Raises Unavailable where there is no link."""
+"""send(node, message, values) packs the values and queues them. Raises Unavailable if there is no link."""
 
 
 class Echoes:
-    """Asks for echoes and answers them. Thread-safe; `stop` is due."""
+    """Asks for echoes and answers them. Thread-safe; `stop` must be called at the end."""
 
     def __init__(self, send: SendValues) -> None:
         self._send = send
         self._changed = threading.Condition()
         self._tickets = itertools.count(1)
         self._awaited: dict[int, str] = {}
-        """Node by ticket, of echoes that are not back."""
+        """The nodes of echoes that are not back yet, by ticket."""
         self._lost: set[int] = set()
-        """Tickets of those that will not come back."""
+        """Tickets of echoes that will not come back."""
         self._stopped = False
         self._asked: SimpleQueue[tuple[str, int, Sequence[Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._answer, name="echoes", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Whoever waits is told; nothing is answered any more."""
+        """Wake all threads that wait for an echo, and answer no more echoes."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -50,7 +50,7 @@ class Echoes:
         self._thread.join(5.0)
 
     def came(self, node: str, message: Echo | Echoed, values: Sequence[Any]) -> None:
-        """An echo from another agent, or one of ours that is back; in a reader's thread."""
+        """Take an echo from another agent, or one of ours that is back. Called in a reader's thread."""
         if isinstance(message, Echo):
             self._asked.put((node, message.ticket, values))
             return
@@ -60,14 +60,14 @@ class Echoes:
                 self._changed.notify_all()
 
     def lost(self, node: str) -> None:
-        """The link to `node` is down."""
+        """The link to `node` is down: fail the echoes that wait for it."""
         with self._changed:
             self._lost.update(ticket for ticket, other in self._awaited.items() if other == node)
             self._changed.notify_all()
 
     def trip_s(self, node: str, nbytes: int, count: int, timeout_s: float) -> float:
-        """Seconds until `count` echoes of `nbytes` each, sent together, are all back. Blocks. Unavailable where the link is
-        down, this agent stops, or they are not back within `timeout_s`."""
+        """Seconds until `count` echoes of `nbytes` each, sent together, are all back. Blocks. Raises Unavailable if the
+        link is down, this agent stops, or the echoes are not back within `timeout_s`."""
         values = [np.zeros(nbytes, np.uint8)] if nbytes else []
         with self._changed:
             tickets = {next(self._tickets) for _ in range(count)}

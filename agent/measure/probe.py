@@ -1,4 +1,5 @@
-"""What this box can do, and what its links can: measured where that is possible, read where it is not.
+"""Probe: measures how fast this device computes, reads its kind and memory from the system, and computes links from round
+trips.
 
 A door: runs small ONNX models (probe_models.py) in ordinary ONNX Runtime sessions, reads /proc, /sys and the clock. The
 arithmetic from round trips to a Link is in `LinkProbe`, which does no I/O.
@@ -48,30 +49,30 @@ if TYPE_CHECKING:
     from edgepart.agent.measure.probe_models import Trial
 
 ECHO_BYTES = 1 << 20
-"""Payload of the big echo."""
+"""Payload of a large echo."""
 BORDER_BYTES = 1 << 18
-"""Payload of the middle one: what devices that share a layer send each other."""
+"""Payload of a middle echo: about as much as devices that share a layer send each other."""
 BURST = 16
-"""Small echoes that go together, for what one more message costs."""
+"""Number of small echoes that go together, to measure the cost of one more message."""
 
 ROOM_BYTES = 700 << 20
-"""What has to be free for the largest trials: they take 475 MB beside the interpreter, and the system needs some."""
+"""Free memory that the largest trials need: they take 475 MB beside the interpreter, and the system needs some."""
 UNKNOWN_MEMORY_BYTES = 1 << 30
-"""What is taken to be free where the system does not tell: what the smallest boxes have."""
+"""Free memory that is assumed if the system does not tell: what the smallest devices have."""
 _SHARE_OF_MEMORY = 0.8
-"""Of what is free: the rest is for the system, and for what the plan does not count."""
+"""The part of the free memory that plans may take; the rest is for the system, and for what plans do not count."""
 
 _LEAST_RUNS = 3
 _MOST_RUNS = 400
-"""Timed runs of each trial; the best counts: what disturbs a run only ever makes it longer."""
+"""Timed runs of each trial. The best counts, because a disturbance only ever makes a run longer."""
 
 _ANEW = 8
-"""After so many trials those that are taken off others are measured again."""
+"""Number of trials after which the trials whose times are subtracted from others are measured again."""
 
 _WORKER_BYTES = 1 << 20
-"""Shared with a worker that is measured."""
+"""Memory shared with the worker that is measured."""
 _BUDGET_S = 0.03
-"""For the runs of one trial, beyond the least that it gets."""
+"""Seconds for the runs of one trial; each gets at least _LEAST_RUNS."""
 
 
 def probe_device(
@@ -81,10 +82,10 @@ def probe_device(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Device:
-    """Measures this box with `threads` threads; about two seconds on a small one.
+    """Measure this device with `threads` threads, which takes about two seconds on a small one.
 
-    `memory_limit` in bytes replaces what is free. Where little is, what takes hundreds of megabytes is not measured.
-    UsageError for one below 1, or no threads."""
+    `memory_limit` in bytes replaces the free memory. If that is little, trials that take hundreds of megabytes are left
+    out. Raises UsageError if `memory_limit` or `threads` is below 1."""
     if threads < 1 or (memory_limit is not None and memory_limit < 1):
         raise UsageError(
             f"cannot measure with {threads} threads and {memory_limit} bytes; both must be positive"
@@ -97,7 +98,7 @@ def probe_device(
     common = (one, probe_models.ONE_CONV, probe_models.TWO_CONVS)
     taken_s: dict[int, float] = {}
     for number, trial in enumerate((chained, *tried.values(), *probe_models.FAMILIES.values())):
-        # What is taken off others: had it been disturbed, the short ones of these would seem to take no time.
+        # Their times are subtracted from others: after a disturbance, short trials would seem to take no time.
         again = common if number % _ANEW == 0 else ()
         for run in (*again, trial):
             taken_s[id(run)] = min(taken_s.get(id(run), float("inf")), _best_s(run, threads, clock))
@@ -105,7 +106,7 @@ def probe_device(
     kernel_s = max(0.0, taken_s[id(chained)] - one_s) / (probe_models.CHAINED - 1)
 
     def own_s(trial: Trial, besides_s: float = 0.0) -> float:
-        """Without the fixed costs, and what is done besides."""
+        """Seconds that the trial took, less the fixed costs and `besides_s`; at least a tenth of all that it took."""
         took_s = taken_s[id(trial)]
         return max(took_s - one_s - besides_s, took_s / 10)
 
@@ -130,7 +131,7 @@ def probe_device(
 
 
 def _segment_s(threads: int) -> float:
-    """What a segment costs besides its operators: a run in a worker, and the executor's work before and after it."""
+    """Seconds that a segment takes besides its operators: a run in a worker, and the executor's work before and after."""
     from edgepart.agent.measure.probe_models import CHAINED, chain
 
     program, transfers = _program(chain(1).model.SerializeToString(), CHAINED)
@@ -162,7 +163,7 @@ _HERE = "here"
 
 
 def _program(model: bytes, runs: int) -> tuple[Program, tuple[Transfer, ...]]:
-    """One segment, run so many times for one request."""
+    """A program that runs one segment `runs` times for one request, and its transfers."""
     x, y = Piece("x", Region.full((1,))), Piece("y", Region.full((1,)))
     segment = Segment(
         digest="",
@@ -181,8 +182,8 @@ def _program(model: bytes, runs: int) -> tuple[Program, tuple[Transfer, ...]]:
 
 
 def _border(own_s: Callable[[Trial], float], most: float) -> float:
-    """Bytes/s, read and written, of bringing values into the order that convolutions want, and back: `most` where that
-    takes no time that could be seen."""
+    """Bytes/s, read and written, of bringing values into the order of convolutions, and back; `most` if no time for that
+    can be measured."""
     from edgepart.agent.measure.probe_models import ONE_CONV, TWO_CONVS
 
     taken_s = 2 * own_s(ONE_CONV) - own_s(TWO_CONVS)
@@ -205,7 +206,7 @@ def _best_s(trial: Trial, threads: int, clock: Callable[[], float]) -> float:
 
 
 def _session(trial: Trial, threads: int) -> InferenceSession:
-    import onnxruntime as ort  # The agent's own process has none; this is done in one of its own (probe_process.py).
+    import onnxruntime as ort  # The agent's process does not load it; the probe has its own (probe_process.py).
 
     from edgepart.agent.execution.sessions import multiply_exactly
 
@@ -217,10 +218,10 @@ def _session(trial: Trial, threads: int) -> InferenceSession:
 
 
 def device_kind(device_tree: Path = Path("/proc/device-tree"), cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Equal for boxes of equal hardware: the board's chip, else the processor and its architecture."""
+    """A name that is equal for devices of equal hardware: the board's chip, else the processor and its architecture."""
     board = text_of(device_tree / "compatible").strip("\0")  # "raspberrypi,4-model-b\0brcm,bcm2711\0"
     if board:
-        return board.split("\0")[-1].split(",")[-1]  # the last is the chip
+        return board.split("\0")[-1].split(",")[-1]  # The last entry is the chip.
     text = text_of(cpuinfo)
     found = re.search(r"^(?:model name|Hardware|Model)\s*:\s*(.+)$", text, re.MULTILINE)
     words = re.findall(r"[a-z0-9.]+", (found[1] if found else platform.processor() or "unknown").lower())
@@ -230,7 +231,7 @@ def device_kind(device_tree: Path = Path("/proc/device-tree"), cpuinfo: Path = P
 def available_memory_bytes(
     cgroup: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
 ) -> int:
-    """Bytes that can still be had: free in the machine, and below every limit that this process is under."""
+    """Bytes that this process can still take: free on the device, and below every limit of the process's control groups."""
     free = memory()[0] or UNKNOWN_MEMORY_BYTES
     for line in text_of(own).splitlines():
         number, controllers, inside = [*line.split(":", 2), "", ""][:3]
@@ -243,12 +244,12 @@ def available_memory_bytes(
 
 
 def _left_in_groups(root: Path, inside: str, limit: str, usage: str) -> list[int]:
-    """Bytes left in a control group and in those around it, where they have limits."""
+    """Bytes left in a control group and in each of those around it that has a limit."""
     left = []
     folder = root / inside.lstrip("/")
     for group in [folder, *folder.parents]:
         allowed, used = text_of(group / limit).strip(), text_of(group / usage).strip()
-        if allowed.isdigit() and used.isdigit():  # "max", or nothing, is no limit at this height
+        if allowed.isdigit() and used.isdigit():  # "max", or an empty text, means no limit in this group.
             left.append(int(allowed) - int(used))
         if group == root:
             break
@@ -257,21 +258,22 @@ def _left_in_groups(root: Path, inside: str, limit: str, usage: str) -> list[int
 
 @dataclass
 class LinkProbe:
-    """From round trips of echoes to a Link. Feed it, then ask.
+    """Computes a Link from the round trips of echoes.
 
-    A small round trip is twice the way of one message; what each of many that go together adds is the fixed cost
-    of a message at the slower end, and the rest of the way is latency. What a big one takes longer is its payload, both
-    ways. Of several of a size the median counts, as that is what the next one will take; of sizes, the slower."""
+    A small round trip is twice the way of one message. Each further message of a burst adds the fixed cost of a message at
+    the slower end; the rest of the way is latency. A large round trip takes longer because of its payload, in both
+    directions. Of several echoes of one size the median counts, as the next echo will take about that long; of several
+    sizes the slowest counts."""
 
     small_s: list[float] = field(default_factory=list)
-    """Round trips of echoes without payload."""
+    """Round trips of echoes without payload, in seconds."""
     big: list[tuple[int, float]] = field(default_factory=list)
-    """Payload bytes (sent and sent back) and round trips; several echoes that went together count as one."""
+    """Payload bytes (in each direction) and seconds of round trips; several echoes that went together count as one."""
     bursts: list[tuple[int, float]] = field(default_factory=list)
-    """Echoes without payload that went together, and when all were back."""
+    """Number of echoes without payload that went together, and seconds until all were back."""
 
     def add(self, payload_bytes: int, round_trip_s: float) -> None:
-        """One echo; UsageError for a time that cannot be."""
+        """Add one echo. Raises UsageError for an impossible size or time."""
         if not round_trip_s > 0 or payload_bytes < 0:
             raise UsageError(f"an echo of {payload_bytes} bytes cannot take {round_trip_s} s")
         if payload_bytes < 1024:
@@ -280,13 +282,13 @@ class LinkProbe:
             self.big.append((payload_bytes, round_trip_s))
 
     def add_burst(self, count: int, seconds: float) -> None:
-        """So many echoes without payload, sent together; UsageError for what cannot be."""
+        """Add `count` echoes without payload that were sent together. Raises UsageError for an impossible count or time."""
         if count < 2 or not seconds > 0:
             raise UsageError(f"{count} echoes cannot take {seconds} s together")
         self.bursts.append((count, seconds))
 
     def link(self) -> Link:
-        """Unavailable: not both kinds of echo came back yet."""
+        """The link. Raises Unavailable as long as echoes with or without payload are missing."""
         if not self.small_s or not self.big:
             raise Unavailable("this link is not measured yet: no echo came back")
         small_s = median(self.small_s)
@@ -298,13 +300,13 @@ class LinkProbe:
         return Link(rate, small_s / 2 - 2 * message_s, message_s)
 
     def _message_s(self, small_s: float) -> float:
-        """At each end; no more than half of the way of one."""
+        """Fixed cost of a message at each end, in seconds; at most half of a message's way."""
         each = [(seconds - small_s) / (count - 1) for count, seconds in self.bursts]
         return min(max(0.0, median(each or [FIXED_S])), small_s / 4)
 
 
 def _rate(nbytes: int, trip_s: float, small_s: float) -> float:
-    """Bytes/s of an echo's payload, there and back."""
+    """Bytes/s of an echo's payload, which travels there and back."""
     return 2 * nbytes / max(trip_s - small_s, trip_s / 100)
 
 
@@ -313,6 +315,6 @@ def echo_sizes() -> Sequence[int]:
     return (*[0] * 12, *[BORDER_BYTES] * 8, *[ECHO_BYTES] * 5)
 
 
-if __name__ == "__main__":  # agent/measure/probe_process.py: in a process of its own
+if __name__ == "__main__":  # Started by agent/measure/probe_process.py.
     _limit = float(sys.argv[3]) if len(sys.argv) > 3 else None
     print(json.dumps(to_json(Cluster((probe_device(sys.argv[1], int(sys.argv[2]), _limit),)))))

@@ -1,7 +1,7 @@
-"""Trials: the small models that a device is measured with. Facts: probe.py runs them.
+"""Probe models: the small models with which a device is measured, called trials. Facts: probe.py runs them.
 
-Each stands for the operators that the planner gives the same family or kind (planner/cost/work.py), at one size. They
-are short, so that the best of several runs is one that nothing disturbed.
+Each trial represents the operators to which the planner gives the same family or kind (planner/cost/work.py), at one size.
+They are short, so that nothing disturbs the best of several runs.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ OPSET = 17
 MICROSOFT = "com.microsoft"
 IR_VERSION = 8
 CHAINED = 33
-"""Operators of the long one of two chains: what they take beyond one is a fixed cost of each."""
+"""Number of operators in the long one of two chains: the time that it takes beyond a chain of one operator is the fixed
+cost of the others."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One small model, and what it does."""
+    """One small model, and the amount of work that it does."""
 
     nodes: tuple[NodeProto, ...]
-    """Read "x" and constants; write "y"."""
+    """Operators that read "x" and constants, and write "y"."""
     x: tuple[int, ...]
     weights: Mapping[str, Array] = field(default_factory=dict)
     flops: float = 0.0
     nbytes: float = 0.0
-    """Read and written, of what mostly moves data."""
+    """Bytes read and written; 0 for a trial that mostly computes."""
     border: float = 0.0
-    """Bytes that are read and written to bring values into the order that convolutions want, and back."""
+    """Bytes that are read and written to bring values into the order of convolutions, and back."""
     dtype: int = TensorProto.FLOAT
-    """Of "x"."""
+    """Element type of "x"."""
     written: int = TensorProto.FLOAT
-    """Of "y"."""
+    """Element type of "y"."""
 
     @property
     def model(self) -> ModelProto:
@@ -54,14 +55,14 @@ class Trial:
 
     @property
     def input(self) -> Array:
-        """Positive, as logarithms and roots want it."""
+        """A value for "x". All elements are positive, because logarithms and roots need that."""
         dtype = helper.tensor_dtype_to_np_dtype(self.dtype)
         found: Array = (np.arange(math.prod(self.x)) % 127 + 1).astype(dtype).reshape(self.x)
         return found / np.float32(64) if self.dtype == TensorProto.FLOAT else found
 
 
 def _weight(*shape: int) -> Array:
-    """Small, and no two neighbours alike."""
+    """Small numbers, of which no two neighbours are equal."""
     found: Array = ((np.arange(math.prod(shape)) % 61 - 30) / 1000).astype(np.float32).reshape(shape)
     return found
 
@@ -69,7 +70,7 @@ def _weight(*shape: int) -> Array:
 def _conv(
     read: int, written: int, side: int, kernel: int, *, stride: int = 1, groups: int = 1, times: int = 1
 ) -> Trial:
-    """`times` convolutions in a row, of pictures of `side` x `side`."""
+    """`times` convolutions in a row, on images of `side` x `side`."""
     weight = _weight(written, read // groups, kernel, kernel)
     names = ["x", *(f"t{n}" for n in range(1, times)), "y"]
     nodes = tuple(
@@ -91,7 +92,7 @@ def _product(rows: int, inner: int, columns: int) -> Trial:
 
 
 def _weights(rows: int, columns: int) -> Trial:
-    """One row times a matrix."""
+    """One row times a matrix, which mostly reads the matrix."""
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     return Trial(
         (node,), (1, rows), {"w": _weight(rows, columns)}, 0.0, 4.0 * (rows * columns + rows + columns)
@@ -140,14 +141,14 @@ def _rounding(elements: int) -> Trial:
 
 
 def _picking(rows: int, width: int) -> Trial:
-    """Rows of a table, as an embedding does."""
+    """Pick rows of a table, as an embedding does."""
     node = helper.make_node("Gather", ["w", "x"], ["y"])
     nbytes = 8.0 * rows * width + 8.0 * rows
     return Trial((node,), (rows,), {"w": _weight(1024, width)}, 0.0, nbytes, dtype=TensorProto.INT64)
 
 
 def _skip_norm(rows: int, width: int) -> Trial:
-    """What the runtime makes of a sum and the norm behind it."""
+    """The operator into which ONNX Runtime fuses a sum and the norm after it."""
     constants: dict[str, Array] = {
         "k": _weight(rows, width),
         "s": np.ones(width, np.float32),
@@ -158,7 +159,7 @@ def _skip_norm(rows: int, width: int) -> Trial:
 
 
 def chain(length: int) -> Trial:
-    """So many operators that do nothing worth mentioning."""
+    """`length` operators in a row, each on one element, so that their fixed costs are all that they take."""
     names = ["x", *(f"t{n}" for n in range(1, length)), "y"]
     nodes = [helper.make_node("Neg", [a], [b]) for a, b in pairwise(names)]
     return Trial(tuple(nodes), (1,))
@@ -185,10 +186,11 @@ FAMILIES: Mapping[str, Trial] = {
     "int8": _int8_product(64, 256, 512),
     "int8_conv": _int8_conv(64, 28, 3),
 }
-"""FLOP/s are measured with these."""
+"""The trials that measure FLOP/s."""
 
 _MIDDLE = 1 << 17
-"""Elements of most: in the second cache of many processors, and long enough to be measured."""
+"""Number of elements in most trials: they fit the second-level cache of many processors, and take long enough to be
+measured."""
 
 MOVES: Mapping[str, Trial] = {
     "elementwise/131072": _plain("Neg", 1 << 14),
@@ -211,12 +213,12 @@ MOVES: Mapping[str, Trial] = {
     "round": _rounding(_MIDDLE),
     "weights/1048576": _weights(512, 512),
 }
-"""Bytes/s are measured with these, and with `large_moves` where there is room."""
+"""The trials that measure bytes/s, with `large_moves` if there is enough memory."""
 
 
 @cache
 def large_moves() -> Mapping[str, Trial]:
-    """What no cache holds; ONNX Runtime has a copy of its weights, and makes another."""
+    """Trials with more data than any cache holds. ONNX Runtime holds one copy of their weights, and makes another."""
     return {
         "elementwise/67108864": _plain("Neg", 1 << 23),
         "weights/67108864": _weights(4096, 4096),
@@ -224,4 +226,5 @@ def large_moves() -> Mapping[str, Trial]:
 
 
 ONE_CONV, TWO_CONVS = _conv(32, 32, 56, 1), _conv(32, 32, 56, 1, times=2)
-"""What the first takes beyond the difference of the two is the border: the order of values that convolutions want."""
+"""The time that the first takes beyond the difference of the two is the border: bringing values into the order of
+convolutions, and back."""

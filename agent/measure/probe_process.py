@@ -1,7 +1,7 @@
-"""Probing: the probe in a process of its own, so that what it measures with is never this one's memory. Door: a process.
+"""Probe process: runs the probe in a process of its own, so that it takes no memory of the agent's. Door: a process.
 
-Its trials hold tens of megabytes, and ONNX Runtime as much again while they run; an agent that has a memory limit would
-begin with that against it.
+Its trials hold tens of megabytes, and ONNX Runtime as much again while they run. An agent that has a memory limit would
+start with that much less.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from edgepart.planner.errors import Unavailable
 log = logging.getLogger(__name__)
 
 LITTLE_BYTES = 100 << 20
-"""What plans may take of a device where the probe was ended and nobody tells how much there is."""
+"""Bytes that plans may take of a device on which the system ended the probe, so that its free memory is unknown."""
 
 
 def probe_apart(name: str, threads: int) -> Device:
-    """What `probe_device` measures, with most of what is free as its memory. Where the system ends the probe, there is less
-    than it tells: measured again with little. Unavailable where it failed."""
+    """The device as `probe_device` measures it in a process of its own. If the system ends the probe, there is less memory
+    than the system tells, and the device is measured again with LITTLE_BYTES. Raises Unavailable if the probe fails."""
     command = [sys.executable, "-m", "edgepart.agent.measure.probe", name, str(threads)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode == -signal.SIGKILL:
         log.warning(
-            "the system ended what measures this device, most likely for want of memory: it is measured with less, and "
-            "plans may take %d MB here",
+            "the system ended the process that measures this device, most likely because memory ran out: the device is "
+            "measured with less, and plans may take %d MB here",
             LITTLE_BYTES >> 20,
         )
         command.append(str(LITTLE_BYTES))

@@ -1,10 +1,12 @@
-"""Timing: what segments take on this device, and requests through this gateway. Door: the clock, a task.
+"""Segment times: measures how long segments take on this device, and requests through this gateway. Door: the clock, a
+task.
 
-Segments of a plan are timed when it is ready and before it serves; those of plans that serve are timed by the executor
-as they run, and looked at here now and then. From both follows how far the device has drifted from its calibration.
+Segments of a plan are timed when the plan is ready and before it serves. The executor times those of plans that serve as
+they run, and this module looks at its times every few seconds. Both tell how far the device has drifted from its
+calibration.
 
-What was measured while a device was starved of the CPU counts for nothing (starvation.py). As a look may come just after
-that began, what it finds is told only when the next one finds no device starved either.
+Measurements do not count while a device is starved of the CPU (starvation.py). As a look may come just after that began,
+its findings are told only when the next look finds no device starved either.
 """
 
 from __future__ import annotations
@@ -28,22 +30,22 @@ from edgepart.planner.devices.cluster import Device
 from edgepart.planner.plans.plan import Program
 
 ENOUGH_RUNS = 5
-"""Of a segment in requests, before their median counts."""
+"""Number of a segment's runs in requests before their median counts."""
 RECENT_RUNS = 11
-"""The last ones of a segment, whose median counts: a device that slows down is noticed after half as many."""
+"""Number of a segment's last runs whose median counts: a device that slows down is noticed after half as many."""
 LOOK_S = 2.0
-"""Between two looks at what runs took."""
+"""Seconds between two looks at the times of runs."""
 NEWS = 0.05
-"""A latency that moved by less than this part is no news."""
+"""The least relative change of a latency that is told."""
 
 Programs = Mapping[str, tuple[Epoch, Program]]
-"""By deployment, what this device does of the plan that serves."""
+"""This device's program in the plan that serves, and its epoch, by deployment."""
 Segments = Mapping[tuple[str, str], SegmentTime]
-"""By deployment and segment digest."""
+"""The times of segments, by deployment and segment digest."""
 
 
 class Watcher(Protocol):
-    """agent/measure/cpu_wait.py."""
+    """The interface of agent/measure/cpu_wait.py."""
 
     def read(self) -> ThreadTimes: ...
 
@@ -53,7 +55,7 @@ class Watcher(Protocol):
 
 
 class SegmentTimer:
-    """For one device as it was calibrated."""
+    """Times the segments of one device, and compares them with its calibration."""
 
     def __init__(
         self,
@@ -66,9 +68,10 @@ class SegmentTimer:
         rest: Callable[[float], None] = lambda took_s: None,
         starving: Watcher | None = None,
     ) -> None:
-        """`budget_s`: seconds that timing a plan's segments may take here, about; 0 times none. The books hold what this
-        device told too. `rest` is called after each segment that is timed before its plan serves, which took so long: it
-        may wait, so that what serves gets its share. Without `starving`, all that is measured counts."""
+        """`budget_s` is about how many seconds the timing of a plan's segments may take; with 0 none are timed. The books
+        contain what this device itself told. `rest` is called after each segment that is timed before its plan serves,
+        with the seconds that it took, and may wait, so that plans that serve get their share of the device. Without
+        `starving`, all measurements count."""
         self._rest = rest
         self._starving = starving
         self._node = node
@@ -79,21 +82,21 @@ class SegmentTimer:
         self._post = post
         self._told: dict[tuple[str, Epoch], tuple[float, int]] = {}
         self._runs: dict[tuple[str, str], int] = {}
-        """Of every segment, up to the last look."""
+        """Number of runs of each segment up to the last look, by deployment and segment digest."""
         self._before: dict[tuple[str, Epoch], Mapping[tuple[str, str], int]] = {}
-        """The same when a plan was first seen to serve: what ran earlier says nothing of how the device is now."""
+        """The same numbers when each plan was first seen to serve: earlier runs do not tell how the device is now."""
         self._drifted: dict[tuple[str, Epoch], float] = {}
-        """What was told of each plan that serves."""
+        """The drift that was told for each plan that serves."""
         self._looked: tuple[Programs, Segments] | None = None
-        """What the last look found, if it may count."""
+        """What the last look saw; None if it does not count."""
         self._timed: dict[tuple[str, Epoch], tuple[float, ...]] = {}
-        """Of each plan, what requests took that may count."""
+        """Latencies of each plan, in seconds, that count if no device turns out to be starved."""
         self._spoilt: dict[tuple[str, Epoch], int] = {}
-        """How many requests so far do not count."""
+        """Number of requests so far that do not count, by plan."""
 
     def time(self, deployment: str, prepared: RunnableProgram) -> Sequence[DriftMeasured | SegmentsTimed]:
-        """Runs the segments that nobody has timed yet, until the budget is used up; those of a device that drifted and
-        has nothing to run for that deployment all, as it may have recovered. To be called in a thread."""
+        """Run the segments that have no known time yet, until the budget is used up. On a device that drifted and serves
+        no plan of that deployment, run all of them, as the device may have recovered. Call it in a thread."""
         began_all = time.perf_counter()
         threads_before = self._starving.read() if self._starving is not None else {}
         until = began_all + self._budget_s
@@ -111,7 +114,7 @@ class SegmentTimer:
                 self._rest(time.perf_counter() - began)
         if self._starving is not None and self._starving.spoilt_since(
             threads_before, time.perf_counter() - began_all
-        ):  # It may be as it was told to be, and has not shown otherwise.
+        ):  # Nothing shows that the device differs from what was told, so that is told again.
             return [DriftMeasured(deployment, expected)] if idle and expected != 1.0 else []
         factor = drift(prepared.program, self._device, took) if idle else None
         found: list[DriftMeasured | SegmentsTimed] = []
@@ -129,8 +132,8 @@ class SegmentTimer:
         alone: Callable[[], Mapping[tuple[str, Epoch], Alone]],
         starved: Callable[[], Collection[str]] = tuple,
     ) -> None:
-        """Posts what runs of segments and requests take, until cancelled. `starved`: members on which nothing that is
-        measured counts now."""
+        """Post the times of segments and requests, until cancelled. `starved` returns the members on which measurements do
+        not count now."""
         while True:
             await asyncio.sleep(LOOK_S)
             spoilt = self._starving is not None and self._starving.look()
@@ -141,7 +144,7 @@ class SegmentTimer:
                 self._post(event)
 
     def _settled(self, programs: Programs, segments: Segments, *, spoilt: bool) -> list[Event]:
-        """What the last look found, where this one finds no reason why it should not count."""
+        """The events of the last look, unless this look finds that they do not count."""
         before, self._looked = self._looked, None if spoilt else (programs, segments)
         if spoilt:
             self._runs = {key: times.runs for key, times in segments.items()}
@@ -152,7 +155,7 @@ class SegmentTimer:
     def _undisturbed(
         self, alone: Mapping[tuple[str, Epoch], Alone], starved: Collection[str]
     ) -> Mapping[tuple[str, Epoch], tuple[float, ...]]:
-        """What requests took up to the last look, where no device was starved that did a part of them."""
+        """The latencies up to the last look of plans of which no device was starved."""
         found = {}
         timed, self._timed = self._timed, {}
         self._spoilt = {key: count for key, count in self._spoilt.items() if key in alone}
@@ -173,7 +176,8 @@ class SegmentTimer:
         self._runs = {key: times.runs for key, times in segments.items()}
 
     def _of(self, plan: tuple[str, Epoch], program: Program, segments: Segments) -> Iterator[Event]:
-        """Of one plan that serves. The drift comes first: it says what kind of device took these times."""
+        """The events of one plan that serves. The drift comes first, because it says how fast the device was that took
+        these times."""
         took = {
             digest: median(list(times.recent_s)[-min(runs, RECENT_RUNS) :])
             for digest in dict.fromkeys(segment.digest for segment in program.segments)
@@ -182,7 +186,7 @@ class SegmentTimer:
         }
         told, factor = self._drifted.get(plan), drift(program, self._device, took)
         known = self._drifts.factor(self._node, plan[0])
-        # Once for each plan also where it is as it was: others may have let that go meanwhile.
+        # A drift that has not changed is told once for each plan, too: other members may have dropped it meanwhile.
         if factor is not None and (is_news(factor, known) or (told is None and known != 1.0)):
             known = self._drifted[plan] = stepped(factor) if is_news(factor, known) else known
             yield DriftMeasured(plan[0], known)

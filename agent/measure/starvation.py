@@ -1,7 +1,7 @@
-"""Starvation: whether this device's threads get the CPU when they need it. Rules, without I/O; time is an argument.
+"""Starvation: decides whether this device's threads get the CPU when they need it. Rules, without I/O; time is an argument.
 
-A device that others load is slower for as long as that lasts, and no slower device. What is measured meanwhile would have
-plans made for a moment: it does not count before the load has lasted. Then it is how this device is.
+Load from other programs makes a device slower only while it lasts. Plans must not be made for such a moment, so
+measurements taken meanwhile do not count until the load has lasted for long. Then the device is taken to be that slow.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ from typing import NamedTuple
 from edgepart.agent.wire.control import Starved
 
 ThreadTimes = Mapping[int, tuple[int, int]]
-"""By thread, nanoseconds that it was on a CPU, and that it waited for one, since it began."""
+"""Nanoseconds that each thread was on a CPU, and that it waited for one, since it began, by thread id."""
 
 
 @dataclass(frozen=True, slots=True)
 class StarvationTiming:
-    """What counts as starved, and for how long it does."""
+    """When a device counts as starved, and for how long."""
 
     share: float = 0.25
-    """Of the time that threads could have run, what they waited: from here on what they do takes a third longer than it
-    needs, which is three steps of drift.py. Agents that serve without company wait a tenth to a sixth, for each other."""
+    """The least share of the time that threads could have run that they waited. From this share on their work takes a third
+    longer than it needs, which is three steps of drift.py. In agents that serve on an otherwise idle device, threads wait a
+    tenth to a sixth of the time for each other."""
     least: float = 0.02
-    """Of the time that passed, what all threads together have to have waited: an idle agent's few milliseconds say
+    """The least part of the time passed that all threads together have waited: the few milliseconds of an idle agent say
     nothing."""
     calm_s: float = 10.0
-    """Without being starved for so long, it is over. Shorter takes a load with pauses for many, and never for a lasting
-    one."""
+    """Seconds without starvation after which it is over. With a shorter time a load with pauses counts as many loads, and
+    never as a lasting one."""
     lasting_s: float = 180.0
-    """From then on measurements count again, and plans are made for it. Shorter moves work, there and back, for updates,
-    backups and compilers, which take a minute or two; longer leaves it for as long with who is slow."""
+    """Seconds after which measurements count again, and plans are made for the load. A shorter time moves work, there and
+    back, for updates, backups and compilers, which take a minute or two; a longer one leaves work on a slow device for that
+    long."""
     news: float = 0.1
-    """A share that moved by less is none."""
+    """The least change of the share that is told."""
     looks: int = 5
-    """The share that people are told is that of so many."""
+    """Number of last looks from which the share is computed that is told."""
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1 or not self.calm_s < self.lasting_s:
@@ -44,19 +46,20 @@ class StarvationTiming:
 
 
 class Wait(NamedTuple):
-    """What threads did between two readings."""
+    """Seconds that all threads together ran, and waited for a CPU, between two readings."""
 
     ran_s: float
     waited_s: float
 
     @property
     def share(self) -> float:
-        """What they waited, of the time that they could have run."""
+        """The part that they waited of the time that they could have run."""
         return self.waited_s / (self.ran_s + self.waited_s) if self.waited_s > 0 else 0.0
 
 
 def between(before: ThreadTimes, now: ThreadTimes) -> Wait:
-    """Threads that ended meanwhile are not known any more; those that began have done all of theirs.
+    """The running and waiting between two readings. Threads that ended meanwhile do not count; those that began count in
+    full.
 
     >>> between({1: (5, 5)}, {1: (1_000_000_005, 5), 2: (0, 3_000_000_000)}).share
     0.75
@@ -70,7 +73,7 @@ def between(before: ThreadTimes, now: ThreadTimes) -> Wait:
 
 
 def in_words(starved: Starved) -> str:
-    """For people; "" where there is nothing to say.
+    """A device's starvation in words; "" if it is not starved.
 
     >>> in_words(Starved(0.62)), in_words(Starved())
     ('busy: its threads waited 62 % of the time for a CPU', '')
@@ -82,32 +85,32 @@ def in_words(starved: Starved) -> str:
 
 
 class Starvation:
-    """This device's, from looks at its threads."""
+    """The starvation of this device, which follows from looks at its threads."""
 
     def __init__(self, now: float, timing: StarvationTiming | None = None) -> None:
         self._timing = timing or StarvationTiming()
         self._looked_at = now
         self._began: float | None = None
-        """When what goes on began; None where nothing does."""
+        """When the starvation that goes on began; None if there is none."""
         self._last = now
-        """When it was starved last."""
+        """When the device was starved last."""
         self._waits: deque[Wait] = deque(maxlen=self._timing.looks)
         self.spoils = False
-        """Whether what was measured since the last look but one does not count."""
+        """Whether measurements taken since the look before the last one do not count."""
         self.told = Starved()
-        """What others are to know."""
+        """What the other members must be told."""
 
     def is_starved(self, wait: Wait, passed_s: float) -> bool:
-        """Whether threads that did that in `passed_s` did not get the CPU."""
+        """Whether threads that waited like this in `passed_s` seconds were starved of the CPU."""
         return wait.share >= self._timing.share and wait.waited_s >= self._timing.least * passed_s
 
     @property
     def lasting(self) -> bool:
-        """Whether it is starved, and has been for so long that this is how the device is."""
+        """Whether the device has been starved for so long that measurements count again."""
         return self._began is not None and self._looked_at >= self._began + self._timing.lasting_s
 
     def look(self, wait: Wait, now: float) -> None:
-        """What threads did since the last look."""
+        """Take what threads did since the last look."""
         passed_s, before = now - self._looked_at, self._looked_at
         self._looked_at = now
         self._waits.append(wait)

@@ -1,7 +1,7 @@
-"""Tracing: has every member record what it does, collects that, and says how their clocks stand. Door: the event loop.
+"""Trace collector: lets all members record spans, collects them, and measures the members' clocks. Door: the event loop.
 
-A member that cannot take part is named with the reason, and the trace is of the others. Recording ends by itself when its
-time is up, also where whoever asked for it is gone.
+If a member cannot take part, the trace names it with the reason and has the spans of the others. Recording ends by itself
+when its time is up, even if the agent that asked for it is gone.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from edgepart.planner.plans.plan import GATEWAY, Plan, Receive, Run, from_bytes
 log = logging.getLogger(__name__)
 
 MOST_S = 600.0
-"""A trace may take. Meanwhile members keep spans in memory."""
+"""The longest trace in seconds; meanwhile members keep their spans in memory."""
 GRACE_S = 30.0
-"""For so long after its time a member keeps what it recorded."""
+"""Seconds after the trace's time for which a member keeps its spans."""
 ELSE = "it answers something else than it was asked"
 ENLIST_S, COLLECT_S = 5.0, 30.0
-"""How long a member may take to begin, and to hand over its spans."""
+"""Seconds that a member may take to begin recording, and to hand over its spans."""
 
 
 def speaking(version: str) -> str:
-    """What an agent of this version calls itself to others.
+    """The version by which this agent tells others that it can record traces.
 
     >>> speaking("1.2"), speaking("1.2+local")
     ('1.2+traces', '1.2+local.traces')
@@ -44,7 +44,7 @@ def speaking(version: str) -> str:
 
 
 def understands(version: str) -> bool:
-    """Whether an agent that calls itself that can be asked to record.
+    """Whether an agent with this version can record traces.
 
     >>> understands("1.2+local.traces"), understands("1.2")
     (True, False)
@@ -54,22 +54,22 @@ def understands(version: str) -> bool:
 
 @dataclass
 class _Trace:
-    """One that this agent takes."""
+    """A trace that this agent takes."""
 
     deployment: str
     began_s: float
     plans: dict[tuple[str, Any], dict[str, Any]] = field(default_factory=dict)
-    """By deployment and epoch; of all that served meanwhile, as far as they were seen."""
+    """The plans that were seen to serve meanwhile, as documents, by deployment and epoch."""
     firsts: dict[str, Offset] = field(default_factory=dict)
-    """By node, of its clock when it began to record."""
+    """The clock offset of each other member when it began to record, by node id."""
     names: dict[str, str] = field(default_factory=dict)
-    """By node."""
+    """The members' names, by node id."""
     missing: dict[str, str] = field(default_factory=dict)
-    """By name, why its part is not there."""
+    """Why a member's part is missing, by the member's name."""
 
 
 class TraceCollector:
-    """Takes traces, one at a time, and records for others' traces. For the event loop's thread."""
+    """Takes traces, one at a time, and records for traces of other members. For the event loop's thread."""
 
     def __init__(
         self,
@@ -80,7 +80,8 @@ class TraceCollector:
         members: Callable[[], Sequence[Member]],
         orders: Callable[[str], Sequence[Prepare]],
     ) -> None:
-        """`orders` gives those that brought the plans by which a deployment and its variants serve now."""
+        """`orders(deployment)` returns the Prepare messages of the plans by which a deployment and its variants serve
+        now."""
         self._node = node
         self._recorder = recorder
         self._asks = asks
@@ -89,15 +90,15 @@ class TraceCollector:
         self._orders = orders
         self._loop = asyncio.get_running_loop()
         self._owner = ""
-        """The node that this device records for."""
+        """The id of the node for which this device records; "" if it does not record."""
         self._lapse: asyncio.TimerHandle | None = None
         self._trace: _Trace | None = None
 
     # Taking one
 
     async def start(self, deployment: str, seconds: float) -> dict[str, Any]:
-        """Members record from now on. RequestError for more than `MOST_S`; Unavailable where this device records
-        already."""
+        """Let the members record from now on. Raises RequestError if `seconds` is more than MOST_S, and Unavailable if
+        this device is already recording."""
         if not 0 < seconds <= MOST_S:
             raise RequestError(f"a trace takes up to {MOST_S:.0f} seconds, not {seconds}")
         if error := self._begin(self._node, seconds):
@@ -131,7 +132,7 @@ class TraceCollector:
             trace.firsts[member.node] = offset
 
     async def finish(self, deployment: str) -> dict[str, Any]:
-        """The trace, as a document. RequestError where none of it is being taken (any more)."""
+        """The trace of the deployment as a document. Raises RequestError if no such trace is being taken (any more)."""
         trace = self._trace
         if trace is None or trace.deployment != deployment:
             raise RequestError(f"no trace of {deployment!r} is being taken through this agent (any more)")
@@ -152,7 +153,7 @@ class TraceCollector:
         }
 
     async def _collect(self, trace: _Trace, node: str) -> dict[str, Any] | None:
-        """A member's part; None where it is missing."""
+        """A member's part of the trace; None if it is missing."""
         first = trace.firsts[node]
         try:
             answer, payload = await self._asks.ask(node, WantSpans(0), timeout_s=COLLECT_S)
@@ -165,7 +166,7 @@ class TraceCollector:
         try:
             last = await self._clocks.offset(node)
         except Unavailable as error:
-            log.info("the clock of %s is taken to go as ours: %s", node, error)
+            log.info("the clock of %s is assumed to run as fast as ours: %s", node, error)
             last = first
         return self._part(trace, node, ClockMap(first, last), recorded)
 
@@ -188,7 +189,7 @@ class TraceCollector:
     # Recording
 
     async def asked(self, node: str, question: Record | WantSpans) -> tuple[Recording | Spans, list[bytes]]:
-        """The answer to another member, and its payload."""
+        """Begin to record for another member, or hand over what was recorded: the answer, and its payload."""
         if isinstance(question, Record):
             fits = 0 < question.seconds <= MOST_S
             error = self._begin(node, question.seconds) if fits else f"not for {question.seconds} s"
@@ -199,7 +200,7 @@ class TraceCollector:
         return Spans(question.ticket, recorded.forgotten), [await asyncio.to_thread(pack, recorded.spans)]
 
     def _begin(self, node: str, seconds: float) -> str:
-        """Records for `node`; or why not."""
+        """Begin to record for `node`. Returns why this is not possible, or ""."""
         if self._owner and self._owner != node:
             return f"a trace is being taken already, by node {self._owner}"
         if self._owner == node == self._node:
@@ -211,7 +212,7 @@ class TraceCollector:
         return ""
 
     def _end(self) -> RecordedSpans:
-        """What was recorded; nothing is from now on."""
+        """Stop recording, and return what was recorded."""
         if self._lapse is not None:
             self._lapse.cancel()
         self._owner, self._lapse, self._trace = "", None, None
@@ -219,7 +220,7 @@ class TraceCollector:
 
 
 def _row(span: Span, clock: ClockMap) -> list[Any]:
-    """As it stands in the document: by our clock, in the order of `Span`'s fields, its subject's among them."""
+    """The span as a row of the document: by our clock, in the order of `Span`'s fields, with its subject's fields."""
     about = span.about
     began_s = clock.ours(span.began_s)
     took_s = max(0.0, clock.ours(span.began_s + span.took_s) - began_s)
@@ -229,7 +230,7 @@ def _row(span: Span, clock: ClockMap) -> list[Any]:
 
 
 def _plan_document(order: Prepare, plan: Plan) -> dict[str, Any]:
-    """What to compare a trace with: who does which step, and how long it was predicted to take."""
+    """The plan as the document has it, to compare the trace with: each device's steps and their predicted times."""
     steps: dict[str, list[list[Any]]] = {}
     for device, program in plan.programs.items():
         steps[device] = []

@@ -1,4 +1,4 @@
-"""Child processes that plan, and that read models from strangers.
+"""Child processes that compute plans and work on models, which may be strangers'.
 
 May import: agent/cluster/state, agent/host, agent/storage, agent/verify, agent/wire, planner/devices, planner/errors,
 planner/figures, planner/layout, planner/model, planner/planner, planner/plans, planner/search, planner/simulation,

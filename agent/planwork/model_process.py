@@ -1,8 +1,8 @@
-"""Aside: work on models in a process beside the agent, one piece at a time. Door: a process and a pipe.
+"""Model process: does work on models in a process beside the agent, one piece at a time. Door: a process and a pipe.
 
-Loading a model takes what loads models (30 MB), and cutting weights touches files as large as the model: a resident agent
-should not keep either. The process is started when it is first needed and ends when nothing was asked of it for a while,
-or when the agent does: its pipe then ends.
+The code that loads models takes 30 MB, and cutting weights touches files as large as the model: a resident agent should
+keep neither in memory. The process is started when it is first needed. It ends when it has had no work for a while, or
+when the agent ends and thereby closes the pipe.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ from edgepart.planner.errors import EdgepartError, InternalError, Unavailable
 log = logging.getLogger(__name__)
 
 IDLE_S = 20.0
-"""Longer spares starting it again, about a second each time; shorter gives its memory back sooner."""
+"""Seconds without work after which the process ends. A longer time more often saves starting it again, which takes about
+a second; a shorter one returns its memory sooner."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Aside:
-    """Does work for any thread; whoever asks waits for the answer."""
+    """Does work in the process for any thread; the caller waits for the answer."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         """Held while work is done."""
         self._life = Lock()
-        """Held while the process is started or ended: one that is only half started cannot be killed."""
+        """Held while the process is started or ended, because a process that is only half started cannot be killed."""
         self._process: BaseProcess | None = None
         self._pipe: Connection[Any, Any] | None = None
         self._stopped = False
 
     def do(self, work: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-        """What `work` gives there; it and all else is pickled. Raises what it raises; Unavailable where the process
-        ended instead."""
+        """Call `work` in the process and return its result; the function, its arguments and the result are pickled.
+        Raises what `work` raises, InternalError if that is an unexpected error, and Unavailable if the process ended
+        before it had an answer."""
         with self._lock:
-            for _ in range(2):  # It may just have ended because nothing was asked of it.
+            for _ in range(2):  # The first process may just have ended because it had no work.
                 pipe = self._running()
                 try:
                     pipe.send((work, args, named))
@@ -62,7 +64,7 @@ class Aside:
         return answer
 
     def stop(self) -> None:
-        """Give up what is being done, for good."""
+        """Stop the work under way, and do none from now on."""
         with self._life:
             self._stopped = True
             if self._process is not None:
@@ -78,7 +80,7 @@ class Aside:
 
 
 def _work(orders: Connection[Any, Any]) -> None:
-    """The process."""
+    """Run the process: do work until none comes for IDLE_S, or the agent is gone."""
     os.nice(5)
     try:
         while orders.poll(IDLE_S):
@@ -101,8 +103,8 @@ def _work(orders: Connection[Any, Any]) -> None:
 def examine(
     path: Path, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[tuple[str, ...], tuple[Path, ...], dict[str, tuple[int, ...]]]:
-    """Notes about a model, its files, and the shapes that are assumed of inputs that `shapes` does not have. ModelError,
-    UsageError."""
+    """Notes about a model, its files, and the shapes that are assumed for inputs that are not in `shapes`. Raises
+    ModelError and UsageError."""
     from edgepart.planner.model.assumed_shapes import load_assuming
     from edgepart.planner.model.load import model_files
 
@@ -111,10 +113,11 @@ def examine(
 
 
 def cut(store: Path, wanted: Sequence[tuple[str, Source]]) -> None:
-    """Have these blobs in the store that lies in `store`, cut from their models if need be. Errors are Store.cut's."""
-    _opened(store).cut(wanted)
+    """Make sure that the store in the folder `store` has these blobs: cut those that are missing from their models.
+    Raises what Store.cut raises."""
+    _open_store(store).cut(wanted)
 
 
 @cache
-def _opened(store: Path) -> Store:
+def _open_store(store: Path) -> Store:
     return Store(store, alone=False)

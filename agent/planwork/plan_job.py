@@ -1,4 +1,4 @@
-"""Computing plans on the leader. Door: a thread and the store's files; what is decided is decided in planner/planner.py."""
+"""Plan job: computes one plan for the leader. Door: a thread and the store's files; planner/planner.py decides."""
 
 from __future__ import annotations
 
@@ -34,39 +34,40 @@ from edgepart.planner.strategies.registry import strategies
 log = logging.getLogger(__name__)
 
 GRAPHS = 4
-"""Loaded graphs that are remembered: a replan of the same model need not load it again."""
+"""Number of loaded graphs that are kept, so that planning the same model anew need not load it again."""
 
 QUICK_S, THOROUGH_S = 1.0, 10.0
-"""Search budgets where the user gave none. More finds better plans; less has one sooner."""
+"""Search budgets in seconds: the most while requests wait, and that for options without one. A larger budget finds better
+plans; a smaller one finds a plan sooner."""
 
 OTHERS = ("single", "bbgrap", "optcnn", "tofu", "pipeline")
-"""Strategies that are asked where a plan was refused."""
+"""Strategies that are tried when a plan was refused."""
 MOST_REFUSED = 2
-"""Plans that are refused before all but one device is given up: each costs the time that it takes to load."""
+"""Refused plans after which only one device is tried: each further plan would cost the time that loading it takes."""
 
 CHOSEN_BY_USER = frozenset(strategies()) - {"auto", "single"}
-"""Strategies that divide a model because somebody wants it so, whatever is predicted."""
+"""Strategies that divide a model because the user wants it, whatever is predicted."""
 
 
 class Computing:
-    """Answers ComputePlan. One thread at a time may call it."""
+    """Computes the plans of ComputePlan orders. One thread at a time may call it."""
 
     def __init__(self, model_path: Callable[[str], Path], here: str) -> None:
-        """`model_path(digest)` is where the store has a model; `here` is this device's node id, the gateway that plans
-        are made for (requests may enter anywhere; one place must be assumed)."""
+        """`model_path(digest)` is the path of a model in the store. `here` is this device's node id: plans assume that it
+        is the gateway, though requests may enter anywhere."""
         self._model_path = model_path
         self._here = here
         self._graphs: OrderedDict[tuple[str, str], tuple[Graph, Digests]] = OrderedDict()
 
     def compute(self, order: ComputePlan) -> PlanComputed | PlanFailed:
-        """The plan, or why there is none; never raises."""
+        """The plan, or the reason why there is none. Never raises."""
         try:
             found = self._compute(order)
             plan = from_bytes(found.plan)
             return replace(found, structure=plan.structure, is_model_itself=plan.is_model_itself)
         except Infeasible as error:
-            # When what others take is given back, the same order may find a plan.
-            others = _others(order)
+            # Not final if other deployments take memory: when it is free again, the same order may find a plan.
+            others = _memory_note(order)
             return PlanFailed(order.key, f"{error}{others}", "Infeasible", final=not others)
         except UserError as error:
             return PlanFailed(order.key, str(error), type(error).__name__, final=True)
@@ -74,13 +75,13 @@ class Computing:
             return PlanFailed(order.key, str(error), type(error).__name__, final=False)
         except (OSError, MemoryError) as error:
             return PlanFailed(order.key, f"planning met {error!r}", "Unavailable", final=False)
-        except Exception as error:  # the same order would fail again, and must not take the process with it
+        except Exception as error:  # The same order would fail again, and must not end the process.
             log.exception("planning %s failed inside", order.key.deployment)
             text = f"the planner failed inside ({error!r}); the leader's log says where"
             return PlanFailed(order.key, text, "InternalError", final=True)
 
     def _compute(self, order: ComputePlan) -> PlanComputed:
-        graph, digests = self._loaded(order.deployment)
+        graph, digests = self._load(order.deployment)
         study = Study(self._problem(order, graph), for_planner(order.profiles))
         options, search = order.deployment.options, partial(_search, study, order, digests)
         refused = frozenset(structure for structure, _ in order.key.refused)
@@ -100,12 +101,12 @@ class Computing:
             tolerance=tolerance_for(graph),
         )
         if options.objective == "throughput":
-            # What one request takes alone says nothing for or against the plan.
+            # The latency of a single request says nothing for or against such a plan.
             found = replace(found, latency_s=1 / plan.predicted_throughput_per_s)
             return replace(found, note=_note(order, found))
         latency_s, single_s = simulation.latency_s, _single_s(study)
         if len(plan.programs) > 1:
-            latency_s *= _disappointment(order, current_s)
+            latency_s *= _prediction_miss(order, current_s)
         found = replace(
             found,
             latency_s=latency_s,
@@ -117,11 +118,11 @@ class Computing:
             alone, of_one, chosen = search("single")
             found = replace(found, single_s=of_one.latency_s)
             if alone.structure not in refused and of_one.latency_s <= latency_s:
-                found = _instead(order, found, alone, chosen)
+                found = _replace_by_single(order, found, alone, chosen)
         return replace(found, note=_note(order, found))
 
     def _problem(self, order: ComputePlan, graph: Graph) -> Problem:
-        """On the devices as they are now, with the memory that the deployment may take of each."""
+        """The problem on the devices as they are now, with the memory that the deployment may take of each."""
         names = {node: name for node, name, _ in order.key.devices}
         taken = {names[node]: nbytes for node, nbytes in order.taken_bytes if node in names}
         drifts = {names[node]: drift for node, drift in order.key.drifts if node in names}
@@ -143,9 +144,9 @@ class Computing:
             clock=time.perf_counter,
         )
 
-    def _loaded(self, deployment: Deployment) -> tuple[Graph, Digests]:
-        """The model with the deployment's shapes bound, and what is remembered of its weights (some constants are
-        folded from shapes). ModelError, UsageError."""
+    def _load(self, deployment: Deployment) -> tuple[Graph, Digests]:
+        """The model with the deployment's shapes bound, and the digests of its weights that are known so far. Both depend
+        on the shapes, as some constants are folded from them. Raises ModelError and UsageError."""
         shapes = deployment.options.shapes
         key = (deployment.model, repr(sorted(shapes.items())))
         if key not in self._graphs:
@@ -157,7 +158,7 @@ class Computing:
 
 
 def search_budget_s(options: DeployOptions, *, quick: bool) -> float:
-    """What the user said; when requests wait never more than `QUICK_S`."""
+    """The user's search budget, else THOROUGH_S, in seconds; never more than QUICK_S for a `quick` plan."""
     given = options.search_budget_s or THOROUGH_S
     return min(given, QUICK_S) if quick else given
 
@@ -165,8 +166,8 @@ def search_budget_s(options: DeployOptions, *, quick: bool) -> float:
 def _search(
     study: Study, order: ComputePlan, digests: Digests, strategy: str
 ) -> tuple[Plan, Simulation, bytes]:
-    """The best plan of a strategy, the one that serves with its parts moved among its candidates, what it would do and
-    what it was made from."""
+    """The best plan of a strategy, its simulation, and the choices that it was made from. The candidates include
+    refinements of the plan that serves, if that was made by the same strategy."""
     before = choices.read(order.chosen) if order.chosen else None
     also = refined(study, before) if before is not None and before.name == strategy else ()
     model = order.deployment.model
@@ -177,8 +178,8 @@ def _search(
 def _next_best(
     search: Callable[[str], tuple[Plan, Simulation, bytes]], order: ComputePlan, refused: frozenset[str]
 ) -> tuple[Plan, Simulation, bytes]:
-    """The quickest plan that was not refused yet. Where several were, it is not one plan that is wrong but what they have
-    in common: then it is the model itself on one device. Infeasible where no other plan fits."""
+    """The fastest plan that was not refused yet. If several were refused, something that they have in common is wrong:
+    then only plans on one device are tried. Raises Infeasible if no other plan fits."""
     names = dict.fromkeys((order.deployment.options.strategy, *OTHERS))
     found, why = [], [text for _, text in order.key.refused]
     for name in names if len(refused) < MOST_REFUSED else ("single",):
@@ -195,9 +196,9 @@ def _next_best(
     return replace(plan, why="; ".join([plan.why, *why])), simulation, chosen
 
 
-def _instead(order: ComputePlan, found: PlanComputed, alone: Plan, chosen: bytes) -> PlanComputed:
-    """One device, where several are no faster."""
-    note = _gave_way(order, 1, found.single_s)
+def _replace_by_single(order: ComputePlan, found: PlanComputed, alone: Plan, chosen: bytes) -> PlanComputed:
+    """`found` with the plan `alone` on one device in place of one on several that is no faster."""
+    note = _replacement_note(order, 1, found.single_s)
     plan = replace(alone, why="; ".join(filter(None, (alone.why, note))))
     return replace(
         found,
@@ -210,20 +211,20 @@ def _instead(order: ComputePlan, found: PlanComputed, alone: Plan, chosen: bytes
 
 
 def _note(order: ComputePlan, found: PlanComputed) -> str:
-    """What is said of a plan that is made because of what was measured."""
-    return _gave_way(order, len(found.names), found.latency_s) or _refinement(order, found)
+    """The note about a plan that was made because of measurements; "" for other plans."""
+    return _replacement_note(order, len(found.names), found.latency_s) or _refinement_note(order, found)
 
 
-def _gave_way(order: ComputePlan, devices: int, single_s: float) -> str:
-    """Of a plan on several devices that was measured to be slower than one, where one takes its place."""
+def _replacement_note(order: ComputePlan, devices: int, single_s: float) -> str:
+    """The note about a plan on one device that replaces one on several, which was measured to be slower; else ""."""
     before = tuple(from_bytes(order.current).programs) if order.measured_s and order.current else ()
     if devices > 1 or len(before) < 2 or order.measured_s <= single_s:
         return ""
     return f"a plan on {', '.join(before)} took {seconds(order.measured_s)}, one device alone {seconds(single_s)}"
 
 
-def _refinement(order: ComputePlan, found: PlanComputed) -> str:
-    """What is said of a plan that is made only because of what was measured."""
+def _refinement_note(order: ComputePlan, found: PlanComputed) -> str:
+    """The note about a plan that refines the one that serves after measurements; "" for other plans."""
     if not order.refines or not found.current_latency_s < math.inf:
         return ""
     names = {node: name for node, name, _ in order.key.devices}
@@ -241,8 +242,8 @@ def _memory(plan: Plan) -> tuple[tuple[str, int], ...]:
 
 
 def limited(cluster: Cluster, deployment: Deployment, taken: Mapping[str, int]) -> Cluster:
-    """The devices with the memory that the deployment may take of each: what others leave, and not more than its own
-    limit."""
+    """The devices with the memory that the deployment may take of each: what other deployments leave, and no more than its
+    own limit."""
     most = deployment.options.memory_limit_bytes or math.inf
     devices = tuple(
         replace(d, memory_bytes=max(1.0, min(d.memory_bytes - taken.get(d.name, 0), most)))
@@ -251,8 +252,8 @@ def limited(cluster: Cluster, deployment: Deployment, taken: Mapping[str, int]) 
     return replace(cluster, devices=devices)
 
 
-def _others(order: ComputePlan) -> str:
-    """A sentence for people, where other plans are in the way."""
+def _memory_note(order: ComputePlan) -> str:
+    """A sentence for the user about the memory that plans of other deployments take; "" if they take none."""
     names = {node: name for node, name, _ in order.key.devices}
     each = ", ".join(
         f"{nbytes:,} bytes on {names[node]}" for node, nbytes in order.taken_bytes if node in names
@@ -265,20 +266,20 @@ def _single_s(study: Study) -> float:
     return found[1] if found else math.inf
 
 
-def _disappointment(order: ComputePlan, current_s: float) -> float:
-    """How many times as long as predicted requests take on the plan that serves, where that is on several devices:
-    another one on several would fare no better than it."""
+def _prediction_miss(order: ComputePlan, current_s: float) -> float:
+    """Measured over predicted latency of the plan that serves, at least 1, if that plan is on several devices: another plan
+    on several devices is expected to miss its prediction as much."""
     if not order.measured_s or not 0 < current_s < math.inf or len(from_bytes(order.current).programs) < 2:
         return 1.0
     return max(1.0, order.measured_s / current_s)
 
 
 def _seconds_of(current: bytes, study: Study, asked: Plan | None) -> float:
-    """What the plan that serves now would take on this cluster, for a request or, where throughput is the objective,
-    between two of them; inf where there is none or it cannot run.
+    """Predicted seconds of the plan that serves now on this cluster, for a request or, if throughput is the objective,
+    between two requests; inf if there is no such plan or it cannot run.
 
-    A division that the user asked for is followed, not weighed: where it takes other devices than the plan that serves
-    (`asked`'s), that one counts no more."""
+    A division that the user asked for is not compared: if `asked`, its plan, takes other devices than the plan that
+    serves, the result is inf."""
     if not current:
         return math.inf
     plan: Plan = from_bytes(current)

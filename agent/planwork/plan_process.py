@@ -1,8 +1,8 @@
-"""Planwork: a process beside the agent that computes plans. Door: a process and a pipe.
+"""Plan process: computes plans in a process beside the agent. Door: a process and a pipe.
 
-Planning is seconds of pure Python; in the agent's own process it would slow down every heartbeat and every request, and
-could not be stopped when something more urgent comes up. The process is started when it is first needed, is nicer to the
-machine than the agent, and ends with the agent: its pipe then ends.
+Planning takes seconds of pure Python. In the agent's own process it would slow down every heartbeat and every request, and
+could not be stopped for something more urgent. The process is started when it is first needed, runs at a lower priority
+than the agent, and ends with the agent, which closes the pipe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from edgepart.planner.errors import Unavailable
 
 NICENESS = 10
 IDLE_S = 30.0
-"""After so long without an order the process ends: its memory is the models' again. Longer spares its start."""
+"""Seconds without an order after which the process ends, so that models can use its memory. A longer time more often saves
+starting it again."""
 
 Answer = PlanComputed | PlanFailed
 
@@ -31,7 +32,7 @@ class Planwork:
     """Computes one plan at a time."""
 
     def __init__(self, store: Path, here: str) -> None:
-        """`store` is the folder that models lie in; `here` is this device's node id."""
+        """`store` is the folder of models; `here` is this device's node id."""
         self._arguments = (store, here)
         self._lock = Lock()
         self._process: BaseProcess | None = None
@@ -41,7 +42,7 @@ class Planwork:
         self._stopped = False
 
     def compute(self, order: ComputePlan) -> Answer:
-        """Blocks until the answer is there. Unavailable where it was aborted meanwhile, or the process died."""
+        """Wait for the answer to `order`. Raises Unavailable if the order was aborted, or the process died."""
         while True:
             with self._lock:
                 if self._stopped or self._unwanted is order:
@@ -55,20 +56,20 @@ class Planwork:
                 process.join()
                 if process.exitcode != 0:
                     raise Unavailable("the planning process ended before it had a plan") from error
-                # It had just ended because nothing was asked of it.
+                # The process had just ended because it had no orders: start another one.
             finally:
                 with self._lock:
                     self._current = None
 
     def abort(self, order: ComputePlan) -> None:
-        """Give up this order, and no other, also when it is only about to begin. Any thread."""
+        """Stop computing this order, and no other, even if it has yet to begin. For any thread."""
         with self._lock:
             self._unwanted = order
             if self._current is order:
                 self._kill()
 
     def stop(self) -> None:
-        """Give up what is being computed, for good."""
+        """Stop computing, and compute nothing from now on."""
         with self._lock:
             self._stopped = True
             self._kill()
@@ -86,10 +87,9 @@ class Planwork:
 
 
 def work(orders: Connection[Answer, ComputePlan], store: Path, here: str) -> None:
-    """The process: answers orders until none comes for IDLE_S, or the agent is gone."""
-    from edgepart.agent.planwork.plan_job import (
-        Computing,  # The whole planner: not in the agent's own process.
-    )
+    """Run the process: answer orders until none comes for IDLE_S, or the agent is gone."""
+    # Imported here because it imports the whole planner, which does not belong in the agent's own process.
+    from edgepart.agent.planwork.plan_job import Computing
 
     os.nice(NICENESS)
     collect_seldom()
@@ -97,6 +97,6 @@ def work(orders: Connection[Answer, ComputePlan], store: Path, here: str) -> Non
     try:
         while orders.poll(IDLE_S):
             orders.send(computing.compute(orders.recv()))
-            gc.collect()  # Now nobody waits for it, and what the search has left is given back.
+            gc.collect()  # Nothing waits for this process now; the search's garbage is freed.
     except (EOFError, OSError):
         return

@@ -1,4 +1,4 @@
-"""Requests of this gateway: their state machine, what carries it out, and the plans that are loaded.
+"""Requests of this gateway: their state machine, the requester that carries it out, and the plans loaded on this device.
 
 May import: agent/cluster/core, agent/cluster/leader, agent/cluster/state, agent/execution, agent/trace, agent/wire,
 planner/errors, planner/plans, planner/region.

@@ -1,7 +1,8 @@
-"""Plans: those that this device holds, from LoadPlan to DropPlan. Door: tasks in the event loop.
+"""Loaded plans: loads, switches and drops the plans that this device holds, from LoadPlan to DropPlan. Door: tasks in the
+event loop.
 
-A plan is loaded when its weights are here, its sessions are warm and the executor takes its requests; a device without a
-program in it keeps it to be a gateway.
+A plan is loaded when its weights are in the store, its sessions are warm and the executor takes its requests. A device
+without a program in the plan keeps it to be a gateway.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ from edgepart.planner.region import Array
 log = logging.getLogger(__name__)
 
 FetchWeights = Callable[[Plan, Sequence[WeightRef], Sequence[str]], Awaitable[None]]
-"""(plan, weights of it, source nodes): returns when all are in the store. EdgepartError."""
+"""fetch(plan, its weights, source nodes) returns when all of them are in the store. Raises EdgepartError."""
 Constants = Callable[[Plan, Sequence[str]], Awaitable[Mapping[str, Array]]]
-"""(plan, source nodes): values of its constant outputs that are no inputs. EdgepartError."""
+"""constants(plan, source nodes) returns the values of its constant outputs that are not inputs. Raises EdgepartError."""
 
 
 @dataclass
 class HeldPlan:
-    """A plan on this device."""
+    """A plan that is loaded on this device."""
 
     plan: Plan
     nodes: Mapping[str, str]
-    """Node id by device name."""
+    """Node ids by device name."""
     constants: Mapping[str, Array] = field(default_factory=dict)
     to_gateway: frozenset[int] = frozenset()
-    """Numbers of its transfers that bring outputs."""
+    """Numbers of the transfers that bring outputs to the gateway."""
 
 
 class Plans:
-    """Holds, switches and drops plans. Methods are for the event loop's thread, but `arrived`."""
+    """Loads, switches and drops plans. Methods must be called from the event loop's thread, except `arrived`."""
 
     def __init__(
         self,
@@ -65,7 +66,8 @@ class Plans:
         loaded: Callable[[PlanLoaded | SegmentsTimed | DriftMeasured], None],
         time: Callable[[str, RunnableProgram], Sequence[SegmentsTimed | DriftMeasured]] = lambda *_: (),
     ) -> None:
-        """`loaded` is told of plans, and what `time(deployment, program)` finds their segments to take."""
+        """`loaded` is called when a plan is loaded or cannot be, and with what `time(deployment, program)` measures of its
+        segments."""
         self._node = node
         self._loader = loader
         self._executor = executor
@@ -80,26 +82,26 @@ class Plans:
 
     @property
     def loading(self) -> bool:
-        """Whether any plan is on its way in."""
+        """Whether a plan is being loaded."""
         return bool(self._loading)
 
     def active(self, deployment: str) -> tuple[Epoch, HeldPlan] | None:
-        """The plan that new requests start on, and its epoch."""
+        """The epoch on which new requests start, and its plan; None if there is none."""
         epoch = self._active.get(deployment)
         held = self._held.get((deployment, epoch)) if epoch else None
         return (epoch, held) if epoch and held else None
 
     def held(self, deployment: str, epoch: Epoch) -> HeldPlan | None:
-        """That plan, where it is loaded here."""
+        """The plan of that epoch; None if it is not loaded here."""
         return self._held.get((deployment, epoch))
 
     def variants(self, deployment: str) -> list[tuple[Epoch, HeldPlan]]:
-        """Those of its variants that requests start on, and their epochs."""
+        """The epochs and plans on which requests for the deployment's variants start."""
         names = [name for name in self._active if is_variant(name) and parent_of(name) == deployment]
         return [found for name in names if (found := self.active(name)) is not None]
 
     def programs(self) -> dict[str, tuple[Epoch, Program]]:
-        """By deployment, what this device does of the plan that new requests start on."""
+        """This device's program in the plan on which new requests start, and its epoch, by deployment."""
         found = {}
         for name, epoch in self._active.items():
             held = self._held.get((name, epoch))
@@ -111,7 +113,7 @@ class Plans:
         return found
 
     def load(self, order: LoadPlan) -> None:
-        """Begin to load; PlanLoaded follows."""
+        """Begin to load a plan; PlanLoaded follows."""
         key = (order.deployment, order.epoch)
         if key in self._loading:
             return
@@ -121,12 +123,12 @@ class Plans:
         self._executor.expect(*key)
         task = asyncio.get_running_loop().create_task(self._load(order), name=f"load {key}")
         self._loading[key] = task
-        task.add_done_callback(lambda done: self._ended(key, done))
+        task.add_done_callback(lambda done: self._handle_loaded(key, done))
 
-    def _ended(self, key: tuple[str, Epoch], task: asyncio.Task[None]) -> None:
+    def _handle_loaded(self, key: tuple[str, Epoch], task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or self._loading.get(key) is not task:
-            return  # `drop` has forgotten it, and the same plan may be loading again
+            return  # `drop` has forgotten this task, and the same plan may be loading again.
         del self._loading[key]
         if error is None:
             self._loaded(PlanLoaded(*key))
@@ -153,7 +155,7 @@ class Plans:
             await self._fetch(plan, weights, order.sources)
             prepared = await self._prepare(order.deployment, plan, program)
             if order.weighed:
-                for found in await asyncio.to_thread(self._timed, order.deployment, prepared):
+                for found in await asyncio.to_thread(self._time_segments, order.deployment, prepared):
                     self._loaded(found)
             try:
                 self._executor.install(order.deployment, order.epoch, prepared, plan.transfers, names)
@@ -161,11 +163,13 @@ class Plans:
                 self._loader.release(prepared)
                 raise
         else:
-            self._executor.retire(order.deployment, order.epoch)  # it expects nothing
+            self._executor.retire(order.deployment, order.epoch)  # Ends `expect`: no frames will come.
         self._held[order.deployment, order.epoch] = held
 
-    def _timed(self, deployment: str, prepared: RunnableProgram) -> Sequence[SegmentsTimed | DriftMeasured]:
-        """None where a segment does not run: its first request will say why."""
+    def _time_segments(
+        self, deployment: str, prepared: RunnableProgram
+    ) -> Sequence[SegmentsTimed | DriftMeasured]:
+        """The times of the program's segments; nothing if a segment does not run: its first request will say why."""
         try:
             return self._time(deployment, prepared)
         except EdgepartError as error:
@@ -173,7 +177,7 @@ class Plans:
             return ()
 
     async def _prepare(self, deployment: str, plan: Plan, program: Program) -> RunnableProgram:
-        """Sessions made in a thread; released again when nobody waits for them any more."""
+        """Make the program's sessions in a thread. If this task is cancelled meanwhile, they are released."""
         making = asyncio.ensure_future(
             asyncio.to_thread(self._loader.prepare, deployment, plan.model_digest, program, plan.transfers)
         )
@@ -189,7 +193,7 @@ class Plans:
             self._loader.release(made.result())
 
     def switch(self, order: SwitchTo) -> None:
-        """New requests start on this epoch from now on."""
+        """Start new requests on this epoch from now on."""
         held = self._held.get((order.deployment, order.epoch))
         if held is None:
             log.warning("told to switch %s to %s, which is not here", order.deployment, order.epoch)
@@ -198,12 +202,12 @@ class Plans:
         self._requester.activate(order.deployment, order.epoch, held.plan, held.nodes, held.constants)
 
     def switch_off(self, variant: str) -> None:
-        """New requests start on none of its plans; those under way go on."""
+        """Start no new requests on the variant's plans. Requests under way continue."""
         self._active.pop(variant, None)
         self._requester.suspend(variant)
 
     def drop(self, order: DropPlan) -> None:
-        """Forget a plan, also one that is still loading."""
+        """Forget a plan, even if it is still being loaded."""
         key = (order.deployment, order.epoch)
         if task := self._loading.pop(key, None):
             task.cancel()
@@ -215,13 +219,13 @@ class Plans:
             del self._active[order.deployment]
 
     def undeployed(self, deployment: str) -> None:
-        """Its requests are answered with an error; its plans are dropped by DropPlan."""
+        """Answer the deployment's requests with an error, as it was undeployed. DropPlan drops its plans."""
         for name in [name for name in self._active if parent_of(name) == deployment]:
             del self._active[name]
         self._requester.remove(deployment)
 
     def set_aside(self, deployment: str, fault: str) -> None:
-        """Its model ends workers: its requests are answered with that; its plans are dropped by DropPlan."""
+        """Answer the deployment's requests with `fault`, as its model ends workers. DropPlan drops its plans."""
         for name in [name for name in self._active if parent_of(name) == deployment]:
             del self._active[name]
             self._requester.refuse(name, lambda: CrashError(said_aside(deployment, fault)))
@@ -237,7 +241,7 @@ class Plans:
         return frozenset(ref.digest for p in programs for segment in p.segments for ref in segment.weights)
 
     def arrived(self, message: Tensors | Failed | Cancel, values: Sequence[Value], source: str) -> None:
-        """A request's frame, from any thread: to this device's gateway or to its executor."""
+        """Hand a request's frame to this device's gateway or to its executor. For any thread."""
         match message:
             case Cancel():
                 if source == gateway_of(message.request):

@@ -1,13 +1,12 @@
-"""Requests: the gateway's side of every request it holds. Rules: `handle(event, now) -> effects`; no clock,
+"""Request state: the state machine of the requests that a gateway holds. Rules: `handle(event, now) -> effects`; no clock,
 no socket.
 
-An accepted request is answered exactly once: with its outputs, or with an error that says why. Each try at it
-is an **attempt** with a number of its own, so that frames of an earlier try are never taken for this one's. A
-request whose attempt is lost (a device went, an epoch was left) waits for a plan that can run and is started
-again there.
+An accepted request is answered exactly once: with its outputs, or with an error that says why. Each try is an **attempt**
+with a number of its own, so that frames of an earlier attempt are never taken for frames of this one. A request whose
+attempt is lost (a device was lost, an epoch was left) waits for a plan that can run, and is started again there.
 
-Where a plan has replicas, each attempt goes to one of them (planner/plans/balance_requests.py); one that is lost is
-tried on another at once.
+If a plan has replicas, each attempt goes to one of them (planner/plans/balance_requests.py); a lost attempt is tried on
+another replica at once.
 """
 
 from __future__ import annotations
@@ -23,37 +22,38 @@ from edgepart.planner.plans.balance_requests import deal
 from edgepart.planner.plans.plan import Replica
 
 MOST_CRASHES = 1
-"""Workers that may end over a request before it is given up: the first one may have had another reason."""
+"""Worker crashes after which a request is still tried again: the first one may have had another cause."""
 EACH_REPLICA = 2
-"""Requests that may be started at once for each replica, where that is more than the window has: while one is computed
-the next one's data travels."""
+"""Requests for each replica that may be in flight, if that is more than the window allows: while one is computed, the next
+one's data travels."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestWindow:
-    """How many requests may be where, for one deployment."""
+    """How many requests of one deployment may be in flight or wait, and how soon lost ones are tried again."""
 
     in_flight: int = 16
-    """Started at once. More: fuller pipelines; fewer: less memory on the devices and less to replay."""
+    """Requests that are started at once. A larger number fills pipelines better; a smaller one takes less memory on the
+    devices and leaves less to replay."""
     waiting: int = 256
-    """Accepted and not started. More: longer outages are bridged; fewer: clients hear sooner that we are
-    full."""
+    """Requests that are accepted and not started. A larger number bridges longer outages; a smaller one tells clients
+    sooner that the gateway is full."""
     retry_s: float = 0.05
-    """Before a second try on the same epoch; doubled each time. Shorter: less waiting; longer: less useless
-    work."""
+    """Seconds before a second attempt on the same epoch; doubled each time. A shorter pause means less waiting, a longer
+    one less useless work."""
     longest_retry_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One replica of a plan, as its gateway knows it; all of the plan, where it has none."""
+    """One replica of a plan, as its gateway knows it; the whole plan, if it has no replicas."""
 
     nodes: frozenset[str]
-    """Node ids that it needs."""
+    """Node ids of the devices that it needs."""
     outputs: frozenset[int]
     """Numbers of the transfers that bring its outputs to the gateway."""
     pace: Replica = field(default=Replica(()))
-    """What requests are dealt out by."""
+    """The replica's times, by which requests are balanced over replicas."""
 
 
 # Events
@@ -61,52 +61,52 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A client's request came in; its inputs fit the model and are kept by the door."""
+    """A client's request came in. Its inputs fit the model; the requester keeps them."""
 
     request: int
-    """Unique; a smaller one came earlier."""
+    """The request's number. Requests that came earlier have smaller numbers."""
     deployment: str
     deadline_s: float
-    """Time at which it is answered with an error at the latest."""
+    """Time at which the request is answered with an error at the latest."""
     patient: bool = False
-    """Whether it waits where no plan is known yet; otherwise it is refused there."""
+    """Whether the request waits if no plan is known yet; otherwise it is refused then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """The client does not want the answer any more (it hung up)."""
+    """The client no longer wants the answer (it hung up)."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class Activated:
-    """A plan of a deployment is ready on all its devices: new requests start on it. An older epoch is
+    """A plan of a deployment is ready on all its devices: new requests start on it. An epoch older than the current one is
     ignored."""
 
     deployment: str
     epoch: Epoch
     sides: tuple[Side, ...]
-    """Its replicas, one at least."""
+    """The plan's replicas; at least one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """No plan of a deployment is current any more, and another may come: its requests wait for that."""
+    """No plan of a deployment is current any more, and another may come: its requests wait for it."""
 
     deployment: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeploymentGone:
-    """The deployment is no more."""
+    """The deployment does not exist any more."""
 
     deployment: str
 
 
 @dataclass(frozen=True, slots=True)
 class OutputArrived:
-    """A transfer to the gateway came; the door keeps its pieces."""
+    """A transfer to the gateway arrived; the requester keeps its pieces."""
 
     attempt: int
     transfer: int
@@ -118,24 +118,24 @@ class AttemptFailed:
 
     attempt: int
     stale: bool
-    """True: try again; nothing is wrong with the request."""
+    """Whether nothing is wrong with the request itself, so that it is tried again."""
     error: str
     crashed: bool = False
-    """Whether it ended the process that computed it: it is tried once more, and no further."""
+    """Whether the process that computed the request ended: the request is tried once more only."""
     misfit: bool = False
-    """Whether its inputs do not fit the model, which may be another one by now."""
+    """Whether the request's inputs do not fit the model, which may be another one by now."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLost:
-    """The connection with a node is gone: attempts that need it are lost."""
+    """The connection with a node broke: attempts that need the node are lost."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceFound:
-    """The connection with a node is there (again)."""
+    """There is a connection with a node (again)."""
 
     node: str
 
@@ -158,7 +158,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The request is not accepted; it was not and will not be run."""
+    """The request is not accepted: it was not run and will not be."""
 
     request: int
     error: str
@@ -167,19 +167,19 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Send the request's inputs under this attempt's name to the devices of a replica of that epoch's plan."""
+    """Send the request's inputs, under this attempt's name, to the devices of one replica of that epoch's plan."""
 
     request: int
     attempt: int
     deployment: str
     epoch: Epoch
     side: int = 0
-    """Of the plan's sides."""
+    """The replica's index in the plan's sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abandon:
-    """Tell the devices of that replica to forget the attempt, and drop the outputs that came."""
+    """Tell the devices of that replica to forget the attempt, and drop the outputs that arrived."""
 
     attempt: int
     deployment: str
@@ -196,7 +196,7 @@ class Answered:
     deployment: str
     epoch: Epoch
     replays: int
-    """How many attempts before this one were lost."""
+    """Number of attempts that were lost before this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +206,14 @@ class Fail:
     request: int
     error: str
     kind: str
-    """"request": it does not fit the model; "failed": a device could not compute it; "crashed": it ended two workers;
-    "deadline"; "unplanned": a deadline, and there was no plan to run it on; "removed": the deployment is no more."""
+    """"request": it does not fit the model. "failed": a device could not compute it. "crashed": it ended two workers.
+    "deadline": the deadline passed. "unplanned": the deadline passed, and there was no plan. "removed": the deployment
+    does not exist any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Nothing runs on that epoch any more and nothing will: drop what is known of its plan."""
+    """No request runs on that epoch any more, and none will: drop its plan."""
 
     deployment: str
     epoch: Epoch
@@ -227,7 +228,7 @@ class _Attempt:
     epoch: Epoch
     side: int
     missing: set[int]
-    """Output transfers still to come."""
+    """Numbers of the output transfers that have yet to arrive."""
 
 
 @dataclass(slots=True)
@@ -236,28 +237,28 @@ class _RequestState:
     deployment: str
     deadline_s: float
     attempt: _Attempt | None = None
-    """The try that is under way; None: it waits."""
+    """The attempt under way; None while the request waits."""
     replays: int = 0
     crashes: int = 0
-    """Workers that ended over it."""
+    """Number of workers that ended while they computed this request."""
     tried: set[tuple[Epoch, int]] = field(default_factory=set)
-    """Epochs and sides that its last attempts were lost on."""
+    """Epochs and sides on which its last attempts were lost."""
     not_before_s: float = -inf
-    """When it may be tried on those again."""
+    """Time from which it may be tried on those again."""
     last_error: str = ""
 
 
 @dataclass(slots=True)
 class _Deployment:
     current: Epoch
-    """NO_EPOCH: a plan is still to come."""
+    """The epoch on which requests start; NO_EPOCH while there is no plan."""
     plans: dict[Epoch, tuple[Side, ...]]
-    """The current one, and older ones on which attempts are still under way."""
+    """The current plan, and older ones on which attempts are still under way."""
 
 
 @dataclass(slots=True)
 class Requests:
-    """All requests of one gateway."""
+    """The state of all requests of one gateway."""
 
     window: RequestWindow = field(default_factory=RequestWindow)
     _deployments: dict[str, _Deployment] = field(default_factory=dict)
@@ -267,16 +268,16 @@ class Requests:
     _next_attempt: int = 0
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """What is to be done about `event`, in order."""
+        """The effects of `event` at the time `now`, in the order in which they must be carried out."""
         effects = list(self._handle(event, now))
         return effects + self.wake(now)
 
     def wake(self, now: float) -> list[Effect]:
-        """What is to be done because it is `now`: deadlines, tries that were put off."""
+        """The effects of time alone: deadlines that have passed, and lost requests that may be tried again."""
         return [*self._expire(now), *self._start_waiting(now), *self._forget_plans()]
 
     def wake_at(self) -> float:
-        """The next time at which `wake` has something to do; inf if there is none."""
+        """The next time at which `wake` has an effect; inf if there is none."""
         at = inf
         for request in self._requests.values():
             at = min(at, request.deadline_s)
@@ -286,7 +287,7 @@ class Requests:
         return at
 
     def counts(self) -> Mapping[str, tuple[int, int]]:
-        """By deployment, requests in flight and waiting."""
+        """The numbers of requests in flight and waiting, by deployment."""
         found = dict.fromkeys(self._deployments, (0, 0))
         for request in self._requests.values():
             flying, waiting = found.get(request.deployment, (0, 0))
@@ -309,9 +310,9 @@ class Requests:
             case DeploymentGone(name):
                 yield from self._remove(name)
             case OutputArrived(attempt, transfer):
-                yield from self._output(attempt, transfer)
+                yield from self._handle_output(attempt, transfer)
             case AttemptFailed():
-                yield from self._failed(event, now)
+                yield from self._handle_failure(event, now)
             case DeviceLost(node):
                 self._lost.add(node)
                 yield from self._replay_broken(node, now)
@@ -353,10 +354,10 @@ class Requests:
         known = self._deployments.pop(name, None)
         yield from (Forget(name, epoch) for epoch in (known.plans if known else ()))
 
-    def _output(self, attempt: int, transfer: int) -> Iterator[Effect]:
+    def _handle_output(self, attempt: int, transfer: int) -> Iterator[Effect]:
         request = self._attempts.get(attempt)
         if request is None or request.attempt is None:
-            return  # an attempt that was abandoned
+            return  # The attempt was abandoned.
         request.attempt.missing.discard(transfer)
         yield from self._answer_if_whole(request)
 
@@ -366,7 +367,7 @@ class Requests:
             del self._attempts[attempt.number], self._requests[request.number]
             yield Answered(request.number, attempt.number, request.deployment, attempt.epoch, request.replays)
 
-    def _failed(self, event: AttemptFailed, now: float) -> Iterator[Effect]:
+    def _handle_failure(self, event: AttemptFailed, now: float) -> Iterator[Effect]:
         request = self._attempts.get(event.attempt)
         if request is None:
             return
@@ -394,7 +395,7 @@ class Requests:
                 yield from self._put_off(request, now)
 
     def _put_off(self, request: _RequestState, now: float) -> Iterator[Effect]:
-        """Its attempt is lost: it waits, for a newer epoch or for a while."""
+        """Handle the loss of the request's attempt: it waits for another replica, a newer epoch, or `not_before_s`."""
         if request.attempt is None:
             return
         request.tried.add((request.attempt.epoch, request.attempt.side))
@@ -426,9 +427,9 @@ class Requests:
             yield Fail(request.number, f"the deadline passed while it {state}{last}", kind)
 
     def _start_waiting(self, now: float) -> Iterator[Effect]:
-        """Start what may start, oldest first."""
+        """Start the requests that may start, the oldest first."""
         room = {name: self._window_of(name) - flying for name, (flying, _) in self.counts().items()}
-        flying = self._flying()
+        flying = self._attempts_in_flight()
         for number in sorted(n for n, r in self._requests.items() if r.attempt is None):
             request = self._requests[number]
             if now >= request.not_before_s:
@@ -438,7 +439,7 @@ class Requests:
                 continue
             attempt = self._start(request, side)
             yield Start(number, attempt.number, request.deployment, attempt.epoch, side)
-            if not attempt.missing:  # all are constants: the gateway answers alone
+            if not attempt.missing:  # All outputs are constants: the gateway answers alone.
                 yield from self._answer_if_whole(request)
             else:
                 room[request.deployment] -= 1
@@ -453,7 +454,8 @@ class Requests:
         return attempt
 
     def _side_for(self, request: _RequestState, flying: Counter[tuple[str, Epoch, int]]) -> int | None:
-        """The side of the current plan that it should go to, of those that can run and that it was not just lost on."""
+        """The side of the current plan that the request should go to: one that can run, and on which it was not just
+        lost. None if there is none."""
         known = self._deployments[request.deployment]
         sides = known.plans.get(known.current, ())
         able = [
@@ -471,13 +473,13 @@ class Requests:
         sides = len(known.plans.get(known.current, ()))
         return max(self.window.in_flight, EACH_REPLICA * sides if sides > 1 else 0)
 
-    def _flying(self) -> Counter[tuple[str, Epoch, int]]:
-        """Attempts under way, by deployment, epoch and side."""
+    def _attempts_in_flight(self) -> Counter[tuple[str, Epoch, int]]:
+        """Numbers of attempts under way, by deployment, epoch and side."""
         under_way = ((r.deployment, r.attempt) for r in self._attempts.values())
         return Counter((name, one.epoch, one.side) for name, one in under_way if one is not None)
 
     def _forget_plans(self) -> Iterator[Effect]:
-        """Plans that nothing runs on any more; and deployments that nobody waits for in vain."""
+        """Forget old plans on which no attempt runs any more, and deployments without a plan and without requests."""
         in_use = {(r.deployment, r.attempt.epoch) for r in self._attempts.values() if r.attempt}
         for name, known in self._deployments.items():
             for epoch in [e for e in known.plans if e != known.current and (name, e) not in in_use]:

@@ -1,7 +1,8 @@
-"""Requester: the gateway that every agent has: takes inputs, gives outputs. A door: asyncio and its clock.
+"""Requester: the gateway that every agent has, which takes a request's inputs and returns its outputs. A door: asyncio and
+its clock.
 
-What is decided is decided in request_state.py; here inputs are checked and cut, frames sent, and outputs put
-together. All methods are for the event loop's thread, but those that say otherwise.
+request_state.py makes the decisions. This module checks and cuts inputs, sends frames, and puts outputs together. Methods
+must be called from the event loop's thread, except those that say otherwise.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 ALONE = 15
-"""Latencies of requests that ran alone, of each plan: enough for a median, and soon new."""
+"""Number of latencies kept for each plan, of requests that ran alone: enough for a median, and soon replaced."""
 
 FAILURES: Mapping[str, type[EdgepartError]] = {
     "request": RequestError,
@@ -62,7 +63,7 @@ FAILURES: Mapping[str, type[EdgepartError]] = {
     "crashed": CrashError,
     "unplanned": Unavailable,
 }
-"""By kind of rules.Fail; any other is a ClusterError."""
+"""The errors by kind of rules.Fail; other kinds are a ClusterError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,45 +72,45 @@ class Info:
 
     epoch: Epoch
     replays: int
-    """How many attempts were lost before the one that gave the answer."""
+    """Number of attempts that were lost before the one that gave the answer."""
     strategy: str
     request: str = ""
-    """The name that the answer's attempt had among agents."""
+    """The name under which agents knew the attempt that gave the answer."""
 
 
 @dataclass(frozen=True)
 class ActiveSide:
-    """What the gateway does for requests that go to one replica."""
+    """The gateway's part of requests that go to one replica."""
 
     nodes: frozenset[str]
-    """Node ids of its devices."""
+    """Node ids of the replica's devices."""
     outgoing: tuple[Transfer, ...]
-    """Those that bring inputs to it."""
+    """The transfers that bring inputs to the replica."""
     incoming: Mapping[int, Transfer]
-    """By number, those that bring outputs from it."""
+    """The transfers that bring outputs from the replica, by number."""
     slots: Mapping[tuple[int, int], int]
-    """By transfer to the gateway and piece in it, the number that the recipes know the piece by."""
+    """The slot of each piece that arrives, by the number of its transfer and its index there."""
     recipes: Mapping[str, CopyPlan]
-    """By output, how it is put together from what comes."""
+    """How each output is put together from the slots, by its name."""
     starts: tuple[str, ...]
-    """Devices whose programs receive nothing: they are told to start."""
+    """Devices whose programs receive nothing, which therefore have to be told to start."""
 
 
 @dataclass(frozen=True)
 class ActivePlan:
-    """A plan, worked out for its gateway: the same for every request."""
+    """A plan as its gateway uses it; the same for every request."""
 
     plan: Plan
     nodes: Mapping[str, str]
     constants: Mapping[str, Array]
     sides: tuple[ActiveSide, ...]
-    """One for each replica; where the plan has none, one of all devices."""
+    """One for each replica; a single one with all devices if the plan has no replicas."""
     program: str = ""
-    """What its devices know it by; "" where that is what requests name."""
+    """The deployment under which its devices hold it; "" if it is the one that requests name."""
 
     @property
     def rules(self) -> tuple[rules.Side, ...]:
-        """What is decided by."""
+        """The sides as request_state.py knows them."""
         return tuple(
             rules.Side(side.nodes, frozenset(side.incoming), replica)
             for side, replica in zip(self.sides, self.plan.parts, strict=True)
@@ -126,9 +127,9 @@ class _Held:
     answer: asyncio.Future[tuple[dict[str, Value], Info]]
     began_s: float = 0.0
     idle_s: float = 0.0
-    """Since when no attempt at it is under way."""
+    """Time since which no attempt at it is under way."""
     exact: bool = False
-    """Whether nothing of it is to be rounded on its way."""
+    """Whether none of its pieces may be rounded on their way."""
 
 
 @dataclass
@@ -143,11 +144,11 @@ class _Flight:
     alone: bool = False
     """Whether no other request of this gateway was under way when it began."""
     got: dict[int, Value] = field(default_factory=dict)
-    """By the recipes' numbers."""
+    """The pieces that have arrived, by slot."""
 
 
 class Requester:
-    """Requests of this agent's clients."""
+    """Runs the requests of this agent's clients."""
 
     def __init__(
         self,
@@ -156,14 +157,14 @@ class Requester:
         window: rules.RequestWindow | None = None,
         recorder: Recorder | None = None,
     ) -> None:
-        """`node` is this agent's node id. To be made in the event loop."""
+        """`node` is this agent's node id. Must be called in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._send = send
         self._recorder = recorder or Recorder()
         self._rules = rules.Requests(window or rules.RequestWindow())
         self._name = f"{node}/{secrets.token_hex(4)}"
         self._secret = secrets.token_bytes(16)
-        """Of the names of attempts."""
+        """Key of the tags in the names of attempts."""
         self._plans: dict[tuple[str, Epoch], ActivePlan] = {}
         self._current: dict[str, ActivePlan] = {}
         self._held: dict[int, _Held] = {}
@@ -183,11 +184,12 @@ class Requester:
         deadline_s: float = 60.0,
         outputs: Sequence[str] = (),
     ) -> tuple[dict[str, Value], Info]:
-        """Run a request: its outputs (all, or those named) and how it went. Inputs must not change meanwhile.
+        """Run a request; returns its outputs (all, or those named) and how it was answered. Inputs must not change
+        meanwhile.
 
-        RequestError: the request does not fit the model, or the model fails on it. Unavailable: not accepted;
-        try again later. ClusterError: accepted, but not answered in `deadline_s` seconds, or undeployed
-        meanwhile."""
+        Raises RequestError if the request does not fit the model; RunError if a device could not compute it, and
+        CrashError if it ended two workers; Unavailable if it was not accepted and may be tried again later; ClusterError
+        if it was accepted but not answered in `deadline_s` seconds, or the deployment was removed meanwhile."""
         plan = self.active(deployment)
         if plan is None:
             raise Unavailable(f"no plan of {deployment!r} is active here; `edgepart status` says why")
@@ -203,8 +205,8 @@ class Requester:
         *,
         exact: bool = False,
     ) -> tuple[dict[str, Value], Info]:
-        """`infer` for what is checked already (`check_inputs`, `names_of`), also where the first plan is to come. With
-        `exact`, nothing is rounded on its way."""
+        """`infer` for inputs and names that were checked (`check_inputs`, `names_of`). Waits if there is no plan yet.
+        With `exact`, no piece of the request is rounded."""
         self._count += 1
         number = self._count
         now = self._loop.time()
@@ -226,30 +228,30 @@ class Requester:
         constants: Mapping[str, Array] | None = None,
         program: str = "",
     ) -> None:
-        """New requests run on this plan from now on. `nodes`: node id by device name; `constants`: values of
-        the plan's constant outputs that are not inputs; `program`: the deployment that its devices hold it for, where
-        that is not what requests name. InternalError where the plan does not give every output."""
+        """Run new requests on this plan from now on. `nodes` has the node id of each device name, and `constants` the
+        values of the plan's constant outputs that are not inputs. `program` is the deployment under which its devices hold
+        the plan, if it is not the one that requests name. Raises InternalError if the plan does not give every output."""
         if any(epoch < known for name, known in self._plans if name == deployment):
-            return  # an epoch only grows; this one is of an old leader
+            return  # Epochs only grow; this one is of an old leader.
         active = replace(activate_plan(plan, nodes, constants or {}), program=program)
         self._current[deployment] = active
         self._plans[deployment, epoch] = active
         self._handle(rules.Activated(deployment, epoch, active.rules))
 
     def suspend(self, deployment: str) -> None:
-        """None of its plans is current any more, and another may come: its requests wait for that."""
+        """None of the deployment's plans is current any more, and another may come: its requests wait for it."""
         self._current.pop(deployment, None)
         self._handle(rules.Suspended(deployment))
 
     def refuse(self, deployment: str, error: Callable[[], EdgepartError]) -> None:
-        """No plan of it will come: its requests are answered with this error, made anew for each."""
+        """There will be no plan of the deployment: answer its requests with this error, which is made anew for each."""
         for held in self._held.values():
             if held.deployment == deployment and not held.answer.done():
                 held.answer.set_exception(error())
         self._remove(deployment)
 
     def remove(self, deployment: str) -> None:
-        """It is undeployed, and so are its variants: what is held is answered with an error."""
+        """Remove the deployment and its variants: answer their requests with an error."""
         for name in {deployment, *(n for n in self.counts() if parent_of(n) == deployment)}:
             self._remove(name)
 
@@ -258,15 +260,15 @@ class Requester:
         self._handle(rules.DeploymentGone(name))
 
     def counts(self) -> Mapping[str, tuple[int, int]]:
-        """By deployment, requests in flight and waiting."""
+        """The numbers of requests in flight and waiting, by deployment."""
         return self._rules.counts()
 
     def latencies(self) -> Mapping[tuple[str, Epoch], tuple[float, ...]]:
-        """By deployment and epoch, what the last requests took that ran while no other one did."""
+        """Seconds that the last requests took that ran alone on this gateway, by deployment and epoch."""
         return {key: tuple(seconds) for key, seconds in self._alone_s.items()}
 
     def alone(self) -> Mapping[tuple[str, Epoch], Alone]:
-        """The same, and how many there were, and by whom."""
+        """The latencies with the number of such requests so far and the nodes that took part, by deployment and epoch."""
         return {
             key: Alone(
                 seconds, self._alone_count[key], frozenset((self._node, *self._plans[key].nodes.values()))
@@ -283,15 +285,15 @@ class Requester:
     # From any thread
 
     def deliver(self, message: Tensors | Failed, values: Sequence[Value] = (), source: str = "") -> None:
-        """A frame for a request of this gateway, which the node `source` sent ("": nobody says who). From any thread."""
+        """Take a frame for a request of this gateway, which the node `source` sent ("" if unknown). For any thread."""
         self._loop.call_soon_threadsafe(self._deliver, message, values, source)
 
     def lost(self, node: str) -> None:
-        """The connection with a node is gone. From any thread."""
+        """The connection with a node broke. For any thread."""
         self._loop.call_soon_threadsafe(self._handle, rules.DeviceLost(node))
 
     def found(self, node: str) -> None:
-        """The connection with a node is there. From any thread."""
+        """There is a connection with a node. For any thread."""
         self._loop.call_soon_threadsafe(self._handle, rules.DeviceFound(node))
 
     # In the loop
@@ -305,7 +307,7 @@ class Requester:
             return
         flight = self._flights.get(attempt)
         if flight is None or flight.epoch != message.epoch:
-            return  # of an attempt that was abandoned
+            return  # The attempt was abandoned.
         active = self._plans[flight.deployment, flight.epoch]
         if message.deployment != (active.program or flight.deployment):
             return
@@ -327,18 +329,18 @@ class Requester:
         self._handle(rules.OutputArrived(attempt, message.transfer))
 
     def _name_of(self, attempt: int) -> str:
-        """What agents call it: whoever has not been told cannot name the next one."""
+        """The name of an attempt among agents. Its tag keeps an agent that was not told the name from guessing it."""
         tag = blake2s(str(attempt).encode(), key=self._secret, digest_size=8).hexdigest()
         return f"{self._name}/{attempt}-{tag}"
 
     def _attempt_of(self, request: str) -> int | None:
-        """None where no attempt of this gateway's run is called so."""
+        """The number of the attempt with this name; None if no attempt since this gateway started can have it."""
         number = request.rpartition("/")[2].partition("-")[0]
         known = number.isascii() and number.isdecimal() and len(number) < 20
         return int(number) if known and request == self._name_of(int(number)) else None
 
     def _handle(self, event: rules.Event) -> None:
-        """Decide and do; events that come up while doing so wait their turn."""
+        """Handle an event and carry out its effects; events that occur meanwhile are queued and handled next."""
         self._queue.append(event)
         if self._handling:
             return
@@ -373,9 +375,9 @@ class Requester:
             case rules.Answered():
                 self._answer(effect)
             case rules.Refuse(request, error, retry_after_s):
-                self._settle(request, Unavailable(error, retry_after_s))
+                self._answer_with_error(request, Unavailable(error, retry_after_s))
             case rules.Fail(request, error, kind):
-                self._settle(request, FAILURES.get(kind, ClusterError)(error))
+                self._answer_with_error(request, FAILURES.get(kind, ClusterError)(error))
             case rules.Forget(deployment, epoch):
                 del self._plans[deployment, epoch]
                 self._alone_s.pop((deployment, epoch), None)
@@ -398,9 +400,9 @@ class Requester:
         if self._recorder.on:
             self._recorder.add(QUEUES, QUEUE, held.idle_s, about)
         try:
-            check_inputs(active.plan.inputs, held.inputs)  # the model may be another one by now
+            check_inputs(active.plan.inputs, held.inputs)  # The model may be another one by now.
             parcels = cut(active, held.inputs, effect.side)
-            self._copied(about, began_s, (value for _, _, values in parcels for value in values))
+            self._record_copy(about, began_s, (value for _, _, values in parcels for value in values))
             for target, transfer, values in parcels:
                 message = Tensors(
                     about.deployment, effect.epoch, about.request, transfer, (), exact=held.exact
@@ -414,7 +416,7 @@ class Requester:
         program = self._plans[effect.deployment, effect.epoch].program or effect.deployment
         return Subject(program, effect.epoch, self._name_of(effect.attempt))
 
-    def _copied(self, about: Subject, began_s: float, values: Iterable[Value]) -> None:
+    def _record_copy(self, about: Subject, began_s: float, values: Iterable[Value]) -> None:
         if self._recorder.on:
             self._recorder.add(GATEWAY_LANE, COPY, began_s, about, nbytes=sum(map(value_bytes, values)))
 
@@ -461,18 +463,18 @@ class Requester:
         else:
             info = Info(effect.epoch, effect.replays, active.plan.strategy, about.request)
             held.answer.set_result((outputs, info))
-        self._copied(about, began_s, flight.got.values())
+        self._record_copy(about, began_s, flight.got.values())
         if self._recorder.on:
             self._recorder.add(REQUESTS, REQUEST, held.began_s, about, f"{effect.replays} attempts before")
 
-    def _settle(self, request: int, error: EdgepartError) -> None:
+    def _answer_with_error(self, request: int, error: EdgepartError) -> None:
         held = self._held.pop(request)
         if not held.answer.done():
             held.answer.set_exception(error)
 
 
 def _senders(active: ActivePlan, side: ActiveSide, message: Tensors | Failed) -> Collection[str]:
-    """Nodes from which the message may come: whose output it is, or any that computes a part of the request."""
+    """Nodes from which the message may come: the transfer's source, or any device of the side for a Failed."""
     if isinstance(message, Failed):
         return side.nodes
     transfer = side.incoming.get(message.transfer)
@@ -480,8 +482,7 @@ def _senders(active: ActivePlan, side: ActiveSide, message: Tensors | Failed) ->
 
 
 def activate_plan(plan: Plan, nodes: Mapping[str, str], constants: Mapping[str, Array]) -> ActivePlan:
-    """Work out what the gateway does for `plan`. InternalError if an output is missing or a device has no
-    node."""
+    """`plan` as its gateway uses it. Raises InternalError if an output is missing or a device has no node id."""
     if unknown := set(plan.programs) - set(nodes):
         raise InternalError(f"no node id given for devices {sorted(unknown)}")
     for name in plan.constant_outputs:
@@ -516,9 +517,9 @@ def _receives_nothing(steps: Sequence[object]) -> bool:
 
 
 def check_inputs(expected: Sequence[ValueInfo], given: Mapping[str, Value]) -> dict[str, Value]:
-    """`given`, with text arrays as object arrays. RequestError names the input at fault and what is
+    """`given`, with text arrays as object arrays. Raises RequestError, which names the input at fault and what is
     expected."""
-    wants = ", ".join(map(_say, expected)) or "no inputs"
+    wants = ", ".join(map(_describe_input, expected)) or "no inputs"
     names = {info.name for info in expected}
     if unknown := [name for name in given if name not in names]:
         raise RequestError(f"there is no input {unknown[0]!r}; the model takes {wants}")
@@ -533,24 +534,31 @@ def check_inputs(expected: Sequence[ValueInfo], given: Mapping[str, Value]) -> d
 def _check_input(info: ValueInfo, value: Value) -> Value:
     dtype = element_dtype(info.dtype)
     if dtype is None:
-        return value  # a sequence, a map: ONNX Runtime itself says if it is none
+        return value  # A sequence or map: ONNX Runtime itself raises an error if the value is none.
     if not isinstance(value, np.ndarray):
-        raise RequestError(f"input {info.name!r} is a {type(value).__name__}; expected an array {_say(info)}")
+        raise RequestError(
+            f"input {info.name!r} is a {type(value).__name__}; expected an array {_describe_input(info)}"
+        )
     if dtype.kind == "O" and value.dtype.kind == "U":
         value = value.astype(object)
     if value.dtype != dtype:
-        raise RequestError(f"input {info.name!r} is of {element_name(value.dtype)}; expected {_say(info)}")
+        raise RequestError(
+            f"input {info.name!r} is of {element_name(value.dtype)}; expected {_describe_input(info)}"
+        )
     if info.shape is not None and value.shape != info.shape:
-        raise RequestError(f"input {info.name!r} has shape {list(value.shape)}; expected {_say(info)}")
+        raise RequestError(
+            f"input {info.name!r} has shape {list(value.shape)}; expected {_describe_input(info)}"
+        )
     return value
 
 
-def _say(info: ValueInfo) -> str:
+def _describe_input(info: ValueInfo) -> str:
     return describe(replace(info, free=()))
 
 
 def names_of(deployment: str, plan: Plan, outputs: Sequence[str]) -> tuple[str, ...]:
-    """The outputs that are asked for, all where none are named. RequestError for one that there is not."""
+    """The names of the outputs that are asked for; all of them if `outputs` is empty. Raises RequestError for a name that
+    the model does not have."""
     known = tuple(info.name for info in plan.outputs)
     if absent := [name for name in outputs if name not in known]:
         raise RequestError(f"{deployment!r} has no output {absent[0]!r}; it has {list(known)}")
@@ -558,7 +566,7 @@ def names_of(deployment: str, plan: Plan, outputs: Sequence[str]) -> tuple[str, 
 
 
 def cut(active: ActivePlan, inputs: Mapping[str, Value], side: int = 0) -> list[tuple[str, int, list[Value]]]:
-    """What the gateway sends to one of the plan's sides: node id, transfer number, contiguous pieces."""
+    """The messages of the gateway to one side of the plan: node id, transfer number and contiguous pieces of each."""
     parcels: list[tuple[str, int, list[Value]]] = []
     for transfer in active.sides[side].outgoing:
         values = [_piece_of(piece, inputs[piece.tensor]) for piece in transfer.pieces]
@@ -575,7 +583,7 @@ def _piece_of(piece: Piece, value: Value) -> Value:
 def put_together(
     active: ActivePlan, name: str, got: Mapping[int, Value], inputs: Mapping[str, Value], side: int = 0
 ) -> Value:
-    """One output, of what came from a side. InternalError where the parts of it that came cannot be parts of one
+    """One output, made from the pieces that arrived from a side. Raises InternalError if they do not fit together in one
     array."""
     recipes = active.sides[side].recipes
     if name in recipes:

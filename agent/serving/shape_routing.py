@@ -1,8 +1,8 @@
-"""Routing: takes each request to the plan for its shapes, and has the cluster make one where there is none. Door: the
+"""Shape routing: runs each request on the plan for its shapes, and asks the leader for a plan if there is none. Door: the
 event loop and its clock.
 
-A request with the shapes that the deployment was bound to first runs there. Any other waits for its variant while the
-leader is told, again and again, that it does; the leader may change meanwhile, or give the variant up and make it again.
+A request with the deployment's first shapes runs on the deployment's own plan. Any other request waits for its variant,
+and the leader is told so again and again, because the leader may change meanwhile, or drop the variant and make it again.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ from edgepart.planner.errors import ClusterError, EdgepartError, Infeasible, Req
 from edgepart.planner.plans.plan import Plan
 
 REPEAT_S = 1.0
-"""How often the leader hears what is wanted. Shorter: a new leader knows sooner; longer: fewer messages."""
+"""Seconds after which the leader is told again which bindings are wanted. A shorter period tells a new leader sooner; a
+longer one takes fewer messages."""
 MAX_WAITING = 16
-"""Bindings of one deployment that requests here may wait for at the same time."""
+"""The most bindings of one deployment for which requests may wait on this gateway at the same time."""
 MAX_REFUSED = 256
-"""Bindings that are known here to have no plan; the longest known are forgotten."""
+"""The most bindings that are remembered as refused; the oldest are forgotten."""
 REFUSED_S = 5.0
-"""Before a client should try again what the cluster has no room for now."""
+"""Seconds after which a client should ask again for a binding that the cluster has no room for now."""
 ADVICE = "New shapes are planned one at a time: ask again, wait longer, or use fewer shapes (pad the inputs)"
 
 
 class _Moved(EdgepartError):
-    """Another version of the deployment serves by now: the request belongs to another variant."""
+    """Another version of the deployment serves now, so the request needs another variant."""
 
 
 @dataclass(slots=True)
@@ -46,13 +47,13 @@ class _Wanted:
     version: Version
     shapes: Shapes
     requests: int = 0
-    """That are held now."""
+    """Number of requests that are held now."""
     used: bool = True
-    """Whether there were any since the leader was told last."""
+    """Whether there were requests since the leader was told last."""
 
 
 class Router:
-    """Requests of this agent's clients, by deployment and shapes. For the event loop's thread."""
+    """Runs the requests of this agent's clients, by deployment and shapes. For the event loop's thread."""
 
     def __init__(self, core: Core, requester: Requester, post: Callable[[events.Event], None]) -> None:
         self._core = core
@@ -61,14 +62,14 @@ class Router:
         self._loop = asyncio.get_running_loop()
         self._wanted: dict[str, _Wanted] = {}
         self._refused: OrderedDict[str, tuple[Callable[[], EdgepartError], float]] = OrderedDict()
-        """By variant: makes the error; and until when there is no use in asking the leader again."""
+        """By variant, a function that makes the error, and the time until which asking the leader again is useless."""
         self._timer: asyncio.TimerHandle | None = None
 
     async def infer(
         self, deployment: str, inputs: Mapping[str, Value], deadline_s: float, outputs: Sequence[str] = ()
     ) -> tuple[dict[str, Value], Info]:
-        """As Requester.infer, for any shapes that the model takes. RequestError also where the model cannot be run with
-        these shapes; Infeasible where no device has room for them."""
+        """As Requester.infer, for any shapes that the model takes. Also raises RequestError if the model cannot be run
+        with these shapes, and Infeasible if no device has room for them."""
         deadline = self._loop.time() + deadline_s
         while True:
             left_s = deadline - self._loop.time()
@@ -92,12 +93,12 @@ class Router:
     ) -> tuple[dict[str, Value], Info]:
         checked = check_inputs(bound_to(plan.inputs, wanted.shapes), inputs)
         names = names_of(wanted.deployment, plan, outputs)
-        name = self._admitted(wanted, plan)
+        name = self._admit(wanted, plan)
         with self._holding(name, wanted):
             return await self._requester.run(name, checked, left_s, names)
 
-    def _admitted(self, wanted: _Wanted, plan: Plan) -> str:
-        """The variant's name. Raises what is wrong with wanting it."""
+    def _admit(self, wanted: _Wanted, plan: Plan) -> str:
+        """The variant's name. Raises an EdgepartError if requests for it are refused here."""
         name = variant_name(wanted.deployment, wanted.version, wanted.shapes)
         entry = self._core.deployments.get(wanted.deployment)
         if entry is not None and entry.options.bindings == 0:
@@ -112,7 +113,7 @@ class Router:
         return name
 
     def waiting(self, deployment: str) -> list[Shapes]:
-        """What requests here wait for plans for."""
+        """The shapes of the deployment for which requests on this gateway wait for a plan."""
         return [
             wanted.shapes
             for name, wanted in self._wanted.items()
@@ -121,7 +122,7 @@ class Router:
 
     @contextmanager
     def _holding(self, name: str, new: _Wanted) -> Iterator[None]:
-        """The leader is told now, and while the block lasts."""
+        """Tell the leader that the variant is wanted, now and again as long as the block lasts."""
         if name not in self._wanted:
             self._wanted[name] = new
             self._tell(new)
@@ -157,10 +158,10 @@ class Router:
             self._timer.cancel()
 
     def refused(self, standing: Standing) -> None:
-        """The leader says that there will be no plan for a binding."""
+        """Handle the leader's message that there will be no plan for a binding: answer its requests with the error."""
         if (wanted := self._wanted.get(standing.deployment)) is None:
             return
-        error, lasts_s = _error(standing, wanted)
+        error, lasts_s = _error_of(standing, wanted)
         self._refused[standing.deployment] = error, self._loop.time() + lasts_s
         if len(self._refused) > MAX_REFUSED:
             self._refused.popitem(last=False)
@@ -168,15 +169,15 @@ class Router:
 
 
 def check_fixed(wanted: _Wanted, plan: Plan) -> None:
-    """RequestError: the deployment takes its first shapes only."""
+    """Raises RequestError, which says that the deployment takes its first shapes only."""
     first = as_text({info.name: info.shape for info in plan.inputs if info.shape is not None and info.free})
     raise RequestError(
         f"{wanted.deployment!r} was deployed for {first} only, not {as_text(wanted.shapes)} (--bindings 0)"
     )
 
 
-def _error(standing: Standing, wanted: _Wanted) -> tuple[Callable[[], EdgepartError], float]:
-    """What the leader said as an error (made anew for each request), and for how many seconds it holds."""
+def _error_of(standing: Standing, wanted: _Wanted) -> tuple[Callable[[], EdgepartError], float]:
+    """The leader's answer as an error, which is made anew for each request, and the seconds for which it holds."""
     kind = getattr(errors, standing.error_kind, ClusterError)
     shapes, why = as_text(wanted.shapes), standing.error
     if issubclass(kind, errors.UserError):

@@ -1,4 +1,4 @@
-"""The worker processes, one for each deployment, in which models run; and the agent's side of them.
+"""The worker processes in which models run, one for each deployment, and the agent's side of them.
 
 May import: agent/cluster/state, agent/execution, agent/execution/compile, agent/host, agent/storage, agent/wire,
 planner/errors, planner/plans, planner/region.

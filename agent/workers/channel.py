@@ -1,26 +1,26 @@
-"""Worker channel: messages in turns over a connection of this machine, as quick as they can be had. Door: a socket."""
+"""Worker channel: exchanges messages in turns over a local socket, with as little delay as possible. Door: a socket."""
 
 from __future__ import annotations
 
 import socket
 
 _CHUNK_BYTES = 1 << 16
-"""A message that fits in so many bytes takes one call of the system at either end."""
+"""A message of up to this many bytes, with its length, takes one system call at either end."""
 _LENGTH_BYTES = 4
 
 
 class Channel:
-    """One end. The two ends send in turns, so that no more than one message is ever under way."""
+    """One end of a connection. The two ends send in turns, so that at most one message is under way."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
     def send(self, message: bytes) -> None:
-        """OSError where the other end is closed."""
+        """Send a message. Raises OSError if the other end is closed."""
         self._end.sendall(len(message).to_bytes(_LENGTH_BYTES, "little") + message)
 
     def receive(self) -> bytes:
-        """The next message, however long it takes to come. EOFError, OSError where the other end is closed."""
+        """Wait for the next message, without a time limit. Raises EOFError or OSError if the other end is closed."""
         found = self._end.recv(_CHUNK_BYTES)
         whole = _LENGTH_BYTES + int.from_bytes(found[:_LENGTH_BYTES], "little")
         if len(found) == whole > _LENGTH_BYTES:

@@ -1,9 +1,9 @@
-"""Worker orders: what an agent and a worker process say to each other. Facts, and their bytes.
+"""Worker orders: the messages between an agent and its worker processes. Facts, and their bytes.
 
-Two connections lead to each worker. Over the first one go its settings, which "ready" answers, and orders, of which one
-at a time is answered, and those that are not answered at all; over the second one runs, one at a time. The agent's orders
-are pickled, as they hold programs; what a worker answers is MessagePack, as a model that ONNX Runtime stumbles over may
-have made it. Values lie in shared memory.
+Each worker has two connections. The first carries its settings, which the worker answers with "ready", and then orders:
+some are answered, one at a time, and the rest are not. The second carries runs, one at a time. Orders of the agent are
+pickled, because they hold programs. Answers of a worker are MessagePack, because a model may have taken over the process
+that sends them. Values lie in shared memory.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from edgepart.planner.plans.plan import Port, Program, Transfer
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What a worker is started with."""
+    """The settings with which a worker starts."""
 
     store: Path
     """The folder of models and weights."""
     compiled: Path
     """The folder of optimised segments."""
     compiled_bytes: int
-    """That may lie there; 0: segments are not compiled."""
+    """The most bytes that may lie in `compiled`; 0: segments are not compiled."""
     threads: int
-    """Of each session."""
+    """Threads of each session."""
     memory_bytes: int | None = None
-    """Of its own that the process may take; None sets no limit."""
+    """The most memory of its own that the process may take, in bytes; None sets no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrepareProgram:
-    """Make a program's sessions. Answered by ("made", seconds) after each session, upon which GoOn is awaited, and at last
-    by ("prepared", ...) or ("failed", kind, text)."""
+    """Make a program's sessions. The worker answers ("made", seconds) after each session, and then waits for GoOn; at the
+    end it answers ("prepared", ...) or ("failed", kind, text)."""
 
     number: int
-    """What the program is called from now on."""
+    """The program's number, by which later orders name it."""
     program: Program
     transfers: tuple[Transfer, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GoOn:
-    """The agent has rested after a session was made."""
+    """Make the next session: the agent has rested after the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,33 +72,33 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End this run, also where it is only about to begin. Not answered."""
+    """End this run, even if it has yet to begin. Not answered."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """What was freed becomes the machine's again. Not answered."""
+    """Return freed memory to the operating system. Not answered."""
 
 
 Order = PrepareProgram | GoOn | Time | Release | Stop | GiveBack
 
 DONE, WANTS, FAILED = "done", "wants", "failed"
-"""What a run is answered by: all outputs are at their places; packed outputs want so many bytes; it did not work."""
+"""Answers to a run: all outputs are at their offsets; packed outputs need so many bytes; the run failed."""
 READY, MADE, PREPARED, TIMED = "ready", "made", "prepared", "timed"
 
 
 @dataclass(frozen=True, slots=True)
 class RunSegment:
-    """One segment of one program, with any values; what its outputs are is told when they are there."""
+    """Run a segment on values of any kind. The worker describes the outputs when it has computed them."""
 
     run: int
-    """Grows with each run."""
+    """The run's number, which grows with each run."""
     program: int
     segment: int
     packed: tuple[int, int, tuple[Any, ...]]
-    """Offset, bytes and metas (tensors.py) of the inputs."""
+    """Offset, number of bytes and metas (tensors.py) of the inputs."""
 
     def to_bytes(self) -> bytes:
         packed: bytes = msgpack.packb((self.run, self.program, self.segment, self.packed))
@@ -106,20 +106,20 @@ class RunSegment:
 
 
 _USUAL, _GENERAL = b"\0", b"\1"
-"""What a run's message begins with."""
+"""The first byte of a run's message, which says which kind it is."""
 _HEAD = struct.Struct("<cQIIH")
 
 
 @dataclass(frozen=True, slots=True)
 class UsualRun:
-    """A run whose inputs and outputs are all plain arrays, of the types and shapes that the plan says. Most runs are, so
-    that this message is to be quick."""
+    """Run a segment whose inputs and outputs are all plain arrays of the types and shapes in the plan. Most runs are of
+    this kind, so this message must be fast to make and to read."""
 
     run: int
     program: int
     segment: int
     offsets: tuple[int, ...]
-    """Of the inputs, then of the outputs."""
+    """Where in shared memory the inputs, and then the outputs, begin, in bytes."""
 
     def to_bytes(self) -> bytes:
         count = len(self.offsets)
@@ -128,7 +128,7 @@ class UsualRun:
 
 
 def run_from_bytes(data: bytes) -> RunSegment | UsualRun:
-    """What an agent sent."""
+    """The run that an agent sent."""
     if data[:1] == _GENERAL:
         return RunSegment(*msgpack.unpackb(data[1:], use_list=False, strict_map_key=False))
     _, run, program, segment, count = _HEAD.unpack_from(data)
@@ -144,7 +144,7 @@ def answer_to_bytes(*answer: Any) -> bytes:
 
 
 def answer_from_bytes(data: bytes) -> tuple[Any, ...]:
-    """InternalError where it is none."""
+    """The answer that a worker sent. Raises InternalError if the bytes are none."""
     if data == DONE_BYTES:
         return (DONE,)
     try:
@@ -169,13 +169,13 @@ def failure(error: Exception) -> tuple[str, str, str]:
 
 
 def to_error(answer: Sequence[Any]) -> EdgepartError:
-    """The error that `failure` told of."""
+    """The error that `failure` packed."""
     _, kind, text = answer
     return KINDS.get(kind, InternalError)(text)
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it is an array that can be used where it lies: contiguous, of numbers that numpy knows."""
+    """Whether the value is an array that can be used where it lies: contiguous, of numbers that numpy knows."""
     return (
         type(value) is np.ndarray
         and value.dtype.kind in "biufc"
@@ -185,5 +185,5 @@ def is_plain(value: Any) -> bool:
 
 
 def is_usual(port: Port, dtype: np.dtype[Any] | None) -> bool:
-    """Whether what goes through a port is an array whose type and shape are known before a run."""
+    """Whether the port's values are arrays of numbers whose type and shape are known before a run."""
     return port.piece.region.rank > 0 and dtype is not None and dtype.kind in "biufc" and is_native(dtype)

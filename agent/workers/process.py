@@ -1,4 +1,4 @@
-"""Worker process: one life of a worker, and the connections to it. Door: a process, sockets, /proc."""
+"""Worker process: starts one process of a worker, talks to it and ends it. Door: a process, sockets, /proc."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """How a worker ended."""
+    """How a worker process ended."""
 
     status: int
-    """As subprocess has it: minus the signal that ended it, or its exit status."""
+    """Its exit status, or minus the signal that ended it, as in subprocess."""
     why: str = ""
-    """Why the agent ended it; "" where it did not."""
+    """Why the agent ended it; "" if the agent did not."""
 
     @property
     def ordered(self) -> bool:
@@ -39,7 +39,7 @@ class Death:
 
     @property
     def is_crash(self) -> bool:
-        """Whether what it computed ended it. SIGKILL is sent by people, and by the kernel where memory runs out."""
+        """Whether a model ended it. SIGKILL is no crash: people send it, and the kernel does when memory runs out."""
         return not self.ordered and self.status != -signal.SIGKILL
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class Ended(Exception):
 
 
 class WorkerProcess:
-    """A process that was started. One thread at a time may `ask`, and one `exchange`; all else is for any thread."""
+    """A started worker process. Thread-safe: calls of `ask` wait for each other, and so do calls of `exchange`."""
 
     def __init__(
         self,
@@ -68,15 +68,14 @@ class WorkerProcess:
         memory: int,
         ended: Callable[[WorkerProcess], None],
     ) -> None:
-        """`memory` is the file descriptor of what is shared. `ended` is called, in a thread of its own, when the process
-        has ended. It is of use from `await_ready` on. Unavailable where it cannot be started."""
+        """Start the process; it can be used after `await_ready`. `memory` is the file descriptor of the shared memory.
+        `ended` is called, in a thread of its own, when the process has ended. Raises Unavailable if it cannot be
+        started."""
         self._why = ""
         self._telling, self._asking, self._exchanging = threading.Lock(), threading.Lock(), threading.Lock()
         try:
-            with (
-                ExitStack() as ours,
-                ExitStack() as theirs,
-            ):  # theirs only the process is to hold: its death ends our reading
+            # Only the process may keep `theirs` open, so that its death ends our reading.
+            with ExitStack() as ours, ExitStack() as theirs:
                 pairs = [socket.socketpair() for _ in range(2)]
                 for our, their in pairs:
                     ours.enter_context(our)
@@ -95,7 +94,7 @@ class WorkerProcess:
         self._send((settings, logging.getLogger().getEffectiveLevel()))
 
     def await_ready(self) -> None:
-        """Until it can be given orders. Unavailable where it ended before, or was ended."""
+        """Wait until the process takes orders. Raises Unavailable if it ended before."""
         try:
             orders.answer_from_bytes(self._told.recv_bytes())
         except (EOFError, OSError) as error:
@@ -107,7 +106,7 @@ class WorkerProcess:
         waiting.start()
 
     def ask(self, order: orders.Order) -> tuple[Any, ...]:
-        """The answer to an order. Ended."""
+        """Send an order and return its answer. Raises Ended."""
         self.tell(order)
         try:
             with self._asking:
@@ -116,11 +115,11 @@ class WorkerProcess:
             raise Ended(self) from error
 
     def tell(self, order: orders.Order) -> None:
-        """An order that is not answered; in vain where the process is gone, which others notice."""
+        """Send an order that is not answered. Nothing happens if the process is gone, which `ended` reports."""
         self._send(order)
 
     def exchange(self, message: bytes) -> tuple[Any, ...]:
-        """The answer to a run's message. Ended."""
+        """Send a run's message and return its answer. Raises Ended."""
         try:
             with self._exchanging:
                 self._runs.send(message)
@@ -129,13 +128,13 @@ class WorkerProcess:
             raise Ended(self) from error
 
     def kill(self, why: str) -> None:
-        """End it; a process that has ended already was not ended by this."""
+        """End the process. If it has ended already, `why` is not kept as the reason."""
         if self._process.poll() is None:
             self._why = why
             self._process.kill()
 
     def death(self) -> Death:
-        """How it ended; one that only closed its connections is ended for it."""
+        """How the process ended. One that only closed its connections is ended after a second."""
         try:
             self._process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -147,7 +146,7 @@ class WorkerProcess:
         return self._process.pid
 
     def own_bytes(self) -> int:
-        """Memory that it shares with nobody; 0 where it has ended, or nobody knows."""
+        """Bytes of memory that it shares with no other process; 0 if it has ended or the system does not tell."""
         return own_bytes(self._process.pid)
 
     def _send(self, message: object) -> None:

@@ -1,8 +1,8 @@
-"""Shared memory: arrays that this process and one other see without a copy. Door: an anonymous file of the kernel's.
+"""Shared memory: arrays that this process and one other use without a copy. Door: an anonymous file of the kernel's.
 
-The file is sparse: what was never written takes no memory, so that it may be as large as all that could ever be wanted.
-It has no name, and is gone with the last process that maps it. Only the side that made it places arrays; the other one is
-told where they lie.
+The file is sparse: pages that were never written take no memory, so the file may be as large as its arrays could ever get.
+It has no name, and disappears with the last process that maps it. Only the process that made it places arrays; the other
+one is told their offsets.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from edgepart.planner.errors import Unavailable
 from edgepart.planner.region import Array
 
 LINE_BYTES = 64
-"""Where each array begins: at a line of the processor's cache."""
+"""Arrays begin at multiples of this: 64 bytes are one cache line of most processors."""
 SLACK = 2
-"""Times the most that was taken at once may be in use of the file before it is emptied. More keeps more memory than is
-needed; less asks the kernel for pages again, which takes as long as copying what they hold."""
+"""A file in which no array lies is emptied if the part of it that was used is more than this many times the most bytes
+taken at once. A larger number keeps more memory than is needed; a smaller one asks the kernel for pages again, which takes
+as long as copying their contents."""
 
 
 class SharedMemory:
     """Places arrays in a file that another process maps too. Thread-safe."""
 
     def __init__(self, nbytes: int) -> None:
-        """Room for `nbytes`, none of which is taken yet. Unavailable where the system has no such files."""
+        """Make a file with room for `nbytes`, none of which takes memory yet. Raises Unavailable if the system has no
+        such files."""
         try:
             self.file = os.memfd_create("edgepart", os.MFD_CLOEXEC)
             os.ftruncate(self.file, nbytes)
@@ -42,17 +44,18 @@ class SharedMemory:
         self._start = self._whole.ctypes.data
         self._lock = Lock()
         self._free: dict[int, list[int]] = {}
-        """By size, the places that were taken once and are free now."""
+        """Offsets of places that were taken before and are free now, by size."""
         self._returned: deque[tuple[int, int]] = deque()
-        """Places whose arrays are gone: garbage collection may come at any moment, so that it takes no lock."""
+        """Offset and size of places whose arrays are gone. Garbage collection may add one at any moment, even while this
+        thread holds the lock, so it takes no lock."""
         self._end = 0
         self._taken = 0
         self._most = 0
-        """Bytes taken at once since the file was emptied last."""
+        """The most bytes taken at once since the file was emptied last."""
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """As np.empty, in the file. Its place is free again when nobody refers to it or to a part of it. MemoryError where
-        there is no room."""
+        """An uninitialised array, as of np.empty, in the file. Its place is free again when nothing refers to the array
+        or a part of it. Raises MemoryError if there is no room."""
         size = _rounded(max(1, prod(shape) * dtype.itemsize))
         with self._lock:
             self._collect()
@@ -61,30 +64,30 @@ class SharedMemory:
         return flat[: prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
     def copy(self, array: Array) -> Array:
-        """The same numbers, contiguous, in the file."""
+        """A contiguous copy of the array in the file."""
         made = self.empty(array.shape, array.dtype)
         np.copyto(made, array)
         return made
 
     def offset(self, array: Array) -> int | None:
-        """Where in the file a contiguous array begins; None for one that lies elsewhere."""
+        """The offset in the file at which a contiguous array begins, in bytes; None if the array lies elsewhere."""
         at = array.__array_interface__["data"][0] - self._start
         inside = 0 <= at < self.nbytes and array.flags.c_contiguous
         return at if inside else None
 
     def give_back(self) -> None:
-        """What is free becomes the machine's again, where nothing is taken."""
+        """Return the file's memory to the operating system, if no array lies in it."""
         with self._lock:
             self._collect()
             self._clear()
 
     @property
     def held_bytes(self) -> int:
-        """That the machine has given for it, at most."""
+        """The most bytes of memory that the file can take now."""
         return self._end
 
     def close(self) -> None:
-        """No other process can be given the file any more; arrays in it stay."""
+        """Close the file descriptor, so that no further process can map the file; arrays in it stay."""
         os.close(self.file)
 
     def _take(self, size: int) -> int:
@@ -116,7 +119,7 @@ class SharedMemory:
 
 
 class _MemoryPlace:
-    """A part of the file, held by the arrays that lie in it."""
+    """A part of the file. The arrays that lie in it hold it, and it is free again when they are gone."""
 
     def __init__(self, memory: SharedMemory, at: int, size: int) -> None:
         self._memory, self._at, self._size = memory, at, size
@@ -132,16 +135,16 @@ class _MemoryPlace:
 
 
 class MappedMemory:
-    """The other side of a SharedMemory: arrays at places that its maker names."""
+    """A SharedMemory as the other process sees it: arrays at offsets that its maker names."""
 
     def __init__(self, file: int) -> None:
-        """Takes the file descriptor, which is closed."""
+        """Map the file of this descriptor, and close the descriptor."""
         with os.fdopen(file, "r+b") as opened:
             self._map = mmap.mmap(opened.fileno(), 0)
         self._whole: Array = np.frombuffer(self._map, np.uint8)
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """A view."""
+        """A view of the file as an array."""
         end = offset + prod(shape) * dtype.itemsize
         return self._whole[offset:end].view(dtype).reshape(shape)
 
@@ -150,7 +153,7 @@ class MappedMemory:
 
 
 def _rounded(nbytes: int) -> int:
-    """The next of four sizes to each octave, so that places of nearly equal arrays are used again.
+    """The next larger of four sizes to each power of two, so that arrays of nearly equal size use the same places.
 
     >>> [_rounded(one) for one in (1, 64, 65, 1000, 1025, 5000)]
     [64, 64, 128, 1024, 1280, 5120]

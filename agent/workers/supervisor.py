@@ -1,9 +1,9 @@
-"""Supervisor: the worker processes of this device, one for each deployment. Door: processes, their connections, shared
-memory.
+"""Supervisor: starts, uses and restarts the worker processes of this device, one for each deployment. Door: processes,
+their connections, shared memory.
 
-A worker that ends is started again, with all of its programs. What it was doing is to blame: a run (WorkerDied; the
-executor has it tried once more), or the preparing of a program, which is tried once more with nothing beside it and then
-given up (CrashError). What is only waiting meanwhile goes on where it was, as its values lie in memory of the agent's.
+A worker that ends is started again, with all of its programs. What it was doing is blamed: a run (WorkerDied; it is tried
+once more), or the loading of a program, which is tried once more with no run beside it and then given up (CrashError).
+Requests that only waited continue, as their values lie in the agent's memory.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from edgepart.planner.region import Array
 log = logging.getLogger(__name__)
 
 CRASHES = 3
-"""Of one model while it serves; then it is set aside. More lets a model go on that rarely crashes, at the cost of as many
-pauses."""
+"""A model that crashed this often while it served is set aside. A larger number lets a model continue that rarely crashes,
+at the cost of as many pauses."""
 GRACE_S = 2.0
-"""Between asking a run to end and ending its worker. Operators cannot be interrupted: longer spares loading again,
-shorter has the device compute for others sooner."""
+"""Seconds between asking a run to end and ending its worker. Operators cannot be interrupted: a longer time more often
+saves loading the programs again, a shorter one lets the device compute for other requests sooner."""
 ABANDONED_S = 20.0
-"""For how long a plan that nobody waits for any more may still be loaded. Shorter has the device load other plans sooner;
-longer spares starting the worker again, where it would soon have been done."""
+"""Seconds for which an abandoned plan may still be loaded. A shorter time lets the device load other plans sooner; a longer
+one more often saves starting the worker again."""
 JOIN_S = 10.0
-"""For how long a worker that was being started when its agent stopped is waited for, which was ended a moment ago."""
+"""The most seconds to wait, when the agent stops, for a worker that was just being started and has been killed."""
 NOT_HERE = "this deployment is not computed here any more"
 RETRY_S = (0.5, 5.0)
-"""Before a worker that could not be started is tried again: at first, and at most."""
+"""The first and the longest pause before a worker that could not be started is tried again, in seconds."""
 
 
 @dataclass(eq=False)
@@ -67,14 +67,14 @@ class RemoteProgram:
     dtypes: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
     kept: KeptBlocked = field(default_factory=KeptBlocked)
     types: tuple[tuple[np.dtype[Any], ...] | None, ...] = ()
-    """By segment, those of its inputs and outputs, where all of them are usual (orders.py)."""
+    """The types of each segment's inputs and outputs; None for a segment of which some are not usual (orders.py)."""
     fault: str = ""
-    """Why it cannot be run any more."""
+    """Why the program cannot be run any more; "" if it can."""
 
     def run(
         self, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool] = lambda: True
     ) -> list[Value]:
-        """As Prepared.run."""
+        """As RunnableProgram.run."""
         return self.worker.run(self, segment, inputs, wanted)
 
     def stop(self) -> None:
@@ -88,7 +88,7 @@ class RemoteProgram:
 
 
 class Worker:
-    """The process of one deployment, however often it has to be started. Thread-safe."""
+    """The worker of one deployment, which outlives the processes that it starts. Thread-safe."""
 
     def __init__(
         self,
@@ -97,28 +97,28 @@ class Worker:
         shared_bytes: int,
         crashed: Callable[[str], None],
     ) -> None:
-        """`crashed` is told, once, of a model that ends its workers."""
+        """`crashed` is called, once, with the reason why the model is to be set aside."""
         self.name = name
         self.memory = SharedMemory(shared_bytes)
         self.deaths = 0
-        """That nobody ordered."""
+        """Number of its processes that ended without being told to."""
         self._settings = settings
         self._crashed = crashed
         self._crashes = 0
         self._programs: dict[int, RemoteProgram] = {}
         self._ordering = threading.RLock()
-        """Held for a conversation of orders."""
+        """Held during an exchange of orders, and while a process is started."""
         self._running = threading.Lock()
-        """Held for a run."""
+        """Held during a run."""
         self._state = threading.Lock()
-        """Held for moments only: of what follows."""
+        """Guards the attributes below; held for moments only."""
         self._process: WorkerProcess | None = None
         self._starting: WorkerProcess | None = None
-        """Which loads again what the last one had."""
+        """The process that is being started, and loads again the programs of the last one."""
         self._run: tuple[int, RemoteProgram] | None = None
         self._loading: RemoteProgram | None = None
         self._ambiguous = False
-        """Whether something else than a run may be what ends the process now."""
+        """Whether something other than a run may be what ends the process now."""
         self._closed = threading.Event()
         self._closing: tuple[WorkerProcess, ...] = ()
         self._numbers = itertools.count(1)
@@ -128,27 +128,28 @@ class Worker:
     def prepare(
         self, number: int, program: Program, transfers: Sequence[Transfer], rest: Callable[[float], None]
     ) -> RemoteProgram:
-        """Has its sessions made. InternalError, CrashError; Unavailable where no worker can be had now."""
+        """Load the program's sessions. Raises InternalError if they cannot be made, CrashError if making them ends the
+        process, and Unavailable if there is no worker now."""
         made = RemoteProgram(program, tuple(transfers), number, self)
         with self._ordering:
             try:
-                with self._beside_runs():
+                with self._blame_ambiguous():
                     self._load(self._alive(), made, rest)
             except Ended as end:
-                if (death := self._bury(end.process)).ordered:
+                if (death := self._handle_death(end.process)).ordered:
                     raise Unavailable(f"the worker {death}") from end
-                # Runs went on beside it: which of the two ended the worker shows where it is tried alone.
+                # Either a run or the loading ended the worker; loading again with no run beside it shows which.
                 with self._running:
                     try:
                         self._load(self._alive(), made, rest)
                     except Ended as again:
-                        raise self._gave_up(made, self._bury(again.process)) from again
+                        raise self._loading_error(made, self._handle_death(again.process)) from again
             with self._state:
                 self._programs[number] = made
         return made
 
     def abandon(self) -> None:
-        """What is being loaded now nobody waits for: it may go on for a while."""
+        """Nothing waits any longer for the program that is being loaded: end its loading after ABANDONED_S."""
         with self._state:
             process, made = self._process, self._loading
         if process is not None and made is not None:
@@ -170,14 +171,14 @@ class Worker:
             process.tell(orders.Release(made.number))
 
     def time(self, made: RemoteProgram, segment: int, budget_s: float) -> float | None:
-        """As Prepared.best_s; None also where the worker ended over it: the first request will say why."""
+        """As RunnableProgram.best_s. None also if the worker ended over it: the first request will say why."""
         with self._ordering:
             process = self._alive()
             try:
-                with self._beside_runs():
+                with self._blame_ambiguous():
                     answer = process.ask(orders.Time(made.number, segment, budget_s))
             except Ended as end:
-                self._bury(end.process)
+                self._handle_death(end.process)
                 return None
         if answer[0] == orders.FAILED:
             raise orders.to_error(answer)
@@ -185,7 +186,7 @@ class Worker:
         return seconds
 
     def close(self) -> None:
-        """Ends the process, also in the middle of a run."""
+        """End the process, even during a run."""
         with self._state:
             self._closed.set()
             self._closing = tuple(one for one in (self._process, self._starting) if one is not None)
@@ -195,14 +196,14 @@ class Worker:
         self.memory.close()
 
     def join(self) -> None:
-        """After `close`: until the process is gone, which takes a moment, also where it was just being started."""
+        """After `close`, wait until the process is gone, even if it was just being started."""
         for process in self._closing:
             process.death()
         if self._ordering.acquire(timeout=JOIN_S):
             self._ordering.release()
 
     def give_back(self) -> None:
-        """What neither the worker nor its values need becomes the machine's again."""
+        """Return memory that neither the worker nor its values need to the operating system."""
         self.memory.give_back()
         with self._state:
             process = self._process
@@ -211,19 +212,19 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Of its process; None where there is none."""
+        """The id of its process; None if there is none."""
         with self._state:
             return self._process.pid if self._process is not None else None
 
     @property
     def own_bytes(self) -> int:
-        """Of its process alone; 0 where there is none."""
+        """Bytes of memory that its process shares with no other; 0 if there is none."""
         with self._state:
             process = self._process
         return process.own_bytes() if process is not None else 0
 
     @contextmanager
-    def _beside_runs(self) -> Iterator[None]:
+    def _blame_ambiguous(self) -> Iterator[None]:
         self._ambiguous = True
         try:
             yield
@@ -233,11 +234,11 @@ class Worker:
     def _load(self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]) -> None:
         self._loading = made
         try:
-            self._load_all_of(process, made, rest)
+            self._prepare_sessions(process, made, rest)
         finally:
             self._loading = None
 
-    def _load_all_of(
+    def _prepare_sessions(
         self, process: WorkerProcess, made: RemoteProgram, rest: Callable[[float], None]
     ) -> None:
         answer = process.ask(orders.PrepareProgram(made.number, made.program, made.transfers))
@@ -252,8 +253,8 @@ class Worker:
         made.kept = KeptBlocked(block, frozenset(tensors))
         made.types = tuple(None if one is None else tuple(map(np.dtype, one)) for one in types)
 
-    def _gave_up(self, made: RemoteProgram, death: Death) -> EdgepartError:
-        """For a program over which two workers ended, the second one with nothing else to do."""
+    def _loading_error(self, made: RemoteProgram, death: Death) -> EdgepartError:
+        """The error for a program during whose loading two processes ended, the second one with nothing else to do."""
         if not death.is_crash:
             return Unavailable(f"the worker {death} while it loaded a plan")
         segments = ", ".join(describe(one) for one in made.program.segments[:3])
@@ -264,14 +265,16 @@ class Worker:
     # The process
 
     def _alive(self) -> WorkerProcess:
-        """The process, started and with all programs if need be; within `_ordering`."""
+        """The process; if there is none, it is started and loads all programs. The caller holds `_ordering`."""
         while True:
             with self._state:
                 if self._closed.is_set():
                     raise Unavailable(f"{self.name} is not computed here any more")
                 if self._process is not None:
                     return self._process
-                memory = os.dup(self.memory.file)  # of its own: this deployment may be closed meanwhile
+                memory = os.dup(
+                    self.memory.file
+                )  # A descriptor of its own, as `close` may close the other meanwhile.
             try:
                 process = WorkerProcess(self.name, self._settings, memory, self._ended)
             finally:
@@ -294,7 +297,7 @@ class Worker:
             process.death()
 
     def _load_all(self, process: WorkerProcess) -> bool:
-        """Whether it lived through that. A program that it did not live through is not loaded any more."""
+        """Load all programs, and return whether the process survived that. A program that crashed it is dropped."""
         with self._state:
             programs = list(self._programs.values())
         for made in programs:
@@ -303,7 +306,7 @@ class Worker:
             except Ended:
                 death = process.death()
                 log.error("worker of %s %s while it loaded its programs again", self.name, death)
-                self._gave_up(made, death)
+                self._loading_error(made, death)
                 if death.is_crash:
                     with self._state:
                         self._programs.pop(made.number, None)
@@ -313,11 +316,11 @@ class Worker:
         return True
 
     def _ended(self, process: WorkerProcess) -> None:
-        """From the thread that waits for the process."""
-        self._bury(process)
+        """Called by the thread that waits for the process."""
+        self._handle_death(process)
 
-    def _bury(self, process: WorkerProcess) -> Death:
-        """It is no more: how it ended. Another one is started, in a thread."""
+    def _handle_death(self, process: WorkerProcess) -> Death:
+        """Handle the end of a process: start another one, in a thread. Returns how it ended."""
         death = process.death()
         with self._state:
             mine = self._process is process
@@ -351,12 +354,12 @@ class Worker:
     def run(
         self, made: RemoteProgram, segment: int, inputs: Sequence[Value], wanted: Callable[[], bool]
     ) -> list[Value]:
-        """As Prepared.run."""
+        """As RunnableProgram.run."""
         while True:
-            process = self._ready(wanted)
+            process = self._await_process(wanted)
             with self._running:
                 if not self._is_current(process):
-                    continue  # it ended while we waited for our turn
+                    continue  # The process ended while this run waited for its turn.
                 if made.fault:
                     raise Unavailable(f"this program cannot be run: {made.fault}")
                 number = next(self._numbers)
@@ -366,12 +369,12 @@ class Worker:
                         raise Unavailable("the run was stopped before it began")
                     return self._exchange(process, number, made, segment, inputs)
                 except Ended as end:
-                    raise self._lost_run(made, segment, end) from end
+                    raise self._run_error(made, segment, end) from end
                 finally:
                     self._run = None
 
     def stop_run(self, made: RemoteProgram) -> None:
-        """As Prepared.stop."""
+        """As RunnableProgram.stop."""
         with self._state:
             process, run = self._process, self._run
         if process is None or run is None or run[1] is not made:
@@ -391,8 +394,9 @@ class Worker:
         with self._state:
             return self._process is process
 
-    def _ready(self, wanted: Callable[[], bool]) -> WorkerProcess:
-        """The process, which may have to be started. Unavailable where it cannot be."""
+    def _await_process(self, wanted: Callable[[], bool]) -> WorkerProcess:
+        """The process, which is started if there is none. Raises Unavailable if it cannot be started, or if the run is no
+        longer `wanted`."""
         with self._state:
             process = self._process
         if process is not None:
@@ -408,8 +412,8 @@ class Worker:
         types = made.types[segment]
         try:
             if types is not None and all(map(orders.is_plain, inputs)):
-                return self._usual(process, number, made, segment, inputs, types)
-            body, metas = self._packed(inputs)
+                return self._run_on_arrays(process, number, made, segment, inputs, types)
+            body, metas = self._pack_inputs(inputs)
         except MemoryError as error:
             what = describe(made.program.segments[segment])
             raise RequestError(f"this device has not the memory for {what}: {error}") from error
@@ -417,9 +421,9 @@ class Worker:
         answer = process.exchange(orders.RunSegment(number, made.number, segment, packed).to_bytes())
         if answer[0] != orders.WANTS:
             raise orders.to_error(answer)
-        return self._unpacked(process, answer[1], answer[2])
+        return self._receive_outputs(process, answer[1], answer[2])
 
-    def _usual(
+    def _run_on_arrays(
         self,
         process: WorkerProcess,
         number: int,
@@ -428,7 +432,8 @@ class Worker:
         inputs: Sequence[Array],
         types: Sequence[np.dtype[Any]],
     ) -> list[Value]:
-        """Inputs are copied to where the worker sees them, if they are not there yet; outputs it puts where they stay."""
+        """Run on arrays of known types and shapes. Inputs that are not in shared memory yet are copied there; the worker
+        writes the outputs into arrays there, which are returned."""
         one, memory = made.program.segments[segment], self.memory
         here: list[Array] = []
         offsets: list[int] = []
@@ -453,8 +458,8 @@ class Worker:
             raise orders.to_error(answer)
         return outputs
 
-    def _packed(self, inputs: Sequence[Value]) -> tuple[Array, tuple[Any, ...]]:
-        """Any values, where the worker sees them. MemoryError."""
+    def _pack_inputs(self, inputs: Sequence[Value]) -> tuple[Array, tuple[Any, ...]]:
+        """Values of any kind, packed into shared memory, and their metas (tensors.py). Raises MemoryError."""
         metas, buffers = pack_arrays(inputs)
         body = self.memory.empty((sum(buffer.nbytes for buffer in buffers),), np.dtype(np.uint8))
         at = 0
@@ -463,8 +468,8 @@ class Worker:
             at += buffer.nbytes
         return body, metas
 
-    def _unpacked(self, process: WorkerProcess, nbytes: int, metas: tuple[Any, ...]) -> list[Value]:
-        """Outputs that the worker has, for which it needs room."""
+    def _receive_outputs(self, process: WorkerProcess, nbytes: int, metas: tuple[Any, ...]) -> list[Value]:
+        """The outputs that the worker has computed, for which it first gets room in shared memory."""
         try:
             body = self.memory.empty((nbytes,), np.dtype(np.uint8))
         except MemoryError:
@@ -476,8 +481,8 @@ class Worker:
             raise orders.to_error(answer)
         return unpack_arrays(metas, body.data)
 
-    def _lost_run(self, made: RemoteProgram, segment: int, end: Ended) -> EdgepartError:
-        ambiguous, death = self._ambiguous, self._bury(end.process)
+    def _run_error(self, made: RemoteProgram, segment: int, end: Ended) -> EdgepartError:
+        ambiguous, death = self._ambiguous, self._handle_death(end.process)
         what = describe(made.program.segments[segment])
         if death.ordered:
             return RequestError(f"{what} was stopped: {death.why}")
@@ -492,7 +497,7 @@ class Worker:
 
 
 class Workers:
-    """All of this device's. `prepare` takes long and is for threads."""
+    """All workers of this device. Thread-safe. `prepare` takes long: call it from a thread of its own."""
 
     def __init__(
         self,
@@ -501,19 +506,21 @@ class Workers:
         rest: Callable[[float], None] = lambda took_s: None,
         crashed: Callable[[str, str, str], None] = lambda deployment, model, why: None,
     ) -> None:
-        """`shared_bytes`: the most that values of one deployment may take. `rest` is called after each session that took
-        so long to make. `crashed(deployment, digest of its model, why)` is told of models that end their workers."""
+        """`shared_bytes` is the most bytes that the values of one deployment may take. `rest` is called after each session
+        with the seconds that making it took. `crashed(deployment, digest of its model, why)` is called for a model that
+        ends its workers."""
         self._settings = settings
         self._shared_bytes = shared_bytes
         self._rest = rest
         self._crashed = crashed
         self._workers: dict[tuple[str, str], Worker] = {}
         self._users: dict[tuple[str, str], int] = {}
-        """Programs that a worker has, or is about to have."""
+        """Number of programs that each worker has, or is about to have."""
         self._keys: dict[int, tuple[str, str]] = {}
         self._lock = threading.Lock()
         self._preparing = threading.Lock()
-        """Making a session takes twice its weights for a moment: one at a time."""
+        """Held while a program is prepared: making a session takes twice its weights for a moment, so they are made one
+        at a time."""
         self._numbers = itertools.count(1)
         self._stopped = False
 
@@ -558,7 +565,7 @@ class Workers:
             worker.abandon()
 
     def stop(self) -> None:
-        """End all workers, for good."""
+        """End all workers. No further one can be started."""
         with self._lock:
             self._stopped = True
             workers = list(self._workers.values())
@@ -569,22 +576,22 @@ class Workers:
             worker.join()
 
     def processes(self) -> list[int]:
-        """Those that run now."""
-        return [pid for worker in self._all() if (pid := worker.pid) is not None]
+        """The ids of the worker processes that run now."""
+        return [pid for worker in self._all_workers() if (pid := worker.pid) is not None]
 
     def own_bytes(self) -> int:
-        """Of all worker processes together, without what they share with this one and with each other."""
-        return sum(worker.own_bytes for worker in self._all())
+        """Bytes of memory of all worker processes together, without memory shared with this process or each other."""
+        return sum(worker.own_bytes for worker in self._all_workers())
 
     def give_back(self) -> None:
-        for worker in self._all():
+        for worker in self._all_workers():
             worker.give_back()
 
     def deaths(self) -> Mapping[str, int]:
-        """By deployment, how many of its workers ended that were to go on."""
-        return {worker.name: worker.deaths for worker in self._all()}
+        """How many worker processes ended without being told to, by deployment."""
+        return {worker.name: worker.deaths for worker in self._all_workers()}
 
-    def _all(self) -> list[Worker]:
+    def _all_workers(self) -> list[Worker]:
         with self._lock:
             return list(self._workers.values())
 

@@ -1,8 +1,8 @@
-"""Worker: the process that computes what a device does of one deployment. Door: ONNX Runtime's sessions, by sessions.py.
+"""Worker: the process that computes a device's part of one deployment. Door: ONNX Runtime's sessions, by sessions.py.
 
-What a model does to ONNX Runtime it does to this process: a crash, a loop without end and memory without bound end here,
-and the agent, its links and all other deployments go on. It knows no network and no cluster; orders.py has what it
-is told. Started by supervisor.py as `python -m edgepart.agent.workers.worker`; it ends when the agent does.
+A model that crashes ONNX Runtime, loops without end or takes memory without bound harms this process only: the agent, its
+links and all other deployments go on. The worker knows no network and no cluster; orders.py defines the messages that it
+gets. supervisor.py starts it as `python -m edgepart.agent.workers.worker`; it ends when the agent does.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from edgepart.agent.workers.shared_memory import MappedMemory
 from edgepart.planner.errors import EdgepartError, InternalError, RequestError
 
 MOST_KEPT = 256
-"""Runs with their places that are kept bound. Binding takes about as long as a tiny operator."""
+"""Number of bound runs that are kept, because binding takes about as long as a tiny operator."""
 log = logging.getLogger(__name__)
 
 KILLED_FIRST = 900
-"""Added to what the kernel ends processes by where memory runs out (-1000 to 1000): a worker before its agent."""
+"""The worker's oom_score_adj (-1000 to 1000), so that the kernel ends a worker before its agent if memory runs out."""
 
 
 class WorkerPrograms:
-    """One process's programs."""
+    """The programs of one worker process."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class WorkerPrograms:
         self._waiting: SimpleQueue[orders.PrepareProgram | orders.Time | orders.GoOn] = SimpleQueue()
         self._programs: dict[int, PreparedProgram] = {}
         self._kept: dict[tuple[int, int, tuple[int, ...]], BoundRun] = {}
-        """Runs with their places bound, the oldest first."""
+        """Bound runs by program, segment and offsets, the oldest first."""
         compiled = Compiled(settings.compiled, settings.compiled_bytes)
         store = Store(settings.store, alone=False)
         self._sessions = Sessions(
@@ -72,10 +72,10 @@ class WorkerPrograms:
         self._lock = Lock()
         self._running = -1
         self._stopped = -1
-        """The last run that was to be stopped."""
+        """The number of the run that the agent stopped last."""
 
     def serve(self) -> None:
-        """Until the agent's end of the connections is closed."""
+        """Obey orders and compute runs until the agent closes its end of the connections."""
         try:
             self._told.send_bytes(orders.answer_to_bytes(orders.READY))
             Thread(target=self._take_orders, name="orders", daemon=True).start()
@@ -92,7 +92,7 @@ class WorkerPrograms:
             while True:
                 self._take(pickle.loads(self._told.recv_bytes()))
         except (EOFError, OSError):
-            os._exit(0)  # The agent is gone: what is still computed here is for nobody.
+            os._exit(0)  # The agent is gone: nothing needs what is still being computed here.
 
     def _take(self, order: orders.Order) -> None:
         match order:
@@ -135,7 +135,7 @@ class WorkerPrograms:
         return orders.PREPARED, dtypes, prepared.kept.block, tuple(prepared.kept.tensors), types
 
     def _rest(self, took_s: float) -> None:
-        """After each session: the agent says when to go on, as it knows whether requests are computed meanwhile."""
+        """After each session, wait until the agent says to go on: it knows whether requests are computed meanwhile."""
         self._told.send_bytes(orders.answer_to_bytes(orders.MADE, took_s))
         self._waiting.get()
 
@@ -169,7 +169,7 @@ class WorkerPrograms:
         return orders.DONE_BYTES if len(answer) == 1 else orders.answer_to_bytes(*answer)
 
     def _bound(self, order: orders.UsualRun) -> BoundRun:
-        """Places are used again and again, in the same order: what was worked out for them is kept for a while."""
+        """The run bound to the order's offsets. Bound runs are kept, as the same offsets are used again and again."""
         key = order.program, order.segment, order.offsets
         bound = self._kept.get(key)
         if bound is None:
@@ -191,7 +191,8 @@ class WorkerPrograms:
         return unpack_arrays(metas, self._memory.span(offset, nbytes))
 
     def _pack(self, values: Sequence[Any]) -> None:
-        """Puts outputs whose size was not known before where the agent then has room for them."""
+        """Write outputs whose size was not known before the run to where the agent makes room for them. Raises
+        RequestError if it has no room."""
         metas, buffers = pack_arrays(values)
         nbytes = sum(buffer.nbytes for buffer in buffers)
         self._runs.send(orders.answer_to_bytes(orders.WANTS, nbytes, metas))
@@ -206,7 +207,7 @@ class WorkerPrograms:
 
 
 def _types(loaded: LoadedSegment) -> tuple[str, ...] | None:
-    """numpy's names of what a segment takes and gives, where all of that is usual."""
+    """numpy's names of the types of a segment's inputs and outputs; None unless all of them are usual (orders.py)."""
     ports = [(port, loaded.dtypes[port.name]) for port in (*loaded.segment.inputs, *loaded.segment.outputs)]
     if not loaded.plain or not all(orders.is_usual(port, dtype) for port, dtype in ports):
         return None
@@ -214,7 +215,8 @@ def _types(loaded: LoadedSegment) -> tuple[str, ...] | None:
 
 
 def _limit(settings: orders.WorkerSettings) -> None:
-    """Of this process: over it ONNX Runtime is refused memory, and the request fails that asked for it."""
+    """Limit the memory of this process. Over the limit ONNX Runtime is refused memory, and the request that asked for it
+    fails."""
     share_heaps()
     if settings.memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_bytes, settings.memory_bytes))
@@ -222,11 +224,12 @@ def _limit(settings: orders.WorkerSettings) -> None:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write(str(KILLED_FIRST))
     except OSError as error:
-        log.info("the kernel is not told to end a worker before its agent: %s", error)
+        log.info("the kernel may end this agent before its worker if memory runs out: %s", error)
 
 
 def main() -> None:
-    """The process: three file descriptors as arguments, its settings as the first order."""
+    """Run the worker. Its arguments are three file descriptors (orders, runs, shared memory); its settings arrive as the
+    first message."""
     told, runs, memory = (int(text) for text in sys.argv[1:4])
     with Connection(told) as orders_in:
         settings, level = pickle.loads(orders_in.recv_bytes())
