@@ -17,7 +17,7 @@ from typing import NoReturn
 from edgepart.agent.host.log_rate import LogRate
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.options import AgentOptions
-from edgepart.cli.ending import exit_status, report
+from edgepart.cli.output import exit_status, print_error
 from edgepart.planner.errors import EdgepartError
 
 MQTT_PASSWORD = "EDGEPART_MQTT_PASSWORD"
@@ -97,7 +97,7 @@ def main(log_level: str, text: str) -> None:
     try:
         run(options_of(text))
     except EdgepartError as error:
-        report(error, as_json=False)
+        print_error(error, as_json=False)
         sys.exit(exit_status(error))
 
 

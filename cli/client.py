@@ -2,7 +2,7 @@
 
 A request that may be sent twice without harm (reading, inference) is tried again, on the next member known,
 until its deadline; deploying and undeploying are not. An agent that says nothing at all while it should answer
-counts as gone (pulse.py).
+counts as gone (liveness.py).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import aiohttp
 
 from edgepart.agent.http.buffers import Buffer, Buffers
 from edgepart.agent.wire.inference import DeployOptions
+from edgepart.cli.liveness import PulseTiming, while_alive
 from edgepart.cli.options import AgentTarget
-from edgepart.cli.pulse import PulseTiming, while_alive
 from edgepart.cli.tensors import encode_request, read_answer
 from edgepart.planner import errors
 from edgepart.planner.errors import EdgepartError, Unavailable

@@ -19,7 +19,7 @@ from edgepart.planner.errors import ClusterError
 
 if TYPE_CHECKING:
     from edgepart.cli.local import LocalAgent, LocalCluster
-    from edgepart.cli.reading import Reader, Session
+    from edgepart.cli.ocr import Reader, Session
     from edgepart.cli.traffic import Tally
     from edgepart.planner.region import Array
 
@@ -39,7 +39,7 @@ Image = Annotated[Path | None, typer.Option("--image", help="Read this picture i
 def demo(image: Image = None, as_json: Json = False) -> None:
     """Three agents on this machine: find each other, read a page together, lose one, gain one."""
     from edgepart.cli.local import LocalCluster
-    from edgepart.cli.reading import PAGE, Reader
+    from edgepart.cli.ocr import PAGE, Reader
 
     story = Story(as_json)
     story.say(f"Reading {(image or PAGE).name} with one ONNX Runtime session, to know the right answer.")
@@ -162,7 +162,7 @@ class Demo:
         )
 
     def _compare(self, got: Array, expected: Array) -> None:
-        from edgepart.cli.reading import relative_difference
+        from edgepart.cli.ocr import relative_difference
         from edgepart.cli.tensors import largest_difference
 
         self._difference = max(self._difference, largest_difference({"": got}, {"": expected}))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, Removed, StillGoing, UsageError
 from edgepart.planner.figures import nbytes, seconds
 
 if TYPE_CHECKING:
@@ -15,10 +17,15 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "FAILED",
+    "GOES_ON",
+    "WRONG_USAGE",
     "ProgressBar",
     "console",
+    "exit_status",
     "nbytes",
     "note",
+    "print_error",
     "print_json",
     "progress",
     "say",
@@ -26,6 +33,9 @@ __all__ = [
     "shape",
     "table",
 ]
+
+FAILED, WRONG_USAGE, GOES_ON = 1, 2, 3
+"""Exit statuses; 0 is success. GOES_ON: the time to wait is up, and the work goes on."""
 
 
 def print_json(document: Any) -> None:
@@ -120,3 +130,24 @@ class _Lines:
         if stage != self._stage:
             self._stage = stage
             note(stage)
+
+
+def exit_status(error: EdgepartError) -> int:
+    """The exit status of a command that ended with this error."""
+    if isinstance(error, Removed):
+        return error.exit_status
+    if isinstance(error, StillGoing):
+        return GOES_ON
+    return WRONG_USAGE if isinstance(error, UsageError) else FAILED
+
+
+def print_error(error: EdgepartError, as_json: bool) -> None:
+    """Prints what went wrong to stderr. With `as_json`, it also prints {"error", "kind"} to stdout, and "short_bytes", the
+    bytes that each device lacks, where they are known."""
+    if as_json:
+        lacking = error.short_bytes if isinstance(error, Infeasible) else {}
+        short = {"short_bytes": lacking} if lacking else {}
+        print(json.dumps({"error": str(error), "kind": type(error).__name__, **short}))
+    print(f"error: {error}", file=sys.stderr)
+    if isinstance(error, InternalError):
+        print("This is a fault of edgepart itself; please report it.", file=sys.stderr)

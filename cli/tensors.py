@@ -104,6 +104,13 @@ def _extents(data: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
+def bound_metadata(metadata: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
+    """With the shapes that the deployment was bound to first in place of open ones."""
+    first: Mapping[str, Any] = next((bound["shapes"] for bound in card.get("bindings") or ()), {})
+    inputs = [entry | {"shape": first.get(entry["name"], entry["shape"])} for entry in metadata["inputs"]]
+    return {**metadata, "inputs": inputs}
+
+
 def random_inputs(metadata: Mapping[str, Any], seed: int) -> dict[str, Array]:
     """One array for each input; open extents are 1. Whole numbers are 0 or 1, as they are often indices."""
     draw = np.random.default_rng(seed)

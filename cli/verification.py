@@ -126,8 +126,7 @@ def verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
 async def _verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
     from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
-    from edgepart.cli.serving import bound_metadata
-    from edgepart.cli.tensors import random_inputs
+    from edgepart.cli.tensors import bound_metadata, random_inputs
 
     check_name(name)
     async with Client(target) as client:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edgepart.planner.layout.strategy import Problem
 
 
-def ask(
+def print_variants(
     problem: Problem,
     strategy: str,
     add: Sequence[str],
@@ -40,7 +40,7 @@ def ask(
     if as_json:
         print(json.dumps(document))
     else:
-        _print(document)
+        _print_table(document)
 
 
 def _named(cluster: Any, name: str) -> Any:
@@ -90,7 +90,7 @@ def _sources(kinds: set[str], here: set[str]) -> dict[str, str]:
     }
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print_table(document: dict[str, Any]) -> None:
     first = document["variants"][0]
     rows = []
     for row in document["variants"]:

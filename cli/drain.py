@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from edgepart.cli.clustering import parse_duration
-from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
+from edgepart.cli.options import Agent, AgentTarget, Json, State, parse_duration, target_of
 from edgepart.cli.output import print_json, progress, say
 from edgepart.planner.errors import ClusterError, StillGoing
 

@@ -69,22 +69,22 @@ def revoke(
 
 def _members(agent: str | None, folder: Path) -> dict[str, str]:
     """Names by node id, as the agent sees them; {} where none runs."""
-    from edgepart.cli.asking import ask
+    from edgepart.cli.query import fetch
 
     try:
-        document = ask(target_of(agent, folder), "/api/status")
+        document = fetch(target_of(agent, folder), "/api/status")
     except EdgepartError:
         return {}
     return {member["node"]: member["name"] for member in document["members"]}
 
 
 def _noticed(agent: str | None, folder: Path, nodes: list[str]) -> bool:
-    from edgepart.cli.asking import ask
+    from edgepart.cli.query import fetch
 
     until = time.monotonic() + SPREAD_S
     while time.monotonic() < until:
         try:
-            security: dict[str, Any] = ask(target_of(agent, folder), "/api/status").get("security", {})
+            security: dict[str, Any] = fetch(target_of(agent, folder), "/api/status").get("security", {})
         except EdgepartError:
             return False
         if set(nodes) <= set(security.get("revoked", ())):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, QUEUE
 from edgepart.cli.attribution import ORDER, OTHERS, AttributionRow, rows, shares, stretches_of
-from edgepart.cli.critical import BETWEEN, MESSAGE, critical_path, totals, waits
+from edgepart.cli.critical_path import BETWEEN, MESSAGE, critical_path, totals, waits
 from edgepart.cli.output import console, say, seconds, table
-from edgepart.cli.traced import SpanBar, Trace, typical
-from edgepart.cli.verifying import off, percent
+from edgepart.cli.trace_records import SpanBar, Trace, typical
+from edgepart.cli.verification import off, percent
 from edgepart.planner.devices.cluster import from_json
 from edgepart.planner.plans.plan import GATEWAY
 

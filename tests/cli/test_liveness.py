@@ -12,8 +12,8 @@ import pytest
 
 from edgepart.agent.http.server import HttpServer
 from edgepart.cli.client import Client
+from edgepart.cli.liveness import PulseTiming, Silent, while_alive
 from edgepart.cli.options import AgentTarget
-from edgepart.cli.pulse import PulseTiming, Silent, while_alive
 from tests.agent.http.conftest import CREDENTIAL, LIMITS
 from tests.agent.http.fakes import A, FakeNode
 
