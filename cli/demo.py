@@ -16,6 +16,7 @@ import typer
 from edgepart.cli.options import Json
 from edgepart.cli.output import console, nbytes, print_json, seconds, table
 from edgepart.planner.errors import ClusterError
+from edgepart.planner.report.sentences import headline
 
 if TYPE_CHECKING:
     from edgepart.cli.local import LocalAgent, LocalCluster
@@ -108,7 +109,7 @@ class Story:
             "output",
         )
         self._console.print(table(columns, rows, right=columns[1:2] + columns[3:]))
-        self.say(plan["why"])
+        self.say(headline(plan["why"]))
 
 
 class Demo:

@@ -28,10 +28,11 @@ from edgepart.cli.options import (
     target_of,
 )
 from edgepart.cli.output import console, note, print_json, progress, say, seconds
-from edgepart.cli.plan_text import device_table, headline
+from edgepart.cli.plan_text import device_table
 from edgepart.cli.query import fetch
-from edgepart.planner.errors import ClusterError, StillGoing, Unavailable, UsageError
+from edgepart.planner.errors import ClusterError, EdgepartError, StillGoing, UsageError
 from edgepart.planner.plans.reduced_precision import EXACT, checked
+from edgepart.planner.report.sentences import headline
 from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, one_of
 
 if TYPE_CHECKING:
@@ -271,10 +272,10 @@ def _still_going(name: str, patience: DeployPatience | None, stage: str) -> Stil
 
 
 def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:
-    """The agent's report of the plan that serves; {} where a newer plan is just about to replace it."""
+    """The agent's report of the plan that serves; {} where there is none any more. The deployment succeeded all the same."""
     try:
         report: dict[str, Any] = fetch(target, f"/api/models/{name}/plan")
-    except Unavailable:
+    except EdgepartError:
         return {}
     return report
 

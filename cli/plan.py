@@ -19,11 +19,12 @@ from edgepart.cli.output import console, nbytes, say, seconds
 from edgepart.cli.placement import is_workload, place
 from edgepart.cli.placement import read as read_workload
 from edgepart.cli.plan_inputs import problem_of
-from edgepart.cli.plan_text import device_table, headline, say_reasons
+from edgepart.cli.plan_text import device_table, say_reasons
 from edgepart.cli.verification import is_deployment, show, verify_here, verify_live
 from edgepart.planner.errors import NotInstalled, UsageError
 from edgepart.planner.figures import figure
 from edgepart.planner.plans.reduced_precision import EXACT, checked
+from edgepart.planner.report.sentences import headline
 from edgepart.planner.vocabulary import OBJECTIVES, STRATEGIES, one_of
 
 if TYPE_CHECKING:
@@ -153,12 +154,13 @@ def plan(
     if budget <= 0:
         raise UsageError(f"--search-budget {budget}: give a positive number of seconds")
     if is_workload(model):
+        workload = read_workload(model)
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
                  "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays,
                  "--no-fusion": not fusion, "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify,
                  "--html": html, "--add": add, "--remove": remove, "--sweep": sweep}  # fmt: skip
         _refuse(given, model)
-        place(read_workload(model), strategy, objective, budget, compare=compare, as_json=as_json)
+        place(workload, strategy, objective, budget, compare=compare, as_json=as_json)
         return
     what_if = WhatIf(add or (), remove or (), sweep)
     _check_combination(what_if, compare=compare, html=html is not None, verify=verify)

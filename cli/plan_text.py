@@ -23,15 +23,6 @@ def device_table(devices: Mapping[str, Mapping[str, Any]]) -> Table:
     return table(columns, rows, right=columns[1:])
 
 
-def headline(why: str) -> str:
-    """The first line of a plan's reasons: one sentence.
-
-    >>> headline("Computing on pi-b takes 80% of the time.\\nThe whole model runs on pi-b.")
-    'Computing on pi-b takes 80% of the time.'
-    """
-    return why.partition("\n")[0]
-
-
 def say_reasons(why: str) -> None:
     """Prints all of a plan's reasons, each as a paragraph of its own."""
     for line in why.splitlines():

@@ -1,4 +1,4 @@
-"""Explain: a plan's `why`: what it does, what bounds it, and what more devices or a faster network would give. Rules
+"""Explain: a plan's `why`: what limits it, what it does, and what more devices or a faster network would give. Rules
 only.
 
 One request is bound by what most of its critical path goes to (planner/plans/timeline.py), many by the busiest thing
@@ -12,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
 
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.figures import figure, nbytes, seconds
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.plans.timeline import critical_path
+from edgepart.planner.report.sentences import as_lines
 from edgepart.planner.search.study import WORTH, Shares, Study
 from edgepart.planner.simulation.latency import Simulation, run_schedule
 from edgepart.planner.simulation.throughput import stream
@@ -44,31 +44,36 @@ ANOTHER = "one more"
 
 
 def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: Strategy | None) -> str:
-    """What the strategy does, what keeps it from being faster, and what would help. `alone` is the best that a single
-    device does, None where none has the memory."""
-    parts = [strategy.why]
-    if simulation.compute_s and simulation.latency_s:
-        parts += [_beside(study, strategy, alone), bound(study, simulation)]
-        if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.by_speed) > 1:
-            parts.append("every split that was tried loses more to its links than it gains")
-        parts += [_memory(study, simulation), outlook(study, strategy)]
-    return "; ".join(filter(None, parts))
+    """The reasons for a plan, a sentence on each line: first how good it is and what takes most of its time, then what the
+    strategy does and what would help. `alone` is the best plan of a single device, None where none has the memory."""
+    reasons = strategy.why.split("; ")
+    if not (simulation.compute_s and simulation.latency_s):
+        return as_lines(*reasons)
+    limit, more = bound(study, simulation)
+    first = "; ".join(filter(None, (_beside(study, strategy, alone), limit)))
+    if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.by_speed) > 1:
+        (device,) = simulation.compute_s
+        loses = "every split that was tried loses more to its links than it gains"
+        first = f"the whole model runs on {device}, because {loses}"
+        more = f"{limit}; {more}" if more else limit
+    return as_lines(first, *reasons, more, _memory(study, simulation), *outlook(study, strategy))
 
 
 def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
+    """How much better the strategy is than the best single device; "" where it is on one device itself."""
     if alone is None or len(study.forecast(strategy).compute_s) == 1:
         return ""
     device = next(iter(study.forecast(alone).compute_s), study.problem.gateway)
     times = study.score(alone) / study.score(strategy)
     if study.problem.objective == "throughput":
-        return f"{times:.2f} times as many requests as {device} alone"
-    return f"{times:.2f} times as fast as {device} alone"
+        return f"the plan answers {times:.2f} times as many requests as {device} alone"
+    return f"the plan is {times:.2f} times as fast as {device} alone"
 
 
-def bound(study: Study, simulation: Simulation) -> str:
-    """A phrase for what most of the time goes to."""
+def bound(study: Study, simulation: Simulation) -> tuple[str, str]:
+    """What takes most of the time, and what takes the rest ("" where that is little)."""
     if study.problem.objective == "throughput":
-        return _bound_of_many(study, simulation)
+        return _bound_of_many(study, simulation), ""
     computing = defaultdict[str, float](float)
     moving = defaultdict[tuple[str, str], float](float)
     gateway = study.problem.gateway
@@ -78,31 +83,36 @@ def bound(study: Study, simulation: Simulation) -> str:
         else:
             one, two = sorted((leg.source or gateway, leg.target or gateway))
             moving[one, two] += leg.seconds
+    if sum(computing.values()) >= sum(moving.values()):
+        return _bound_by_computing(computing, moving, simulation)
+    return _bound_by_moving(moving, simulation)
+
+
+def _bound_by_computing(
+    computing: Mapping[str, float], moving: Mapping[tuple[str, str], float], simulation: Simulation
+) -> tuple[str, str]:
+    """`computing` and `moving`: seconds of the critical path by device, and by pair of devices."""
     computed, waited = (sum(spent.values()) / simulation.latency_s for spent in (computing, moving))
-    link, device = _longest(moving), _longest(computing)
-    if device and computed >= waited:
-        part = computing[device] / simulation.latency_s
-        text = f"what bounds it is computing on {device}, {part:.0%} of the time"
-        if part < MOSTLY * computed:
-            text = f"what bounds it is computing, {computed:.0%} of the time, most of it on {device} ({part:.0%})"
-        return f"{text}; moving data takes {waited:.0%}" if waited >= 0.01 else text
-    assert link is not None
+    device = max(computing, key=lambda key: computing[key])
+    part = computing[device] / simulation.latency_s
+    text = f"computing on {device} takes {part:.0%} of the time"
+    if part < MOSTLY * computed:
+        text = f"computing takes {computed:.0%} of the time, most of it on {device} ({part:.0%})"
+    return text, f"moving data takes {waited:.0%} of the time" if waited >= 0.01 else ""
+
+
+def _bound_by_moving(moving: Mapping[tuple[str, str], float], simulation: Simulation) -> tuple[str, str]:
+    waited = sum(moving.values()) / simulation.latency_s
+    link = max(moving, key=lambda key: moving[key])
     between = (
         f"between {link[0]} and {link[1]}" if link[0] != link[1] else f"to and from {link[0]}'s own gateway"
     )
     most = moving[link] / simulation.latency_s
+    text = f"moving data {between} takes {waited:.0%} of the time"
+    if most <= 0.99 * waited:
+        text = f"moving data takes {waited:.0%} of the time, most of it {between} ({most:.0%})"
     moved = sum(simulation.sent_bytes.values()) / 1e6
-    inner = f"; {figure(moved)} MB are sent by devices" if len(simulation.compute_s) > 1 else ""
-    each = "" if most > 0.99 * waited else f", most of that {between} ({most:.0%})"
-    where = f" {between}" if not each else ""
-    return f"what bounds it is moving data{where}, {waited:.0%} of the time{each}{inner}"
-
-
-Key = TypeVar("Key")
-
-
-def _longest(seconds: Mapping[Key, float]) -> Key | None:
-    return max(seconds, key=lambda key: seconds[key], default=None)
+    return text, f"the devices send each other {figure(moved)} MB" if len(simulation.compute_s) > 1 else ""
 
 
 def _bound_of_many(study: Study, simulation: Simulation) -> str:
@@ -113,16 +123,14 @@ def _bound_of_many(study: Study, simulation: Simulation) -> str:
     busiest = max(loads, key=lambda thing: (loads[thing], -order.index(thing[0])))
     part = min(1.0, loads[busiest] * many.throughput_per_s)
     name = {
-        "compute": "computing on {}",
-        "medium": "the medium {}",
-        "link": "the link from {} to {}",
-        "send": "what {}'s network card can send",
-        "receive": "what {}'s network card can receive",
+        "compute": "computing on {} takes",
+        "medium": "the medium {} is busy for",
+        "link": "the link from {} to {} is busy for",
+        "send": "the network card of {} sends for",
+        "receive": "the network card of {} receives for",
     }[busiest[0]].format(*busiest[1:])
-    text = (
-        f"what bounds it is {name}, busy for {part:.0%} of the time with {many.in_flight} requests in flight"
-    )
-    return text if part >= MOSTLY else f"{text}: requests wait for each other"
+    text = f"{name} {part:.0%} of the time with {many.in_flight} requests in flight"
+    return text if part >= MOSTLY else f"{text}, and requests wait for each other"
 
 
 def _memory(study: Study, simulation: Simulation) -> str:
@@ -135,13 +143,13 @@ def _memory(study: Study, simulation: Simulation) -> str:
         return ""
     device, lack = max(short.items(), key=lambda item: item[1])
     return (
-        f"memory of {device} bounds it too: a plan that takes {seconds(faster)} would need "
+        f"the memory of {device} is a limit too: a plan that takes {seconds(faster)} would need "
         f"{nbytes(lack)} more there"
     )
 
 
-def outlook(study: Study, strategy: Strategy) -> str:
-    """What a network twice as fast, and one more device like the fastest, would give; "" without budget for that."""
+def outlook(study: Study, strategy: Strategy) -> list[str]:
+    """What a network twice as fast, and one more device like the fastest, would give; [] without budget for that."""
     fastest = study.by_speed[0]
     each_s = CANDIDATE_S + SHARE_S * len(study.graph.operators) * (len(study.by_speed) + 1) ** 1.5
     trials = int(TRIAL / 2 * study.problem.search_budget_s / each_s)
@@ -162,7 +170,7 @@ def outlook(study: Study, strategy: Strategy) -> str:
     useless = [what for what, score in found if score >= WORTH * now]
     if useless:
         helpful.append(f"{' and '.join(useless)} would change little")
-    return "; ".join(helpful)
+    return helpful
 
 
 def _figure(study: Study, score: float) -> str:
