@@ -1,5 +1,5 @@
-"""`edgepart demo`: three agents on this machine do their real job, one is killed, one joins. An ordinary
-client of the product: it types the commands that a person would, and sends requests as any client does.
+"""`edgepart demo`: three agents on this machine read a page together; one of them is killed, and another joins. The demo
+runs the commands that a person would type, and sends requests as any client does.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ NAMES = ("attic", "desk", "shelf")
 JOINER = "van"
 DETECTOR, RECOGNISER = "find-text", "read-text"
 STRATEGY = "bbgrap"
-"""Divides a model over all devices. These share one machine's cores, where `auto` may rightly find that one is best."""
+"""It divides a model over all devices. `auto` may rightly use one device only, since all share one machine's cores."""
 ANSWERS = 8
-"""Waited for before and after each event."""
+"""The demo waits for this many answers before and after each event."""
 PATIENCE_S = 180.0
-"""For whatever comes next: a device that joins two cores is planned for after 25 s, beside other work after over 60."""
+"""The longest wait for any event. On two cores, a new device is used after 25 s; beside other work, after over 60 s."""
 
-Image = Annotated[Path | None, typer.Option("--image", help="Read this picture instead of the demo's page.")]
+Image = Annotated[
+    Path | None, typer.Option("--image", help="Read this image instead of the page of the demo.")
+]
 
 
 def demo(image: Image = None, as_json: Json = False) -> None:
-    """Three agents on this machine: find each other, read a page together, lose one, gain one."""
+    """Run three agents on this machine: they read a page together, lose an agent, and gain one."""
     from edgepart.cli.local import LocalCluster
     from edgepart.cli.ocr import PAGE, Reader
 
@@ -58,7 +60,7 @@ def demo(image: Image = None, as_json: Json = False) -> None:
 
 
 class Story:
-    """What people read; on stderr where stdout is for the document."""
+    """What the demo tells. It goes to stderr where stdout is for the document."""
 
     def __init__(self, as_json: bool) -> None:
         self._console = console(stderr=as_json)
@@ -82,7 +84,7 @@ class Story:
         self._console.print(table(("device", "node id", "address", ""), rows))
 
     def plan(self, plan: dict[str, Any]) -> None:
-        """Who computes what, and what crosses."""
+        """Prints who computes what and which data is moved, and the first sentence about the plan."""
         total = sum(device["flops"] for device in plan["devices"].values()) or 1.0
         shared: dict[str, str] = next(
             (parts for parts in plan["shares"].values() if len(parts) == len(plan["devices"])), {}
@@ -113,7 +115,7 @@ class Story:
 
 
 class Demo:
-    """The story's acts, in order."""
+    """The steps of the demo, in order."""
 
     def __init__(self, story: Story, cluster: LocalCluster, reader: Reader) -> None:
         from edgepart.cli.traffic import Tally
@@ -224,7 +226,7 @@ class Demo:
             "notes": self._cluster.notes,
         }
 
-    # What a person would type or send
+    # The commands and requests of a person
 
     @property
     def _agent(self) -> LocalAgent:
@@ -262,14 +264,14 @@ class Demo:
 
     @staticmethod
     def _outside(call: Callable[[], Any]) -> Any:
-        """Run it where no event loop runs: half of the demo is inside one."""
+        """Runs the call in a thread without an event loop: half of the demo runs inside one."""
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(call).result()
 
     def _session(self, name: str) -> Session:
-        """The cluster in place of a session."""
+        """A session that is the cluster."""
         from edgepart.cli.client import Client
 
         async def infer(batch: Array) -> Array:
@@ -289,5 +291,5 @@ class Demo:
 
 
 def _finite(difference: float) -> float | None:
-    """JSON has no infinity, which a NaN among numbers is."""
+    """None for infinity, which JSON lacks. (A NaN in one answer counts as an infinite difference.)"""
     return difference if math.isfinite(difference) else None

@@ -272,7 +272,7 @@ def _still_going(name: str, patience: DeployPatience | None, stage: str) -> Stil
 
 
 def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:
-    """The agent's report of the plan that serves; {} where there is none any more. The deployment succeeded all the same."""
+    """The agent's report of the plan that serves; {} where there is none any more, which is no error here."""
     try:
         report: dict[str, Any] = fetch(target, f"/api/models/{name}/plan")
     except EdgepartError:
@@ -284,8 +284,8 @@ def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     for text in result.get("notes", ()):
         note(f"note: {text}")
     latency_s = result.get("predicted_latency_s")
-    predicted = f", {seconds(latency_s)} predicted for one request" if latency_s else ""
-    say(f"{result['name']} is served by {', '.join(result.get('devices', ()))}{predicted}.", prose=True)
+    predicted = f" Predicted for one request: {seconds(latency_s)}." if latency_s else ""
+    say(f"{result['name']} is served by {', '.join(result.get('devices', ()))}.{predicted}", prose=True)
     if plan.get("devices"):
         say("")
         console().print(device_table(plan["devices"]))
@@ -293,7 +293,8 @@ def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
         say(f"\n{headline(result['why'])} `edgepart models` says more.", prose=True)
     if result.get("rounding"):
         say(f"note: {result['rounding']}", prose=True)
-    say(f"\nendpoint  {result['endpoint']}/infer  (Open Inference Protocol v2, at any agent)")
+    say("\nEvery agent answers requests by the Open Inference Protocol v2.", prose=True)
+    say(f"endpoint  {result['endpoint']}/infer")
     say(f"inputs    {result['curl']}")
     say(f"try       edgepart infer {result['name']} --input NAME=FILE.npy")
 

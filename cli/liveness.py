@@ -1,7 +1,7 @@
-"""Whether an agent that has not answered yet is still there. Door: the event loop's clock.
+"""Liveness: detects that an agent has gone while a request waits for its answer. Door: the event loop's clock.
 
-An agent that was killed ends its connections; one that froze, lost its power or its network says nothing, and waiting for
-its answer is in vain. So while an answer is awaited, the agent is asked now and then whether it lives, beside the request.
+The connections of a killed agent end. An agent that froze, or lost its power or its network, just stays silent, and
+waiting for its answer is in vain. So while a request waits, the agent is probed now and then beside it.
 """
 
 from __future__ import annotations
@@ -15,32 +15,33 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class PulseTiming:
-    """Shorter moves on sooner from an agent that is gone; longer asks less, and bears slower networks."""
+class ProbeTiming:
+    """When to probe an agent. Shorter times give up sooner on an agent that is gone; longer ones probe less, and suit
+    slower networks."""
 
     quiet_s: float = 0.5
-    """After so long without an answer it is asked whether it lives, and again after each time that it does."""
-    beat_s: float = 1.0
-    """For so long it may be silent then, after the first try of a request twice as long, and so on."""
+    """The agent is probed after this time without an answer, and again this long after each probe that it answers."""
+    probe_s: float = 1.0
+    """How long a probe may take during the first try of a request. It is twice as long during the second try, and so on."""
 
 
 class Silent(TimeoutError):
-    """It gives no sign of life."""
+    """The agent did not answer a probe."""
 
 
 async def while_alive(
     work: Coroutine[Any, Any, T],
-    beat: Callable[[float], Awaitable[object]],
+    probe: Callable[[float], Awaitable[object]],
     lost: tuple[type[Exception], ...],
-    patience: PulseTiming,
+    timing: ProbeTiming,
     tries: int,
 ) -> T:
-    """What `work` gives. Silent, with `work` cancelled, where `beat(seconds)`, which asks whether the agent lives, raises
-    one of `lost` before that. `tries`: how often the request was tried before."""
+    """The result of `work`. It cancels `work` and raises Silent where `probe(seconds)` raises one of `lost` before that.
+    `tries`: how often the request was tried before."""
     task = asyncio.ensure_future(work)
     try:
-        while not (await asyncio.wait([task], timeout=patience.quiet_s))[0]:
-            asked = asyncio.ensure_future(beat(patience.beat_s * (tries + 1)))
+        while not (await asyncio.wait([task], timeout=timing.quiet_s))[0]:
+            asked = asyncio.ensure_future(probe(timing.probe_s * (tries + 1)))
             try:
                 await asyncio.wait([task, asked], return_when=asyncio.FIRST_COMPLETED)
                 if asked.done() and not task.done() and isinstance(error := asked.exception(), lost):

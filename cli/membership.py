@@ -85,7 +85,7 @@ def join(
 
     if secret == "-":
         secret = sys.stdin.readline(MOST_TOKEN)
-    os.environ.pop("EDGEPART_TOKEN", None)  # no child of ours needs it
+    os.environ.pop("EDGEPART_TOKEN", None)  # no child process needs it
     folder = state_of(state)
     peers = [parse_address(text, option="--peer") for text in peer or ()]
     _check_name(folder, name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -119,7 +119,7 @@ Sweep = Annotated[
     str | None, typer.Option(help="Predict the effect of faster or slower links: links=10M,100M,1G.")
 ]
 Why = Annotated[
-    bool, typer.Option("--why", help="Print every reason for the plan, not just the first sentence.")
+    bool, typer.Option("--why", help="Print every reason for the plan. With --compare, describe every plan.")
 ]
 Html = Annotated[Path | None, typer.Option(help="Draw the plan into this HTML file.")]
 
@@ -160,7 +160,7 @@ def plan(
                  "--no-fusion": not fusion, "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify,
                  "--html": html, "--add": add, "--remove": remove, "--sweep": sweep}  # fmt: skip
         _refuse(given, model)
-        place(workload, strategy, objective, budget, compare=compare, as_json=as_json)
+        place(workload, strategy, objective, budget, compare=compare, reasons=why, as_json=as_json)
         return
     what_if = WhatIf(add or (), remove or (), sweep)
     _check_combination(what_if, compare=compare, html=html is not None, verify=verify)
@@ -234,7 +234,7 @@ def _predict(
 
         print_variants(problem, strategy, what_if.add, what_if.remove, what_if.sweep, printing.as_json)
     elif printing.compare:
-        _print_comparison(_compare(problem), printing.as_json)
+        _print_comparison(_compare(problem), printing)
     else:
         offer = _offer(problem, strategy)
         if html:
@@ -278,7 +278,7 @@ def _print_plan(document: Mapping[str, Any], printing: PlanPrinting) -> None:
     if printing.reasons:
         say_reasons(document["why"])
     else:
-        say(f"{headline(document['why'])} (--why says more.)", prose=True)
+        say(f"{headline(document['why'])} (--why gives all reasons.)", prose=True)
     if printing.verify:
         show(document["verified"])
 
@@ -350,8 +350,8 @@ def _compare(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
-    if as_json:
+def _print_comparison(document: dict[str, Any], printing: PlanPrinting) -> None:
+    if printing.as_json:
         print(json.dumps(document))
         return
     from rich.table import Table
@@ -379,7 +379,20 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
     out = console(soft_wrap=False)
     out.print(table)
     for name, row in rows.items():
-        out.print(Text.assemble((name, "bold"), f": {row['why']}"))
+        if printing.reasons or not row["feasible"]:
+            out.print(Text.assemble((name, "bold"), f": {row['why']}"))
+    if not printing.reasons:
+        say(f"{_verdict(document, best)} (--why describes each plan.)", prose=True)
+
+
+def _verdict(document: Mapping[str, Any], best: Set[str]) -> str:
+    """One sentence on which strategy is the best."""
+    if not best:
+        return "No strategy has a plan that fits."
+    names, row = ", ".join(sorted(best)), document["strategies"][min(best)]
+    if document["objective"] == "throughput":
+        return f"The most requests: {figure(row['predicted_throughput_per_s'] or 0, 4)} a second, by {names}."
+    return f"The fastest: {seconds(row['predicted_latency_s'], 4)}, by {names}."
 
 
 def _best(document: Mapping[str, Any]) -> set[str]:

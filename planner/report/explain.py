@@ -18,7 +18,7 @@ from edgepart.planner.figures import figure, nbytes, seconds
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.plans.timeline import critical_path
-from edgepart.planner.report.sentences import as_lines
+from edgepart.planner.report.sentences import as_lines, phrases
 from edgepart.planner.search.study import WORTH, Shares, Study
 from edgepart.planner.simulation.latency import Simulation, run_schedule
 from edgepart.planner.simulation.throughput import stream
@@ -46,7 +46,7 @@ ANOTHER = "one more"
 def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: Strategy | None) -> str:
     """The reasons for a plan, a sentence on each line: first how good it is and what takes most of its time, then what the
     strategy does and what would help. `alone` is the best plan of a single device, None where none has the memory."""
-    reasons = strategy.why.split("; ")
+    reasons = phrases(strategy.why)
     if not (simulation.compute_s and simulation.latency_s):
         return as_lines(*reasons)
     limit, more = bound(study, simulation)

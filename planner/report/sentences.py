@@ -17,6 +17,21 @@ def as_lines(*phrases: str) -> str:
     return "\n".join(map(as_sentence, filter(None, phrases)))
 
 
+def phrases(reasons: str) -> list[str]:
+    """The phrases of a strategy's reasons, which semicolons separate outside parentheses.
+
+    >>> phrases("split along height (2 layers; 3 devices); borders are sent first")
+    ['split along height (2 layers; 3 devices)', 'borders are sent first']
+    """
+    found, depth = [""], 0
+    for piece in reasons.split("; "):
+        found[-1] += f"; {piece}" if depth > 0 else ""
+        if depth <= 0:
+            found.append(piece)
+        depth += piece.count("(") - piece.count(")")
+    return found[1:]
+
+
 def headline(why: str) -> str:
     """The first line of a plan's reasons.
 
