@@ -105,7 +105,7 @@ def _wait_for(name: str, target: AgentTarget, timeout: str, wait: bool, *, remov
                 await waiting()
         except TimeoutError as error:
             stage = f" ({last['stage']})" if "stage" in last else ""
-            text = f"{name} is not {'removed' if remove else 'drained'} after {timeout}{stage}; this goes on"
+            text = f"{name} is not {'removed' if remove else 'drained'} after {timeout}{stage}; it goes on"
             raise StillGoing(f"{text}. `edgepart undrain {name}` stops it") from error
 
     asyncio.run(bounded())

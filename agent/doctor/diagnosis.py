@@ -210,7 +210,7 @@ def left_out(name: str, seat: Seat, served: Iterable[ServedDeployment]) -> list[
         elif not one.devices:
             why = f"there is no plan: {one.why}"
         else:
-            why = f"it would not be faster with it: {headline(one.why)}"
+            why = f"it would not be faster with it. {headline(one.why)}"
         found.append((one.name, why))
     return found
 
