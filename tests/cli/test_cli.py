@@ -298,6 +298,25 @@ def test_deploy_and_undeploy(edgepart: Edgepart, member: Path, served: Served, t
     assert edgepart("undeploy", "add", "--state", str(member))[0] == 1
 
 
+def test_deploy_shows_a_table_of_the_devices_and_the_first_reason(
+    edgepart: Edgepart, member: Path, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.onnx").write_bytes(add_model())
+    sizes = dict.fromkeys(("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes"), 2e6)
+    row = {"compute_s": 0.011, "segments": 7} | sizes
+    monkeypatch.setattr(served.node, "plan", lambda name: {"devices": {"pi-a": row}})
+    real = served.node.deploy
+
+    async def deploy(*arguments: Any) -> dict[str, Any]:
+        return await real(*arguments) | {"why": "Computing takes 80% of the time.\nMoving data takes 20%."}
+
+    monkeypatch.setattr(served.node, "deploy", deploy)
+    status, out, _ = edgepart("deploy", "m.onnx", "--name", "m", "--state", str(member))
+    assert status == 0
+    assert re.search(r"pi-a +11 ms( +2 MB){4} +7", out)
+    assert "Computing takes 80% of the time." in out and "Moving data" not in out
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

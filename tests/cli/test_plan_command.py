@@ -89,6 +89,14 @@ def test_throughput_is_shown_and_stages_answer_more_requests(files: tuple[str, s
     assert "times as many requests as" in " ".join(text.split())
 
 
+def test_people_see_a_table_and_one_sentence_and_all_reasons_on_request(files: tuple[str, str]) -> None:
+    wanted = (files[0], "--cluster", files[1], "--strategy", "bbgrap")
+    first, *more = json.loads(run(*wanted, "--json").stdout)["why"].splitlines()
+    brief, full = (" ".join(run(*wanted, *given).stdout.split()) for given in ((), ("--why",)))
+    assert first in brief and first in full
+    assert more and not any(line in brief for line in more) and all(line in full for line in more)
+
+
 def test_html_draws_everybody(files: tuple[str, str], tmp_path: Path) -> None:
     page = tmp_path / "plan.html"
     result = run(files[0], "--cluster", files[1], "--strategy", "bbgrap", "--html", str(page))
