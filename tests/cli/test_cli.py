@@ -311,7 +311,7 @@ def test_deploy_shows_a_table_of_the_devices_and_the_first_reason(
         return await real(*arguments) | {"why": "Computing takes 80% of the time.\nMoving data takes 20%."}
 
     monkeypatch.setattr(served.node, "deploy", deploy)
-    status, out, _ = edgepart("deploy", "m.onnx", "--name", "m", "--state", str(member))
+    status, out, _ = edgepart("deploy", "m.onnx", "--name", "add", "--state", str(member))
     assert status == 0
     assert re.search(r"pi-a +11 ms( +2 MB){4} +7", out)
     assert "Computing takes 80% of the time." in out and "Moving data" not in out
