@@ -30,7 +30,7 @@ from benchmarks.work import pack
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
-from edgepart.cli.verifying import measured_report
+from edgepart.cli.verification import measured_report
 from edgepart.planner.errors import EdgepartError, InternalError
 
 WARM_UP, REQUESTS = 3, 7

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
-from edgepart.cli.deploying import files_of
+from edgepart.cli.deployment import files_of
 from edgepart.cli.local import LocalAgent
 from edgepart.cli.options import AgentTarget
 from edgepart.planner.errors import ClusterError, InternalError

@@ -28,7 +28,7 @@ from benchmarks.slowed import slow_environment
 from edgepart.agent.wire.inference import DeployOptions
 from edgepart.cli.client import Client
 from edgepart.cli.local import LocalCluster
-from edgepart.cli.verifying import measured_report, off, percent
+from edgepart.cli.verification import measured_report, off, percent
 from edgepart.planner.errors import EdgepartError, InternalError
 
 CLUSTERS: Mapping[str, tuple[float, ...]] = {"equal": (8, 8, 8, 8), "unequal": (8, 4, 16, 8)}

@@ -1,5 +1,5 @@
-"""The agent's process. `edgepart agent` becomes it when its options are read: what reads command lines takes 11 MB, a
-tenth of an idle agent, and an agent runs for months.
+"""The agent's process. `edgepart agent` replaces itself with it once the options are read. The code that reads command
+lines takes 11 MB, a tenth of an idle agent, and an agent runs for months.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import NoReturn
 from edgepart.agent.host.log_rate import LogRate
 from edgepart.agent.mqtt.broker import Broker
 from edgepart.agent.options import AgentOptions
-from edgepart.cli.ending import exit_status, report
+from edgepart.cli.output import exit_status, print_error
 from edgepart.planner.errors import EdgepartError
 
 MQTT_PASSWORD = "EDGEPART_MQTT_PASSWORD"
 
 
 def become(options: AgentOptions, log_level: str) -> NoReturn:
-    """This process goes on as the agent; its id stays."""
+    """Replaces this process with the agent's; the process id stays."""
     sys.stdout.flush()
     sys.stderr.flush()
     fields = asdict(options)
     if fields["mqtt"] is not None and (password := fields["mqtt"].pop("password")) is not None:
         os.environ[MQTT_PASSWORD] = (
-            password  # who lists processes sees their arguments, not their environment
+            password  # other users can see the arguments of a process, but not its environment
         )
     text = json.dumps(fields, default=str)
     set_ciphers(options.state, Path("/proc/cpuinfo"))
@@ -38,11 +38,11 @@ def become(options: AgentOptions, log_level: str) -> NoReturn:
 
 
 def set_ciphers(state: Path, cpuinfo: Path) -> None:
-    """Has OpenSSL, in the process that this one becomes, prefer ChaCha20 where the processor has no AES. Who sets
-    OPENSSL_CONF has decided otherwise; so has a system with a policy of its own."""
+    """Makes OpenSSL prefer ChaCha20 in the agent's process where the processor has no AES instructions. It changes nothing
+    where OPENSSL_CONF is set, or where the system has a policy of its own."""
     if "OPENSSL_CONF" in os.environ or not state.is_dir() or not os.access(cpuinfo, os.R_OK):
         return
-    # Only who runs an agent is to pay for these.
+    # These are imported here because only the agent needs them.
     import ssl
 
     from edgepart.agent.security.ciphers import configuration, lacks_aes
@@ -61,10 +61,10 @@ def set_ciphers(state: Path, cpuinfo: Path) -> None:
 
 
 def options_of(text: str) -> AgentOptions:
-    """What `become` wrote."""
+    """The options that `become` wrote."""
     fields = json.loads(text)
     peers = tuple(map(tuple, fields.pop("peers")))
-    password = os.environ.pop(MQTT_PASSWORD, None)  # no child of ours needs it
+    password = os.environ.pop(MQTT_PASSWORD, None)  # no child process needs it
     if (broker := fields["mqtt"]) is not None:
         ca = None if broker["ca"] is None else Path(broker["ca"])
         fields["mqtt"] = Broker(**broker | {"ca": ca}, password=password if broker["user"] else None)
@@ -77,19 +77,19 @@ def options_of(text: str) -> AgentOptions:
 
 
 def limit_log(root: logging.Logger, clock: Callable[[], float]) -> None:
-    """Bounds what the log's handlers write of each kind of line, libraries' lines included."""
+    """Limits how often the log's handlers write each kind of line, including those of libraries."""
     limit = LogRate(clock)
     for handler in root.handlers:
         handler.addFilter(limit)
 
 
 def main(log_level: str, text: str) -> None:
-    # The journal writes its own time before each line.
+    # The journal adds the time to each line itself.
     stamp = "" if "JOURNAL_STREAM" in os.environ else "%(asctime)s "
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format=f"{stamp}%(levelname)s %(name)s: %(message)s"
     )
-    # It warns of every interface that cannot do multicast; discovery says itself when there is none at all.
+    # It warns about every interface without multicast; discovery itself reports when there is none at all.
     logging.getLogger("zeroconf").setLevel(logging.ERROR)
     limit_log(logging.getLogger(), time.monotonic)
     from edgepart.agent.service import run
@@ -97,7 +97,7 @@ def main(log_level: str, text: str) -> None:
     try:
         run(options_of(text))
     except EdgepartError as error:
-        report(error, as_json=False)
+        print_error(error, as_json=False)
         sys.exit(exit_status(error))
 
 

@@ -1,7 +1,8 @@
-"""Attribution: where a request's time went, device by device, and what the plan had foretold. Rules: no door.
+"""Attribution: where the time of a request went on each device, and where the plan predicted that it would go. Rules: no
+door.
 
-Every instant of the request counts once for each device: for the first thing in `ORDER` that goes on there. Waiting is
-therefore only the time in which nothing was even on its way in or out.
+Every instant of the request counts once for each device, for the first activity in `ORDER` that goes on there. Waiting
+is therefore only the time in which nothing was being sent or received.
 """
 
 from __future__ import annotations
@@ -11,38 +12,38 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from edgepart.agent.trace.spans import COMPUTE, COMPUTING, COPY, GATEWAY_LANE, RECEIVE, SEND, WAIT, WRITE
-from edgepart.cli.traced import PlanShape, SpanBar, Trace
+from edgepart.cli.trace_records import PlanShape, SpanBar, Trace
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute, MessageTimes, TimedSchedule
 from edgepart.planner.simulation.latency import run_schedule
 
 OTHERS = "others"
-"""Working on other requests."""
+"""The device works on other requests."""
 IDLE = "idle"
-"""Its part of the request is done."""
+"""The device has done its part of the request."""
 REST = "rest"
-"""Between two steps: threads that hand over, and Python."""
+"""The time between two steps: switching threads, and Python."""
 ORDER = (COMPUTE, COPY, SEND, RECEIVE, OTHERS, WAIT, IDLE, REST)
 
 Stretch = tuple[str, float, float]
-"""What, from, to."""
+"""An activity, and the seconds at which it begins and ends."""
 
 
 @dataclass(frozen=True)
 class AttributionRow:
-    """One device, during one request."""
+    """The time of one device during one request."""
 
     device: str
-    """GATEWAY: the request's gateway, in the device that it is on."""
+    """A device's name, or GATEWAY for the request's gateway."""
     seconds: Mapping[str, float]
-    """By what is in `ORDER`; they add up to the request's."""
+    """The seconds of each activity in `ORDER`. They add up to the request's."""
     predicted: Mapping[str, float] | None
-    """The same of the simulated plan, where receiving is waiting; None where it cannot be simulated."""
+    """The same for the simulated plan, in which receiving counts as waiting; None where it cannot be simulated."""
 
 
 def shares(start_s: float, stop_s: float, stretches: Iterable[Stretch]) -> dict[str, float]:
-    """Seconds by what is in `ORDER`; together they are `stop_s - start_s`.
+    """The seconds of each activity in `ORDER`. They add up to `stop_s - start_s`.
 
     >>> shares(0.0, 4.0, [("compute", 0.0, 2.0), ("wait", 1.0, 3.0)]) | {}
     {'compute': 2.0, 'copy': 0.0, 'send': 0.0, 'receive': 0.0, 'others': 0.0, 'wait': 1.0, 'idle': 0.0, 'rest': 1.0}
@@ -68,14 +69,14 @@ def _first(going: Counter[str]) -> str:
 
 
 def rows(trace: Trace, request: SpanBar, cluster: Cluster | None) -> list[AttributionRow]:
-    """The devices that did something for this request, and its gateway at last. Without `cluster` nothing is
+    """A row for each device that worked on this request, and a last one for its gateway. Without `cluster` nothing is
     predicted."""
     plan = trace.plans.get((request.deployment, request.epoch))
     mine = trace.of_request(request.request)
     worked = stretches_of(trace, request)
-    foretold = predicted(plan, cluster, request.device, worked) if plan and cluster else {}
+    forecast = predicted(plan, cluster, request.device, worked) if plan and cluster else {}
     found = [
-        AttributionRow(name, shares(request.start_s, request.stop_s, own), foretold.get(name))
+        AttributionRow(name, shares(request.start_s, request.stop_s, own), forecast.get(name))
         for name, own in worked.items()
     ]
     own = [bar for bar in mine if bar.device == request.device and _is_gateways(bar, plan)]
@@ -85,7 +86,7 @@ def rows(trace: Trace, request: SpanBar, cluster: Cluster | None) -> list[Attrib
 
 
 def stretches_of(trace: Trace, request: SpanBar) -> dict[str, list[Stretch]]:
-    """By device that did a step of the request, what went on there meanwhile."""
+    """For each device that did a step of the request, its activities during the request."""
     plan = trace.plans.get((request.deployment, request.epoch))
     worked = {bar.device for bar in trace.of_request(request.request) if bar.lane == COMPUTING}
     return {
@@ -100,7 +101,7 @@ def _category(bar: SpanBar) -> str:
 
 
 def _is_gateways(bar: SpanBar, plan: PlanShape | None) -> bool:
-    """Whether the gateway did it, and not the device that it is on."""
+    """Whether the gateway did it, and not the device on which the gateway runs."""
     if bar.lane == GATEWAY_LANE:
         return True
     if plan is None or not 0 <= bar.transfer < len(plan.messages) or bar.kind not in (WRITE, RECEIVE):
@@ -110,7 +111,7 @@ def _is_gateways(bar: SpanBar, plan: PlanShape | None) -> bool:
 
 
 def _stretches(trace: Trace, request: SpanBar, device: str, plan: PlanShape | None) -> list[Stretch]:
-    """What the device did meanwhile; before its first step it waits, after its last it is idle."""
+    """The device's activities during the request. It waits before its first step, and is idle after its last one."""
     found: list[Stretch] = []
     begin, end = request.stop_s, request.start_s
     for bar in trace.bars:
@@ -129,7 +130,7 @@ def _stretches(trace: Trace, request: SpanBar, device: str, plan: PlanShape | No
 def predicted(
     plan: PlanShape, cluster: Cluster, gateway: str, devices: Iterable[str]
 ) -> dict[str, dict[str, float]]:
-    """The same of the simulated plan, for these devices; {} where the cluster lacks one of the plan's."""
+    """The same seconds for the simulated plan and these devices; {} where the cluster lacks a device of the plan."""
     known = {device.name for device in cluster.devices}
     if not known.issuperset({*plan.steps, gateway}):
         return {}

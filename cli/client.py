@@ -1,8 +1,7 @@
-"""Client: talks to an agent's HTTP API, and to another member's when that agent is gone. Door: aiohttp.
+"""Client: talks to an agent's HTTP API, and to another member when that agent is gone. Door: aiohttp.
 
-A request that may be sent twice without harm (reading, inference) is tried again, on the next member known,
-until its deadline; deploying and undeploying are not. An agent that says nothing at all while it should answer
-counts as gone (pulse.py).
+Requests that may be sent twice without harm (reading, inference) are tried again on the next known member until their
+deadline; deploying and undeploying are not. An agent that is silent while it should answer counts as gone (liveness.py).
 """
 
 from __future__ import annotations
@@ -22,57 +21,57 @@ import aiohttp
 
 from edgepart.agent.http.buffers import Buffer, Buffers
 from edgepart.agent.wire.inference import DeployOptions
+from edgepart.cli.liveness import ProbeTiming, while_alive
 from edgepart.cli.options import AgentTarget
-from edgepart.cli.pulse import PulseTiming, while_alive
 from edgepart.cli.tensors import encode_request, read_answer
 from edgepart.planner import errors
 from edgepart.planner.errors import EdgepartError, Unavailable
 
 CONNECT_S = 5.0
 SILENT_S = 30.0
-"""Agents send a sign of life every few seconds while a deployment goes on."""
+"""A connection that is silent for longer is lost: agents report progress every few seconds while a deployment goes on."""
 TRACE_S = 120.0
 """How long an agent may take to collect a trace."""
 AGAIN_S = 0.1
-"""Between two tries, growing to ten times that."""
+"""The pause between two tries; it grows to ten times this."""
 LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError)
-"""What an agent that dies in the middle looks like."""
+"""The errors of a request whose agent dies."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """One inference request's answer."""
+    """The answer to one inference request."""
 
     outputs: Mapping[str, Any]
     epoch: str
     seconds: float
-    """As the agent measured it."""
+    """The time that the agent measured."""
     replays: int
     retries: int
-    """How often this client sent it again."""
+    """How often this client sent the request again."""
 
 
 @dataclass(frozen=True)
 class TraceHandle:
-    """A trace that is being taken."""
+    """A trace that is being recorded."""
 
     url: str
-    """Where it is ended."""
+    """The URL that ends it."""
     devices: tuple[str, ...]
-    """That record."""
+    """The devices that record."""
     missing: Mapping[str, str]
-    """By device, why it does not."""
+    """For each device that does not record, the reason."""
 
 
 class Client:
     """`async with Client(target) as client:`."""
 
-    def __init__(self, target: AgentTarget, patience: PulseTiming | None = None) -> None:
-        """`patience` is had with agents that are silent."""
+    def __init__(self, target: AgentTarget, timing: ProbeTiming | None = None) -> None:
+        """`timing` says when to give up on a silent agent."""
         self._target = target
-        self._patience = patience or PulseTiming()
+        self._timing = timing or ProbeTiming()
         self._urls = [target.url]
-        """The agent in use first."""
+        """The agent in use is the first."""
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
@@ -81,7 +80,7 @@ class Client:
         if not self._target.is_local:
             headers["Authorization"] = f"Bearer {self._target.credential()}"
         connector = aiohttp.TCPConnector(limit=0)
-        # Agents set no cookies, and looking for some takes a while with every request.
+        # Agents set no cookies, and looking for cookies takes time with every request.
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=timeout, headers=headers, cookie_jar=aiohttp.DummyCookieJar()
         )
@@ -98,7 +97,7 @@ class Client:
         return (await self._again("GET", path, None, {}, timeout_s))[0]
 
     async def learn(self) -> None:
-        """Remembers where other members answer, for the time when this one does not."""
+        """Remembers the addresses of other members, for when this one does not answer."""
         members = (await self.get("/api/status")).get("members", ())
         found = [str(m["http"]).rstrip("/") for m in members if m.get("http") and m.get("state") == "alive"]
         self._urls = list(dict.fromkeys([*self._urls, *found]))
@@ -127,7 +126,7 @@ class Client:
     async def deploy(
         self, name: str, files: Mapping[str, Path], options: DeployOptions, wait: bool
     ) -> AsyncIterator[dict[str, Any]]:
-        """Progress documents, and at last {"result": ...}; raises what the agent says went wrong."""
+        """Yields progress documents, and {"result": ...} at the end. Raises the error that the agent reports."""
         total = sum(path.stat().st_size for path in files.values())
         sent = _Sent()
         reading = asyncio.create_task(self._start_deploy(name, files, options, wait, sent))
@@ -148,11 +147,11 @@ class Client:
                         raise error_from(document, response.status)
                     yield document
         except LOST as error:
-            text = _gone(self._urls[0], error) + "; `edgepart models` tells whether the deployment goes on"
+            text = _gone(self._urls[0], error) + "; `edgepart models` shows whether the deployment goes on"
             raise Unavailable(text) from error
 
     async def undeploy(self, name: str) -> Mapping[str, Any]:
-        """{"undeployed": name}; {"dismissed": name} where there was but the notice of a try that failed."""
+        """{"undeployed": name}, or {"dismissed": name} where there was only the notice of a failed attempt."""
         try:
             async with self._open().delete(
                 f"{self._urls[0]}/api/deployments/{name}", headers=self._admin()
@@ -164,7 +163,7 @@ class Client:
             raise Unavailable(_gone(self._urls[0], error)) from error
 
     async def drain(self, name: str, *, remove: bool, wait: bool) -> AsyncIterator[dict[str, Any]]:
-        """How far it is, and at last {"result": ...}, unless not to wait; raises what the agent says went wrong."""
+        """Yields progress documents and, with `wait`, {"result": ...} at the end. Raises the error that the agent tells."""
         url = f"{self._urls[0]}/api/members/{quote(name, safe='')}" + ("" if remove else "/drain")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
         query = {"wait": str(int(wait))}
@@ -180,8 +179,7 @@ class Client:
                     yield document
         except LOST as error:
             text = (
-                _gone(self._urls[0], error)
-                + "; what was begun goes on, `edgepart status` tells how far it is"
+                _gone(self._urls[0], error) + "; the drain goes on, and `edgepart status` shows its progress"
             )
             raise Unavailable(text) from error
 
@@ -190,13 +188,13 @@ class Client:
         return (await self._manage("DELETE", url, {}, 30.0))["result"]
 
     async def trace(self, name: str, seconds: float) -> TraceHandle:
-        """Has the cluster record what it does, for that long at most."""
+        """Makes the cluster record what it does, for at most that many seconds."""
         url = f"{self._urls[0]}/api/models/{name}/trace"
         document = await self._manage("POST", url, {"seconds": str(seconds)}, 30.0)
         return TraceHandle(url, tuple(document["devices"]), dict(document["missing"]))
 
     async def traced(self, tracing: TraceHandle) -> Any:
-        """Ends that, and gives what was recorded: by the agent that began it, which alone has it."""
+        """Ends the trace and returns it. It asks the agent that began the trace, which alone has it."""
         return await self._manage("DELETE", tracing.url, {}, TRACE_S)
 
     async def _manage(self, method: str, url: str, query: Mapping[str, str], silent_s: float) -> Any:
@@ -240,8 +238,8 @@ class Client:
         *,
         binary: bool = False,
     ) -> tuple[Any, int]:
-        """The answer, and how many tries failed before it. The last failure is raised when time is up, or
-        when every member known cannot be reached several times over."""
+        """The answer, and how many tries failed before it. Raises the last failure when the time is up, or when no known
+        member could be reached three times in a row."""
         until = time.monotonic() + deadline_s
         tries = 0
         unreachable = 0
@@ -253,8 +251,8 @@ class Client:
                 once = self._once(method, url, path, body, headers, left_s, binary=binary)
                 if not binary:
                     return await once, tries
-                beat = partial(self._beat, url)
-                return await while_alive(once, beat, LOST, self._patience, tries), tries
+                probe = partial(self._probe, url)
+                return await while_alive(once, probe, LOST, self._timing, tries), tries
             except Unavailable as error:
                 failure, pause_s = error, min(error.retry_after_s, 1.0)
                 unreachable = 0
@@ -282,7 +280,7 @@ class Client:
         *,
         binary: bool,
     ) -> Any:
-        """One try: the document; with `binary`, the body and how much of it is JSON."""
+        """Sends the request once. Returns the document; with `binary`, the body and the length of its JSON part."""
         timeout = aiohttp.ClientTimeout(total=max(left_s, 0.1), sock_connect=CONNECT_S)
         data = None if body is None else Buffers(body, "application/octet-stream")
         async with self._open().request(
@@ -293,14 +291,14 @@ class Client:
                 return await response.json()
             return await response.read(), response.headers.get("Inference-Header-Content-Length")
 
-    async def _beat(self, url: str, seconds: float) -> None:
-        """One of LOST where the agent gives no sign of life within that time; any answer is one."""
+    async def _probe(self, url: str, seconds: float) -> None:
+        """Raises one of LOST where the agent answers nothing within that time; any answer will do."""
         timeout = aiohttp.ClientTimeout(total=seconds)
         async with self._open().get(f"{url}/v2/health/live", timeout=timeout):
             pass
 
     def _next(self, failed: str) -> None:
-        """Uses the next member, unless another request has moved on from `failed` already."""
+        """Switches to the next member, unless another request has already done so."""
         if self._urls[0] == failed:
             self._urls.append(self._urls.pop(0))
 
@@ -314,7 +312,7 @@ class Client:
 
 
 class _Sent:
-    """How much of the upload is out."""
+    """How many bytes of the upload are sent."""
 
     nbytes = 0
 
@@ -327,7 +325,7 @@ async def _chunks(path: Path, sent: _Sent) -> AsyncIterator[bytes]:
 
 
 def error_from(document: Mapping[str, Any], status: int) -> EdgepartError:
-    """The agent's error, as the class it was there."""
+    """The agent's error, as an exception of the same class."""
     text = str(document.get("error") or f"the agent answered with HTTP status {status}")
     if document.get("kind") == "Unavailable" or status == 503:
         wait_s = document.get("retry_after_s")

@@ -1,5 +1,5 @@
-"""`edgepart demo`: three agents on this machine do their real job, one is killed, one joins. An ordinary
-client of the product: it types the commands that a person would, and sends requests as any client does.
+"""`edgepart demo`: three agents on this machine read a page together; one of them is killed, and another joins. The demo
+runs the commands that a person would type, and sends requests as any client does.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import typer
 from edgepart.cli.options import Json
 from edgepart.cli.output import console, nbytes, print_json, seconds, table
 from edgepart.planner.errors import ClusterError
+from edgepart.planner.report.sentences import headline
 
 if TYPE_CHECKING:
     from edgepart.cli.local import LocalAgent, LocalCluster
-    from edgepart.cli.reading import Reader, Session
+    from edgepart.cli.ocr import Reader, Session
     from edgepart.cli.traffic import Tally
     from edgepart.planner.region import Array
 
@@ -27,19 +28,21 @@ NAMES = ("attic", "desk", "shelf")
 JOINER = "van"
 DETECTOR, RECOGNISER = "find-text", "read-text"
 STRATEGY = "bbgrap"
-"""Divides a model over all devices. These share one machine's cores, where `auto` may rightly find that one is best."""
+"""It divides a model over all devices. `auto` may rightly use one device only, since all share one machine's cores."""
 ANSWERS = 8
-"""Waited for before and after each event."""
+"""The demo waits for this many answers before and after each event."""
 PATIENCE_S = 180.0
-"""For whatever comes next: a device that joins two cores is planned for after 25 s, beside other work after over 60."""
+"""The longest wait for any event. On two cores, a new device is used after 25 s; beside other work, after over 60 s."""
 
-Image = Annotated[Path | None, typer.Option("--image", help="Read this picture instead of the demo's page.")]
+Image = Annotated[
+    Path | None, typer.Option("--image", help="Read this image instead of the page of the demo.")
+]
 
 
 def demo(image: Image = None, as_json: Json = False) -> None:
-    """Three agents on this machine: find each other, read a page together, lose one, gain one."""
+    """Run three agents on this machine: they read a page together, lose an agent, and gain one."""
     from edgepart.cli.local import LocalCluster
-    from edgepart.cli.reading import PAGE, Reader
+    from edgepart.cli.ocr import PAGE, Reader
 
     story = Story(as_json)
     story.say(f"Reading {(image or PAGE).name} with one ONNX Runtime session, to know the right answer.")
@@ -57,7 +60,7 @@ def demo(image: Image = None, as_json: Json = False) -> None:
 
 
 class Story:
-    """What people read; on stderr where stdout is for the document."""
+    """What the demo tells. It goes to stderr where stdout is for the document."""
 
     def __init__(self, as_json: bool) -> None:
         self._console = console(stderr=as_json)
@@ -81,7 +84,7 @@ class Story:
         self._console.print(table(("device", "node id", "address", ""), rows))
 
     def plan(self, plan: dict[str, Any]) -> None:
-        """Who computes what, and what crosses."""
+        """Prints who computes what and which data is moved, and the first sentence about the plan."""
         total = sum(device["flops"] for device in plan["devices"].values()) or 1.0
         shared: dict[str, str] = next(
             (parts for parts in plan["shares"].values() if len(parts) == len(plan["devices"])), {}
@@ -108,11 +111,11 @@ class Story:
             "output",
         )
         self._console.print(table(columns, rows, right=columns[1:2] + columns[3:]))
-        self.say(plan["why"])
+        self.say(headline(plan["why"]))
 
 
 class Demo:
-    """The story's acts, in order."""
+    """The steps of the demo, in order."""
 
     def __init__(self, story: Story, cluster: LocalCluster, reader: Reader) -> None:
         from edgepart.cli.traffic import Tally
@@ -162,7 +165,7 @@ class Demo:
         )
 
     def _compare(self, got: Array, expected: Array) -> None:
-        from edgepart.cli.reading import relative_difference
+        from edgepart.cli.ocr import relative_difference
         from edgepart.cli.tensors import largest_difference
 
         self._difference = max(self._difference, largest_difference({"": got}, {"": expected}))
@@ -223,7 +226,7 @@ class Demo:
             "notes": self._cluster.notes,
         }
 
-    # What a person would type or send
+    # The commands and requests of a person
 
     @property
     def _agent(self) -> LocalAgent:
@@ -261,14 +264,14 @@ class Demo:
 
     @staticmethod
     def _outside(call: Callable[[], Any]) -> Any:
-        """Run it where no event loop runs: half of the demo is inside one."""
+        """Runs the call in a thread without an event loop: half of the demo runs inside one."""
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(call).result()
 
     def _session(self, name: str) -> Session:
-        """The cluster in place of a session."""
+        """A session that is the cluster."""
         from edgepart.cli.client import Client
 
         async def infer(batch: Array) -> Array:
@@ -288,5 +291,5 @@ class Demo:
 
 
 def _finite(difference: float) -> float | None:
-    """JSON has no infinity, which a NaN among numbers is."""
+    """None for infinity, which JSON lacks. (A NaN in one answer counts as an infinite difference.)"""
     return difference if math.isfinite(difference) else None

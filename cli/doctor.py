@@ -1,6 +1,7 @@
-"""`edgepart doctor`: whether each box that was ever heard of is a member, why not, and what to do. It changes nothing.
+"""`edgepart doctor`: says of each device that was ever seen whether it is a member, why not, and what to do. It changes
+nothing.
 
-Asks the agent of this machine, or the one named; where none runs, it looks around by itself.
+It asks the agent of this machine, or the one that --agent names. Where none runs, it searches the network itself.
 """
 
 from __future__ import annotations
@@ -25,22 +26,23 @@ if TYPE_CHECKING:
 
 MARKS = {"good": ("ok", "green"), "note": ("note", "yellow"), "bad": ("BAD", "red")}
 COLOURS = {"member": "green", "other cluster": "dim", "left": "dim", "gone": "dim", "new": "yellow"}
-"""Of states; the others are red."""
+"""Colours of states; other states are red."""
 SKEW_S = 60.0
-"""Clocks that are further apart may make certificates look not yet valid, or expired."""
+"""A larger difference between two clocks may make certificates look not yet valid, or expired."""
 CLOCK_S = 1.5
-"""For a member's HTTP to tell its time."""
+"""The time limit for asking a member's HTTP server for its clock."""
 
 
 def doctor(
     state: State = None,
     agent: Agent = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Also what came of each address, and ids.")
+        bool,
+        typer.Option("--verbose", "-v", help="Show node ids as well, and what happened at each address."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Why is a box not in? Each box that was heard of, what is wrong, and what to do; and this box itself."""
+    """Say why a device is not a member: for each device that was seen, and this one, what is wrong and what to do."""
     document = asyncio.run(_document(state_target(agent, state), state_of(state)))
     if as_json:
         print_json(document)
@@ -51,7 +53,7 @@ def doctor(
 
 
 def state_target(agent: str | None, state: Any) -> AgentTarget | None:
-    """The agent to ask; None where none runs here, and none was named."""
+    """The agent to ask; None where none runs here and none is named."""
     try:
         return target_of(agent, state)
     except Unavailable:
@@ -70,7 +72,7 @@ async def _document(target: AgentTarget | None, folder: Any) -> dict[str, Any]:
         except Unavailable as error:
             if not target.is_local:
                 raise
-            note(f"{error}; looking around without it")
+            note(f"{error}; searching the network without it")
         else:
             document["checks"] += [*_looked_at_here(target, document), *await _clocks(members)]
             return document
@@ -81,7 +83,8 @@ async def _document(target: AgentTarget | None, folder: Any) -> dict[str, Any]:
 
 
 def _looked_at_here(target: AgentTarget, document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The firewall, which a person may be allowed to look at where the agent is not; in place of what the agent says."""
+    """The check of the firewall, made by this process: a person may be allowed to read it where the agent is not. It
+    replaces the agent's."""
     from edgepart.agent.doctor.checkup import firewall
 
     if target.is_local and (port := document["agent"].get("port")):
@@ -91,7 +94,7 @@ def _looked_at_here(target: AgentTarget, document: Mapping[str, Any]) -> Iterato
 
 
 async def _clocks(members: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Members' clocks against this machine's, as far as their HTTP is open to it."""
+    """Compares the members' clocks with this machine's, as far as their HTTP is open to it."""
     import aiohttp
 
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CLOCK_S)) as session:
@@ -101,10 +104,10 @@ async def _clocks(members: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 async with session.get(f"{member['http']}/v2/health/live") as answer:
                     told = parsedate_to_datetime(answer.headers["Date"]).timestamp()
             except (aiohttp.ClientError, TimeoutError, KeyError, ValueError):
-                return None  # its HTTP is closed to others, as it is unless it is opened
+                return None  # its HTTP is closed to other machines, which is the default
             return clock_check(str(member["name"]), told - time.time())
 
-        # Loopback is this machine, whoever says so.
+        # Every loopback address is this machine.
         asked = [ask(member) for member in members if _is_open(member.get("http"))]
         return [check for check in await asyncio.gather(*asked) if check is not None]
 
@@ -114,7 +117,7 @@ def _is_open(http: Any) -> bool:
 
 
 def clock_check(name: str, ahead_s: float) -> dict[str, Any] | None:
-    """What to say of a member's clock; None where it is right (HTTP tells whole seconds)."""
+    """The check of a member's clock; None where it is right. (HTTP gives whole seconds.)"""
     if abs(ahead_s) < SKEW_S:
         return None
     way = "ahead of" if ahead_s > 0 else "behind"
@@ -124,7 +127,7 @@ def clock_check(name: str, ahead_s: float) -> dict[str, Any] | None:
 
 
 def rendered(document: Mapping[str, Any], verbose: bool) -> Iterator[RenderableType]:
-    """What a person sees."""
+    """The parts that are printed."""
     from rich.text import Text
 
     agent = document["agent"]
@@ -153,7 +156,7 @@ def _boxes(boxes: list[Mapping[str, Any]], verbose: bool) -> Table:
     table = _grid("box", "state", "")
     alike: dict[Any, list[Mapping[str, Any]]] = {}
     for number, box in enumerate(boxes):
-        # Another cluster's boxes are all one to us, where nobody asks for more.
+        # Without --verbose, all devices of another cluster share a row.
         one = box["state"] == "other cluster" and not verbose
         alike.setdefault(box["cluster"] if one else number, []).append(box)
     for box, *more in alike.values():

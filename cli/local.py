@@ -1,7 +1,7 @@
-"""A small cluster on this machine: real agents as processes, each with its own state directory. Used by the
-demo, the tests and the benchmarks; it only types the commands that a person would. Door: processes and files.
+"""A small cluster on this machine: real agents as processes, each with its own state directory. The demo, the tests and
+the benchmarks use it. It only runs the commands that a person would type. Door: processes and files.
 
-Agents share this machine's loopback, unless each is told a place of its own (an emulated host, as in tests/lab).
+The agents share this machine's loopback, unless each has a place of its own (an emulated host, as in tests/lab).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from edgepart.planner.errors import ClusterError, InternalError
 
 @dataclass(frozen=True)
 class Place:
-    """Where an agent runs and is reached."""
+    """Where an agent runs, and the addresses at which it is reached."""
 
     prefix: tuple[str, ...] = ()
-    """Words before each of its commands: they take it there, and the process that they become is the command's."""
+    """Words put before each command. They move the process to the place, and then become the command."""
     env: Mapping[str, str] = field(default_factory=dict)
     listen: str = "0.0.0.0:0"
     http: str = "127.0.0.1:0"
@@ -38,8 +38,7 @@ class Place:
 def edgepart(
     *arguments: str, env: Mapping[str, str] | None = None, timeout_s: float = 60, prefix: Sequence[str] = ()
 ) -> Any:
-    """Runs one `edgepart ... --json` command and gives its document; ClusterError with what it printed
-    otherwise."""
+    """Runs `edgepart ... --json` and returns its document; ClusterError with its stderr where the command fails."""
     command = [*prefix, sys.executable, "-m", "edgepart", *arguments, "--json"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(env or {})}
@@ -66,7 +65,7 @@ class LocalAgent:
         return self.state.with_suffix(".log")
 
     def start(self) -> None:
-        """Starts the process; `ready` tells when it can be talked to."""
+        """Starts the process. `addresses` is empty until it can be reached."""
         if self.alive:
             raise InternalError(f"agent {self.name} runs already")
         command = [sys.executable, "-m", "edgepart", "agent", "--state", str(self.state), "--name", self.name]
@@ -87,7 +86,7 @@ class LocalAgent:
 
     @property
     def addresses(self) -> dict[str, Any]:
-        """What the running agent wrote of itself; {} while it is not up (or a dead one's file lies there)."""
+        """The addresses that the running agent wrote down; {} until it is up, even if an older process left its file."""
         try:
             document: dict[str, Any] = json.loads((self.state / "agent.json").read_text())
         except (FileNotFoundError, json.JSONDecodeError):
@@ -99,7 +98,7 @@ class LocalAgent:
         return str(self.addresses["http"])
 
     def type(self, *arguments: str, timeout_s: float = 60, env: Mapping[str, str] | None = None) -> Any:
-        """What a person would type where the agent runs, with its state."""
+        """Runs a command as a person would where the agent runs, with its state directory."""
         state = ("--state", str(self.state))
         return edgepart(*arguments, *state, timeout_s=timeout_s, prefix=self.place.prefix, env=env)
 
@@ -139,7 +138,7 @@ class LocalCluster:
         listen: str = "0.0.0.0:0",
         places: Callable[[str], Place] | None = None,
     ) -> None:
-        """`places` says by name where an agent is to run; `env` and `listen` are for those on this machine's loopback."""
+        """`places` maps an agent's name to its place; `env` and `listen` are for agents on this machine's loopback."""
         self._temporary = tempfile.TemporaryDirectory(prefix="edgepart-") if folder is None else None
         self.folder = folder or Path(self._temporary.name if self._temporary else "")
         self._options = tuple(options)
@@ -147,7 +146,7 @@ class LocalCluster:
         self._names = tuple(names)
         self.agents: dict[str, LocalAgent] = {}
         self.notes: list[str] = []
-        """What did not go as it should, and what was done instead."""
+        """Problems, and what was done instead."""
 
     def __enter__(self) -> LocalCluster:
         try:
@@ -163,8 +162,7 @@ class LocalCluster:
         self.close()
 
     def add(self, name: str) -> LocalAgent:
-        """Makes a cluster with the first agent, lets the others join it with a one-time token, and starts
-        each."""
+        """Adds and starts an agent. The first one makes the cluster; the others join it with one-time tokens."""
         agent = LocalAgent(name, self.folder / name, self._options, self._place(name))
         if self.agents:
             self._join(self.first.type("token", "create")["token"], agent)
@@ -176,9 +174,9 @@ class LocalCluster:
         return agent
 
     def _join(self, token: str, agent: LocalAgent) -> None:
-        """By mDNS; by address, with a note of why, where multicast does not reach."""
+        """Joins by multicast DNS, or else by address, with a note that says why."""
         command = ["join", "--name", agent.name]
-        secret = {"EDGEPART_TOKEN": token}  # neither for who lists processes, nor for error messages
+        secret = {"EDGEPART_TOKEN": token}  # keeps it out of process lists and of error messages
         if "--mqtt" in self._options:
             agent.type(*command, "--mqtt", self._options[self._options.index("--mqtt") + 1], env=secret)
             return
@@ -196,7 +194,7 @@ class LocalCluster:
 
     @property
     def first(self) -> LocalAgent:
-        """The founder; it holds the key that admits others."""
+        """The first agent, which holds the key that admits others."""
         return next(iter(self.agents.values()))
 
     @property
@@ -204,7 +202,7 @@ class LocalCluster:
         return [agent for agent in self.agents.values() if agent.alive]
 
     def status(self, agent: LocalAgent | None = None) -> dict[str, Any]:
-        """As `edgepart status --json`, asked of the agent itself: it is asked often."""
+        """The document of `edgepart status --json`, read directly from the agent, because it is read often."""
         agent = agent or self.living[0]
         url = agent.addresses.get("http")
         if url is None:
@@ -219,8 +217,7 @@ class LocalCluster:
             raise ClusterError(f"{url} does not answer: {error}") from error
 
     def wait_for_members(self, count: int, timeout_s: float = 60) -> None:
-        """Until every living agent sees `count` living members, flapping ones too, all of them measured, and the same
-        leader."""
+        """Waits until every living agent sees the same leader and `count` measured members that are alive or flapping."""
 
         def settled() -> bool:
             seen = [self.status(agent) for agent in self.living]
@@ -234,8 +231,7 @@ class LocalCluster:
         self.wait(settled, f"{count} members with one leader", timeout_s=timeout_s)
 
     def wait(self, done: Any, what: str, agent: LocalAgent | None = None, timeout_s: float = 60) -> Any:
-        """What `done()` gives as soon as it is true; ClusterError with the agents' last words after
-        `timeout_s`."""
+        """The first true value of `done()`; ClusterError with the end of the agents' logs after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             with contextlib.suppress(ClusterError):
@@ -259,6 +255,6 @@ class LocalCluster:
 
 
 def _asking(target: AgentTarget, path: str) -> urllib.request.Request:
-    """With the credential, where the agent's address is not this machine's own."""
+    """The request, with the credential where the agent runs on another machine."""
     headers = {} if target.is_local else {"Authorization": f"Bearer {target.credential()}"}
     return urllib.request.Request(target.url + path, headers=headers)

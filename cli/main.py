@@ -1,7 +1,6 @@
-"""The `edgepart` command: which commands there are, and how any of them ends.
+"""The `edgepart` command: its subcommands, and how a failed one ends.
 
-Thin: heavy modules (onnx, onnxruntime, numpy, aiohttp) are imported inside commands, so that `--help` is
-instant.
+Commands import heavy modules (onnx, onnxruntime, numpy, aiohttp) only when they run, so that `--help` is instant.
 """
 
 from __future__ import annotations
@@ -13,19 +12,22 @@ from typing import Annotated
 
 import typer
 
-from edgepart.cli import asking, clustering, deploying, running, securing, serving
-from edgepart.cli.checking import check
+from edgepart.cli import deployment, membership, security, status
+from edgepart.cli.agent_command import agent
+from edgepart.cli.bench import bench
+from edgepart.cli.check import check
 from edgepart.cli.demo import demo
 from edgepart.cli.doctor import doctor
-from edgepart.cli.draining import drain, remove, undrain
-from edgepart.cli.ending import FAILED, exit_status, report
+from edgepart.cli.drain import drain, remove, undrain
+from edgepart.cli.inference import infer
+from edgepart.cli.output import FAILED, exit_status, print_error
 from edgepart.cli.plan import plan
-from edgepart.cli.tracing import trace
+from edgepart.cli.trace import trace
 from edgepart.planner.errors import EdgepartError
 
 app = typer.Typer(
     name="edgepart",
-    help="Runs any ONNX model over the small boxes you already have.\n\n"
+    help="Runs any ONNX model on the small computers that you already have.\n\n"
     "Try `edgepart demo`, or: `edgepart init`, `edgepart agent`, and `edgepart deploy MODEL` from another terminal.",
     no_args_is_help=True,
     add_completion=False,
@@ -48,28 +50,28 @@ def common(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Runs any ONNX model over the small boxes you already have."""
+    """Runs any ONNX model on the small computers that you already have."""
 
 
-_START, _USE, _SEE, _KEEP = "Make a cluster", "Use it", "Look at it", "Keep it yours"
+_START, _USE, _SEE, _KEEP = "Make a cluster", "Use it", "Look at it", "Secure it"
 
-app.command(rich_help_panel=_START)(clustering.init)
-app.command(rich_help_panel=_START)(clustering.join)
-app.add_typer(clustering.token, name="token", rich_help_panel=_START)
-app.command(rich_help_panel=_START)(running.agent)
+app.command(rich_help_panel=_START)(membership.init)
+app.command(rich_help_panel=_START)(membership.join)
+app.add_typer(membership.token, name="token", rich_help_panel=_START)
+app.command(rich_help_panel=_START)(agent)
 app.command(rich_help_panel=_START)(drain)
 app.command(rich_help_panel=_START)(undrain)
 app.command(rich_help_panel=_START)(remove)
-app.command(rich_help_panel=_KEEP)(securing.revoke)
-app.add_typer(securing.credential, name="credential", rich_help_panel=_KEEP)
-app.add_typer(securing.ca, name="ca", rich_help_panel=_KEEP)
-app.command(rich_help_panel=_USE)(deploying.deploy)
-app.command(rich_help_panel=_USE)(deploying.undeploy)
-app.command(rich_help_panel=_USE)(serving.infer)
-app.command(rich_help_panel=_USE)(serving.bench)
-app.command(rich_help_panel=_SEE)(asking.status)
-app.command(rich_help_panel=_SEE)(asking.devices)
-app.command(rich_help_panel=_SEE)(asking.models)
+app.command(rich_help_panel=_KEEP)(security.revoke)
+app.add_typer(security.credential, name="credential", rich_help_panel=_KEEP)
+app.add_typer(security.ca, name="ca", rich_help_panel=_KEEP)
+app.command(rich_help_panel=_USE)(deployment.deploy)
+app.command(rich_help_panel=_USE)(deployment.undeploy)
+app.command(rich_help_panel=_USE)(infer)
+app.command(rich_help_panel=_USE)(bench)
+app.command(rich_help_panel=_SEE)(status.status)
+app.command(rich_help_panel=_SEE)(status.devices)
+app.command(rich_help_panel=_SEE)(status.models)
 app.command(rich_help_panel=_SEE)(doctor)
 app.command(rich_help_panel=_SEE)(plan)
 app.command(rich_help_panel=_SEE)(trace)
@@ -78,17 +80,17 @@ app.command(rich_help_panel=_START)(demo)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script. Exits 0 when done, 1 when it failed, 2 on wrong usage."""
+    """The console script. Exits with 0 on success, 1 on failure, 2 on wrong usage, and 3 where the work goes on."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(given)
     except EdgepartError as error:
-        report(error, "--json" in given)
+        print_error(error, "--json" in given)
         sys.exit(exit_status(error))
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); what Python still flushes goes nowhere.
+        # The reader of the output has gone (`| head`); what Python still flushes goes to the null device.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILED)

@@ -1,12 +1,12 @@
-"""Options that several commands share, and where they lead: the state directory, an agent's URL, the
-credential.
+"""Options that several commands share, and what they stand for: the state directory, an agent's URL, the credential.
 
-Door: it reads the state directory and the environment; no network.
+Door: it reads the state directory and the environment, and opens no connection.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,7 +28,7 @@ State = Annotated[
         "--state",
         envvar="EDGEPART_STATE",
         show_envvar=True,
-        help="Folder of this device's identity and store.",
+        help="The folder with this device's identity and data.",
         show_default="the user's state folder",
     ),
 ]
@@ -48,12 +48,32 @@ TransferDtype = Annotated[
     typer.Option(
         "--transfer-dtype",
         metavar="|".join(KINDS),
-        help="Round what travels from device to device: fewer bytes, and answers that differ more than 1e-4.",
+        help="Round the values that devices send each other. This sends fewer bytes; answers may differ by more than 1e-4.",
     ),
 ]
+Name = Annotated[
+    str | None, typer.Option("--name", help="The name of this device.", show_default="its host name")
+]
+Input = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", metavar="[NAME=]FILE", help="A .npy, .npz or .json file. Repeatable."),
+]
+Deadline = Annotated[
+    float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="The time limit of each request.")
+]
+Seed = Annotated[int, typer.Option(help="The seed of the random inputs that are used without --input.")]
+DeployedName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The deployment's name, as `edgepart models` shows it.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-
-
+Peers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--peer",
+        metavar="HOST:PORT",
+        help="The address of a member, for networks where multicast DNS finds none. Repeatable.",
+    ),
+]
 Mqtt = Annotated[
     str | None,
     typer.Option(
@@ -61,38 +81,43 @@ Mqtt = Annotated[
         envvar="EDGEPART_MQTT",
         show_envvar=True,
         metavar="URL",
-        help="A broker where members find each other: mqtt://[USER@]HOST[:PORT], or mqtts:// for TLS.",
+        help="An MQTT broker through which members find each other: mqtt://[USER@]HOST[:PORT], or mqtts:// for TLS.",
     ),
 ]
 MqttPasswordFile = Annotated[
     Path | None,
     typer.Option(
         "--mqtt-password-file",
-        help="Holds the broker's password; or set EDGEPART_MQTT_PASSWORD.",
+        help="A file with the broker's password. EDGEPART_MQTT_PASSWORD may hold the password instead.",
         show_default="no password",
     ),
 ]
 MqttCa = Annotated[
     Path | None,
-    typer.Option("--mqtt-ca", help="The CA (PEM) of the broker's certificate.", show_default="the system's"),
+    typer.Option(
+        "--mqtt-ca",
+        help="A PEM file with the CA that signed the broker's certificate.",
+        show_default="the system's",
+    ),
 ]
 
 
 def check_there(model: Path) -> None:
-    """UsageError where there is no model of that path."""
+    """Raises UsageError where `model` is no file."""
     if not model.is_file():
         raise UsageError(f"there is no model {str(model)!r}; give the path of an .onnx file")
 
 
 def state_of(given: Path | None) -> Path:
+    """The state directory: the one given, or the default of this user."""
     return state_folder(os.environ, given)
 
 
 def broker_of(url: str | None, password_file: Path | None, ca: Path | None) -> Broker | None:
-    """The broker that the options and the environment name. UsageError."""
+    """The broker that the options and the environment describe; None without a URL. UsageError where they are wrong."""
     if url is None:
         if password_file is not None or ca is not None:
-            raise UsageError("--mqtt-password-file and --mqtt-ca are of use with --mqtt only")
+            raise UsageError("--mqtt-password-file and --mqtt-ca need --mqtt")
         return None
     password = os.environ.get(MQTT_PASSWORD) or None
     if password_file is not None:
@@ -107,7 +132,7 @@ def broker_of(url: str | None, password_file: Path | None, ca: Path | None) -> B
 
 @dataclass(frozen=True)
 class AgentTarget:
-    """An agent to talk to, and what opens it."""
+    """An agent to talk to, and the state directory that holds the credential for it."""
 
     url: str
     """Without a slash at the end."""
@@ -115,7 +140,7 @@ class AgentTarget:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine, where reading and inference need no credential."""
+        """Whether the agent runs on this machine, where reading and inference need no credential."""
         try:
             host = urlsplit(self.url).hostname or ""
             return host == "localhost" or ip_address(host).is_loopback
@@ -123,14 +148,14 @@ class AgentTarget:
             return False
 
     def credential(self) -> str:
-        """The cluster's admin credential. UsageError where this machine is no member."""
+        """The cluster's management credential. UsageError where this machine is not a member."""
         from edgepart.agent.security import identity
 
         return identity.load(self.state).admin
 
 
 def target_of(agent: str | None, state: Path | None) -> AgentTarget:
-    """The agent named, or the one that runs on this machine. UsageError, or Unavailable where none runs."""
+    """The agent that --agent names, or the one on this machine. UsageError for a bad URL; Unavailable where none runs."""
     folder = state_of(state)
     if agent is not None:
         url = urlsplit(agent if "//" in agent else f"http://{agent}")
@@ -150,3 +175,31 @@ def target_of(agent: str | None, state: Path | None) -> AgentTarget:
             f"{announced} cannot be read ({error}); name the agent's URL with --agent"
         ) from error
     return AgentTarget(str(url_text).rstrip("/"), folder)
+
+
+def parse_duration(text: str, option: str = "--ttl") -> float:
+    """A duration such as "90s", "30m", "24h" or "7d", in seconds. UsageError names `option`.
+
+    >>> parse_duration("24h")
+    86400.0
+    """
+    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhd])", text.strip())
+    if not found or float(found[1]) == 0:
+        raise UsageError(f"{option} {text!r}: give a number and s, m, h or d, such as 30m")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+
+
+def remember_name(state: Path, name: str | None) -> None:
+    """Stores the device's name for `edgepart agent`, which systemd often starts without options."""
+    from edgepart.agent.storage.atomic_files import write_atomic
+
+    if name is not None:
+        write_atomic(state / "name", name.encode())
+
+
+def remembered_name(state: Path) -> str | None:
+    """The name that `remember_name` stored; None where there is none."""
+    try:
+        return (state / "name").read_text()
+    except FileNotFoundError:
+        return None

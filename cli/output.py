@@ -1,12 +1,15 @@
-"""What people see: tables, figures with units, progress bars. Documents go to stdout; all else to stderr."""
+"""What commands print: tables, figures with units, progress bars, errors, and the exit status that goes with an error.
+Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
+from edgepart.planner.errors import EdgepartError, Infeasible, InternalError, Removed, StillGoing, UsageError
 from edgepart.planner.figures import nbytes, seconds
 
 if TYPE_CHECKING:
@@ -15,10 +18,15 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "FAILED",
+    "GOES_ON",
+    "WRONG_USAGE",
     "ProgressBar",
     "console",
+    "exit_status",
     "nbytes",
     "note",
+    "print_error",
     "print_json",
     "progress",
     "say",
@@ -27,33 +35,36 @@ __all__ = [
     "table",
 ]
 
+FAILED, WRONG_USAGE, GOES_ON = 1, 2, 3
+"""Exit statuses; 0 is success. GOES_ON: the time to wait is up, and the work goes on."""
+
 
 def print_json(document: Any) -> None:
-    """Exactly one JSON document on stdout."""
+    """Prints exactly one JSON document to stdout."""
     print(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def console(*, stderr: bool = False, soft_wrap: bool = True) -> Console:
-    """The only one that is made: it takes text as it is, also where brackets in it look like markup."""
+    """The only console of the program. It prints text as it is, even where brackets in it look like markup."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=soft_wrap, markup=False, emoji=False)
 
 
 def say(text: str, *, prose: bool = False) -> None:
-    """A line for people, on stdout; no markup is read in it. Prose is wrapped between words on a terminal;
-    anything else may be copied, and is left whole."""
+    """Prints a line to stdout, without reading markup in it. On a terminal, prose is wrapped between words; other lines are
+    left whole, so that they can be copied."""
     out = console()
     out.print(text, soft_wrap=not (prose and out.is_terminal))
 
 
 def note(text: str) -> None:
-    """A line for people that is no result, on stderr."""
+    """Prints a line that is not a result to stderr."""
     console(stderr=True).print(text, style="dim")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
-    """`right` names the columns of figures."""
+    """A table of texts. `right` names the columns of figures, which are aligned to the right."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -67,7 +78,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence
 
 
 def shape(value: Sequence[int] | None) -> str:
-    """
+    """A shape as text; -1 stands for a free dimension.
+
     >>> shape([1, 3, -1, 224]), shape([]), shape(None)
     ('1x3x?x224', 'scalar', '?')
     """
@@ -77,15 +89,15 @@ def shape(value: Sequence[int] | None) -> str:
 
 
 class ProgressBar(Protocol):
-    """Told what is done of which stage; total 0 where it is not known."""
+    """Reports that `done` of `total` of a stage is complete; a total of 0 means that it is unknown."""
 
     def __call__(self, stage: str, done: float, total: float) -> None: ...
 
 
 @contextmanager
 def progress(units: Mapping[str, str]) -> Iterator[ProgressBar]:
-    """A bar on a terminal; elsewhere one line for each stage. `units` tells the stages counted in bytes
-    ("bytes")."""
+    """A progress bar on a terminal; elsewhere one line for each stage. `units` maps stages that are counted in bytes to
+    "bytes"."""
     target = console(stderr=True)
     if not target.is_terminal:
         yield _Lines()
@@ -120,3 +132,24 @@ class _Lines:
         if stage != self._stage:
             self._stage = stage
             note(stage)
+
+
+def exit_status(error: EdgepartError) -> int:
+    """The exit status of a command that ended with this error."""
+    if isinstance(error, Removed):
+        return error.exit_status
+    if isinstance(error, StillGoing):
+        return GOES_ON
+    return WRONG_USAGE if isinstance(error, UsageError) else FAILED
+
+
+def print_error(error: EdgepartError, as_json: bool) -> None:
+    """Prints what went wrong to stderr. With `as_json`, it also prints {"error", "kind"} to stdout, and "short_bytes", the
+    bytes that each device lacks, where they are known."""
+    if as_json:
+        lacking = error.short_bytes if isinstance(error, Infeasible) else {}
+        short = {"short_bytes": lacking} if lacking else {}
+        print(json.dumps({"error": str(error), "kind": type(error).__name__, **short}))
+    print(f"error: {error}", file=sys.stderr)
+    if isinstance(error, InternalError):
+        print("This is a fault of edgepart itself; please report it.", file=sys.stderr)

@@ -1,6 +1,6 @@
-"""Perfetto: a trace in the Trace Event Format that ui.perfetto.dev and chrome://tracing read. Rules: no door.
+"""Perfetto: writes a trace in the Trace Event Format, for ui.perfetto.dev and chrome://tracing. Rules: no door.
 
-A process for each device, a thread for each lane, an arrow for each message from where it is sent to where it is received.
+Each device is a process, each lane a thread, and each message an arrow from its sending to its reception.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from edgepart.agent.trace.spans import COMPUTING, GATEWAY_LANE, HTTP, QUEUES, RECEIVE, REQUESTS, SEND
-from edgepart.cli.traced import SpanBar, Trace
+from edgepart.cli.trace_records import SpanBar, Trace
 
 ORDER = (COMPUTING, GATEWAY_LANE, REQUESTS, QUEUES, HTTP)
 TITLES = {COMPUTING: "compute", GATEWAY_LANE: "gateway", REQUESTS: "requests", QUEUES: "queue", HTTP: "HTTP"}
@@ -18,7 +18,7 @@ Event = dict[str, Any]
 
 
 def trace_events(trace: Trace) -> dict[str, Any]:
-    """The document. Times are microseconds from the first bar."""
+    """The trace as a document. Times are microseconds since the first bar."""
     origin_s = min((bar.start_s for bar in trace.bars), default=0.0)
     placed = [(bar, lane) for device in _devices(trace) for bar, lane in lanes(_of(trace, device))]
     pids = {device: n for n, device in enumerate(_devices(trace), 1)}
@@ -35,7 +35,7 @@ def trace_events(trace: Trace) -> dict[str, Any]:
         places[id(bar)] = pid, tid = pids[bar.device], tids[bar.device, lane]
         events.append(_slice(bar, pid, tid, origin_s))
     events += _arrows(trace.bars, places, origin_s)
-    # An arrow belongs to the bar that is there by then.
+    # An arrow is attached to the last bar before it, so bars come first among events of the same time.
     events.sort(key=lambda event: (event["ts"], event["ph"] != "X", event["dur"]))
     return {"traceEvents": named + events, "displayTimeUnit": "ms", "otherData": _about(trace)}
 
@@ -49,7 +49,7 @@ def _of(trace: Trace, device: str) -> list[SpanBar]:
 
 
 def lanes(bars: Sequence[SpanBar]) -> list[tuple[SpanBar, tuple[str, int]]]:
-    """Each bar of one device, and its lane with a number: what would overlap in one lane goes to further ones."""
+    """Each bar of one device with its lane and a number: bars that would overlap in a lane get further numbers."""
     free: dict[str, list[float]] = {}
     found = []
     for bar in sorted(bars, key=lambda bar: (bar.start_s, bar.stop_s)):
@@ -116,7 +116,7 @@ def _name(bar: SpanBar) -> str:
 
 
 def _arrows(bars: Iterable[SpanBar], places: Mapping[int, tuple[int, int]], origin_s: float) -> list[Event]:
-    """From each message's sending to its reception; both ends have to be there, in this order."""
+    """An arrow from each message's sending to its reception, where the trace has both."""
     sent = {(bar.request, bar.transfer): bar for bar in bars if bar.kind == SEND and bar.transfer >= 0}
     arrows: list[Event] = []
     for number, bar in enumerate(bar for bar in bars if bar.kind == RECEIVE and bar.transfer >= 0):

@@ -1,14 +1,12 @@
-"""`edgepart plan`: what a plan for a model on a cluster would be, without any cluster. Door: reads the
-model and cluster.json, prints, writes --html. `edgepart.cli.main` mounts `plan`; errors go through its
-handler."""
+"""`edgepart plan`: predicts the plan for a model on a cluster, without any cluster. Door: it reads files, has a clock,
+prints, and writes the page of --html."""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,106 +14,141 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from edgepart.agent.planwork.garbage_collection import collect_seldom
-from edgepart.cli.options import Agent, State, TransferDtype, check_there, target_of
-from edgepart.cli.output import console, nbytes, seconds
-from edgepart.cli.placing import is_workload, place
-from edgepart.cli.placing import read as read_workload
-from edgepart.cli.verifying import is_deployment, show, verify_here, verify_live
+from edgepart.cli.options import Agent, Json, State, TransferDtype, target_of
+from edgepart.cli.output import console, nbytes, say, seconds
+from edgepart.cli.placement import is_workload, place
+from edgepart.cli.placement import read as read_workload
+from edgepart.cli.plan_inputs import problem_of
+from edgepart.cli.plan_text import device_table, say_reasons
+from edgepart.cli.verification import is_deployment, show, verify_here, verify_live
 from edgepart.planner.errors import NotInstalled, UsageError
 from edgepart.planner.figures import figure
-from edgepart.planner.json_text import parse_json
 from edgepart.planner.plans.reduced_precision import EXACT, checked
+from edgepart.planner.report.sentences import headline
 from edgepart.planner.vocabulary import OBJECTIVES, STRATEGIES, one_of
 
 if TYPE_CHECKING:
-    from edgepart.planner.devices.cluster import Cluster
     from edgepart.planner.layout.strategy import Problem, Strategy
     from edgepart.planner.plans.plan import Plan
     from edgepart.planner.search.study import Study
     from edgepart.planner.simulation.latency import Simulation
 
-UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+ModelOrWorkload = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="An ONNX model, or a workload: JSON with a graph of costs to place."
+    ),
+]
+ClusterFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster",
+        help="A cluster.json, as `edgepart devices --json` prints it.",
+        show_default="this machine",
+    ),
+]
+StrategyName = Annotated[
+    str,
+    typer.Option(
+        "--strategy",
+        help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn, tofu, pipeline or replicas. To place "
+        "whole operators: expert, heft, m-etf, m-sct, getf, metis or moirai.",
+    ),
+]
+Compare = Annotated[bool, typer.Option("--compare", help="Compare the plans of all strategies.")]
+Axis = Annotated[
+    str | None, typer.Option(help="Split along this axis only: height, width, channel, batch ...")
+]
+Shapes = Annotated[
+    list[str] | None, typer.Option("--shape", help="The shape of an input: x=1,3,224,224. Repeatable.")
+]
+Objective = Annotated[str, typer.Option(help="What to optimise: latency or throughput.")]
+Devices = Annotated[str | None, typer.Option(help="Use only these devices: a,b.")]
+Gateway = Annotated[
+    str | None,
+    typer.Option(
+        help="The device that receives requests.",
+        show_default="cluster.json's gateway, else its first device",
+    ),
+]
+MemoryLimits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--memory-limit", help="The most memory per device: 2G, or pi-a=2G for one of them. Repeatable."
+    ),
+]
+Budget = Annotated[
+    float, typer.Option("--search-budget", "--budget", help="About how many seconds the search may take.")
+]
+BordersFirst = Annotated[
+    bool,
+    typer.Option(
+        "--borders-first",
+        help="With any strategy, send borders before the rest is computed where that is faster; auto always tries it.",
+    ),
+]
+Relays = Annotated[
+    bool,
+    typer.Option(
+        "--relays",
+        help="With any strategy, let devices forward data that others need too where that is faster; auto always tries it.",
+    ),
+]
+Fusion = Annotated[
+    bool,
+    typer.Option(
+        " /--no-fusion",
+        help="Let strategies that place whole operators separate operators that the runtime would fuse.",
+    ),
+]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Measure the plan as well: on this machine, or on the cluster where MODEL is the name of a deployment.",
+    ),
+]
+Add = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Predict the gain of one more device: kind=pi5[,link=1Gbit/s][,name=NAME][,memory=8G]. Repeatable."
+    ),
+]
+Remove = Annotated[list[str] | None, typer.Option(help="Predict the loss of this device. Repeatable.")]
+Sweep = Annotated[
+    str | None, typer.Option(help="Predict the effect of faster or slower links: links=10M,100M,1G.")
+]
+Why = Annotated[
+    bool, typer.Option("--why", help="Print every reason for the plan. With --compare, describe every plan.")
+]
+Html = Annotated[Path | None, typer.Option(help="Draw the plan into this HTML file.")]
 
 
 def plan(
-    model: Annotated[
-        Path, typer.Argument(help="An ONNX model, or a workload: JSON with a graph of costs to place.")
-    ],
-    cluster: Annotated[
-        Path | None,
-        typer.Option(help="cluster.json, as `edgepart devices --json` prints it; default: this machine."),
-    ] = None,
-    strategy: Annotated[
-        str,
-        typer.Option(
-            help="auto, single, modnn, deepthings, bbgrap, data, model, owt, optcnn, tofu, pipeline or replicas; to "
-            "place whole operators expert, heft, m-etf, m-sct, getf, metis or moirai."
-        ),
-    ] = "auto",
-    compare: Annotated[bool, typer.Option("--compare", help="Every strategy, side by side.")] = False,
-    axis: Annotated[
-        str | None, typer.Option(help="Split along this: height, width, channel, batch ...")
-    ] = None,
-    shape: Annotated[
-        list[str] | None, typer.Option(help="Shape of an input: x=1,3,224,224. Repeatable.")
-    ] = None,
-    objective: Annotated[str, typer.Option(help="latency or throughput.")] = "latency",
-    devices: Annotated[str | None, typer.Option(help="Only these devices: a,b.")] = None,
-    gateway: Annotated[
-        str | None,
-        typer.Option(help="Where requests come in; default: cluster.json's gateway, else its first device."),
-    ] = None,
-    memory_limit: Annotated[
-        list[str] | None, typer.Option(help="Per device: 2G, or pi-a=2G for one of them. Repeatable.")
-    ] = None,
-    budget: Annotated[
-        float, typer.Option("--search-budget", "--budget", help="Seconds that the search may take, about.")
-    ] = 10.0,
-    borders_first: Annotated[
-        bool,
-        typer.Option(
-            "--borders-first",
-            help="Whatever the strategy, send borders before the rest is computed where that is faster; auto does.",
-        ),
-    ] = False,
+    model: ModelOrWorkload,
+    cluster: ClusterFile = None,
+    strategy: StrategyName = "auto",
+    compare: Compare = False,
+    axis: Axis = None,
+    shape: Shapes = None,
+    objective: Objective = "latency",
+    devices: Devices = None,
+    gateway: Gateway = None,
+    memory_limit: MemoryLimits = None,
+    budget: Budget = 10.0,
+    borders_first: BordersFirst = False,
     transfer_dtype: TransferDtype = EXACT,
-    relays: Annotated[
-        bool,
-        typer.Option(
-            "--relays",
-            help="Whatever the strategy, devices pass on what others need too where that is faster; auto does.",
-        ),
-    ] = False,
-    fusion: Annotated[
-        bool,
-        typer.Option(
-            " /--no-fusion",
-            help="Strategies that place whole operators may part what the runtime computes as one.",
-        ),
-    ] = True,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Measure it, too: on this machine, or, where MODEL is the name of a deployment, on its cluster.",
-        ),
-    ] = False,
-    add: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="What if there were one more: kind=pi5[,link=1Gbit/s][,name=NAME][,memory=8G]. Repeatable."
-        ),
-    ] = None,
-    remove: Annotated[
-        list[str] | None, typer.Option(help="What if this device were not there. Repeatable.")
-    ] = None,
-    sweep: Annotated[
-        str | None, typer.Option(help="What if all links were as fast as each of these: links=10M,100M,1G.")
-    ] = None,
+    relays: Relays = False,
+    fusion: Fusion = True,
+    verify: Verify = False,
+    add: Add = None,
+    remove: Remove = None,
+    sweep: Sweep = None,
     state: State = None,
     agent: Agent = None,
-    html: Annotated[Path | None, typer.Option(help="Draw the plan into this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    html: Html = None,
+    why: Why = False,
+    as_json: Json = False,
 ) -> None:
     """Predict how a model would be split over devices, how fast it would be, and why."""
     if budget <= 0:
@@ -124,60 +157,130 @@ def plan(
         workload = read_workload(model)
         given = {"--cluster": cluster, "--axis": axis, "--shape": shape, "--devices": devices, "--gateway": gateway,
                  "--memory-limit": memory_limit, "--borders-first": borders_first, "--relays": relays,
-                 "--no-fusion": not fusion,
-                 "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify, "--html": html,
-                 "--add": add, "--remove": remove, "--sweep": sweep}  # fmt: skip
-        _refuse([name for name, value in given.items() if value], model)
-        place(workload, strategy, objective, budget, compare=compare, as_json=as_json)
+                 "--no-fusion": not fusion, "--transfer-dtype": transfer_dtype != EXACT, "--verify": verify,
+                 "--html": html, "--add": add, "--remove": remove, "--sweep": sweep}  # fmt: skip
+        _refuse(given, model)
+        place(workload, strategy, objective, budget, compare=compare, reasons=why, as_json=as_json)
         return
-    supposing = bool(add or remove or sweep)
-    if supposing and (compare or html or verify):
-        raise UsageError("--add, --remove and --sweep come without --compare, --html and --verify")
-    if compare and html:
-        raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
+    what_if = WhatIf(add or (), remove or (), sweep)
+    _check_combination(what_if, compare=compare, html=html is not None, verify=verify)
     if verify and is_deployment(model):
         _print_verified(verify_live(target_of(agent, state), str(model)), as_json)
         return
     one_of(strategy, STRATEGIES, "--strategy")
     one_of(objective, OBJECTIVES, "--objective")
     collect_seldom()
-    problem = _problem(
-        model, cluster, shape or [], devices, gateway, memory_limit or [], objective, axis, budget
+    problem = problem_of(
+        model, cluster, shape or (), devices, gateway, memory_limit or (), objective, axis, budget
     )
     rounding = checked(transfer_dtype, "--transfer-dtype")
-    problem = replace(problem, borders_first=borders_first, relays=relays, transfer_dtype=rounding)
-    problem = replace(problem, fusion=fusion, clock=time.perf_counter)
+    problem = replace(
+        problem, borders_first=borders_first, relays=relays, transfer_dtype=rounding, fusion=fusion
+    )
+    _predict(
+        replace(problem, clock=time.perf_counter),
+        strategy,
+        what_if,
+        html,
+        PlanPrinting(compare, verify, why, as_json),
+    )
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Changes of the cluster whose effect is asked for."""
+
+    add: Sequence[str]
+    remove: Sequence[str]
+    sweep: str | None
+
+    def __bool__(self) -> bool:
+        return bool(self.add or self.remove or self.sweep)
+
+
+@dataclass(frozen=True)
+class PlanPrinting:
+    """What to print of the plan."""
+
+    compare: bool
+    verify: bool
+    reasons: bool
+    as_json: bool
+
+
+def _refuse(given: Mapping[str, Any], model: Path) -> None:
+    """Raises UsageError for options that only a model has."""
+    if options := [name for name, value in given.items() if value]:
+        raise UsageError(
+            f"{', '.join(options)}: not for {model}, a workload, which describes everything itself"
+        )
+
+
+def _check_combination(what_if: WhatIf, *, compare: bool, html: bool, verify: bool) -> None:
+    if what_if and (compare or html or verify):
+        raise UsageError("--add, --remove and --sweep do not go with --compare, --html and --verify")
+    if compare and html:
+        raise UsageError("--html draws one plan; leave --compare out, or choose with --strategy")
+
+
+def _predict(
+    problem: Problem, strategy: str, what_if: WhatIf, html: Path | None, printing: PlanPrinting
+) -> None:
+    """Prints the answer to what was asked: variants of the cluster, a comparison, or one plan."""
     for note in problem.graph.notes:
         print(f"note: {note}", file=sys.stderr)
-    if supposing:
-        from edgepart.cli.whatif import ask
+    if what_if:
+        from edgepart.cli.what_if import print_variants
 
-        ask(problem, strategy, add or [], remove or [], sweep, as_json)
+        print_variants(problem, strategy, what_if.add, what_if.remove, what_if.sweep, printing.as_json)
+    elif printing.compare:
+        _print_comparison(_compare(problem), printing)
+    else:
+        offer = _offer(problem, strategy)
+        if html:
+            _draw(offer, problem, html)
+        if printing.verify:
+            found = offer.simulation
+            offer.document["verified"] = verify_here(problem, offer.plan, found.latency_s, found.compute_s)
+        _print_plan(offer.document, printing)
+
+
+def _draw(offer: Offer, problem: Problem, html: Path) -> None:
+    from edgepart.cli.plan_page import draw
+
+    html.write_text(draw(offer.document, offer.plan, offer.simulation, problem, offer.strategy))
+    print(f"drawn: {html}", file=sys.stderr)
+
+
+def _print_plan(document: Mapping[str, Any], printing: PlanPrinting) -> None:
+    """The figures, a table of the devices, and one sentence; with --why, every reason."""
+    from rich.text import Text
+
+    if printing.as_json:
+        print(json.dumps(document))
         return
-    if compare:
-        _print_comparison(_compare(problem), as_json)
-        return
-    offer = _offer(problem, strategy)
-    if html:
-        from edgepart.cli.drawing import draw
-
-        html.write_text(draw(offer.document, offer.plan, offer.simulation, problem, offer.strategy))
-        print(f"drawn: {html}", file=sys.stderr)
-    if verify:
-        found, made = offer.simulation, offer.document
-        made["verified"] = verify_here(problem, offer.plan, found.latency_s, found.compute_s)
-    if as_json:
-        print(json.dumps(offer.document))
-        return
-    _print_plan(offer.document)
-    if verify:
-        show(offer.document["verified"])
-
-
-def _refuse(options: Sequence[str], model: Path) -> None:
-    """What only a model has."""
-    if options:
-        raise UsageError(f"{', '.join(options)}: of no use for {model}, a workload, which says all there is")
+    out, rate = console(soft_wrap=False), document["predicted_throughput_per_s"]
+    many = f", {figure(rate, 4)} requests/s with many in flight" if rate else ""
+    latency = seconds(document["predicted_latency_s"], 4)
+    out.print(
+        Text.assemble(
+            (document["model"], "bold"),
+            f" · {document['strategy']}: ",
+            (latency, "bold"),
+            f" a request{many}",
+        )
+    )
+    if single := document["baselines"]["single"]:
+        out.print(f"best single device: {seconds(single['predicted_latency_s'], 4)} on {single['device']}")
+    out.print()
+    out.print(device_table(document["devices"]))
+    out.print()
+    if printing.reasons:
+        say_reasons(document["why"])
+    else:
+        say(f"{headline(document['why'])} (--why gives all reasons.)", prose=True)
+    if printing.verify:
+        show(document["verified"])
 
 
 def _print_verified(document: dict[str, Any], as_json: bool) -> None:
@@ -189,7 +292,7 @@ def _print_verified(document: dict[str, Any], as_json: bool) -> None:
 
 @dataclass(frozen=True)
 class Offer:
-    """One plan and what is said about it."""
+    """A plan, its simulation, and the document that --json prints."""
 
     plan: Plan
     simulation: Simulation
@@ -215,86 +318,6 @@ def _study(problem: Problem) -> Study:
     from edgepart.planner.search.study import Study
 
     return Study(problem)
-
-
-def _problem(
-    model: Path,
-    cluster: Path | None,
-    shapes: Sequence[str],
-    devices: str | None,
-    gateway: str | None,
-    limits: Sequence[str],
-    objective: str,
-    axis: str | None,
-    budget: float,
-) -> Problem:
-    from edgepart.planner.layout.strategy import Problem
-    from edgepart.planner.model.assumed_shapes import load_assuming
-
-    check_there(model)
-    bound = dict(shape_option(text) for text in shapes)
-    found, entry = read_cluster(cluster)
-    if devices:
-        found = found.only(tuple(name.strip() for name in devices.split(",") if name.strip()))
-    names = [device.name for device in found.devices]
-    graph, _ = load_assuming(model, bound)
-    entry = gateway or (entry if entry in names else names[0])
-    return Problem(graph, found, entry, objective, axis, limits_option(limits, names), budget)
-
-
-def read_cluster(path: Path | None) -> tuple[Cluster, str]:
-    """A cluster.json, and the device that it says requests come in at ("" where it says none); without one, this machine,
-    measured. UsageError says what is wrong with the file."""
-    from edgepart.planner.devices.cluster import Cluster, from_json
-
-    if path is None:
-        import os
-        import platform
-
-        from edgepart.agent.measure.probe import probe_device
-
-        print("no --cluster: measuring this machine, the only device of this plan", file=sys.stderr)
-        return Cluster((probe_device(platform.node() or "here", os.cpu_count() or 1),)), ""
-    try:
-        document = parse_json(path.read_text())
-        return from_json(document), str(document.get("gateway") or "")
-    except OSError as error:
-        raise UsageError(f"--cluster {path}: {error.strerror}; give the path of a cluster.json") from error
-    except ValueError as error:
-        raise UsageError(f"--cluster {path}: is no JSON ({error})") from error
-
-
-def shape_option(text: str) -> tuple[str, tuple[int, ...]]:
-    """
-    >>> shape_option("x=1,3,224,224")
-    ('x', (1, 3, 224, 224))
-    """
-    name, equals, extents = text.rpartition("=")
-    if not equals or not name or not re.fullmatch(r"\s*(\d+(\s*,\s*\d+)*)?\s*", extents):
-        raise UsageError(f"--shape {text!r}: write it as INPUT=1,3,224,224")
-    return name, tuple(int(extent) for extent in extents.split(",") if extent.strip())
-
-
-def limits_option(texts: Sequence[str], names: Sequence[str]) -> dict[str, float]:
-    """By device; a limit without a name is for all. UsageError for what is no size, or no device."""
-    found: dict[str, float] = {}
-    for text in texts:
-        name, _, size = text.rpartition("=")
-        if name and name not in names:
-            raise UsageError(f"--memory-limit {text!r}: no device {name!r} among {', '.join(names)}")
-        found.update({device: bytes_option(size) for device in ([name] if name else names)})
-    return found
-
-
-def bytes_option(text: str) -> float:
-    """
-    >>> bytes_option("1.5G")
-    1610612736.0
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
-    if not match:
-        raise UsageError(f"--memory-limit {text!r}: write bytes, or a number with K, M, G or T, such as 512M")
-    return float(match[1]) * UNITS[match[2].upper()]
 
 
 def _compare(problem: Problem) -> dict[str, Any]:
@@ -327,8 +350,8 @@ def _compare(problem: Problem) -> dict[str, Any]:
     }
 
 
-def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
-    if as_json:
+def _print_comparison(document: dict[str, Any], printing: PlanPrinting) -> None:
+    if printing.as_json:
         print(json.dumps(document))
         return
     from rich.table import Table
@@ -356,41 +379,27 @@ def _print_comparison(document: dict[str, Any], as_json: bool) -> None:
     out = console(soft_wrap=False)
     out.print(table)
     for name, row in rows.items():
-        out.print(Text.assemble((name, "bold"), f": {row['why']}"))
+        if printing.reasons or not row["feasible"]:
+            out.print(Text.assemble((name, "bold"), f": {row['why']}"))
+    if not printing.reasons:
+        say(f"{_verdict(document, best)} (--why describes each plan.)", prose=True)
+
+
+def _verdict(document: Mapping[str, Any], best: Set[str]) -> str:
+    """One sentence on which strategy is the best."""
+    if not best:
+        return "No strategy has a plan that fits."
+    names, row = ", ".join(sorted(best)), document["strategies"][min(best)]
+    if document["objective"] == "throughput":
+        return f"The most requests: {figure(row['predicted_throughput_per_s'] or 0, 4)} a second, by {names}."
+    return f"The fastest: {seconds(row['predicted_latency_s'], 4)}, by {names}."
 
 
 def _best(document: Mapping[str, Any]) -> set[str]:
-    """The strategies that nobody beats, by the objective."""
+    """The strategies whose plans are the best, by the objective."""
     rows = {name: row for name, row in document["strategies"].items() if row["feasible"]}
     if document["objective"] == "throughput":
         score = {name: -(row["predicted_throughput_per_s"] or 0.0) for name, row in rows.items()}
     else:
         score = {name: row["predicted_latency_s"] for name, row in rows.items()}
     return {name for name in score if score[name] == min(score.values())}
-
-
-def _print_plan(document: dict[str, Any]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    out, rate = console(soft_wrap=False), document["predicted_throughput_per_s"]
-    out.print(
-        Text.assemble(
-            (document["model"], "bold"),
-            f" · {document['strategy']}: ",
-            (seconds(document["predicted_latency_s"], 4), "bold"),
-            " a request" + (f", {figure(rate, 4)} requests/s with many in flight" if rate else ""),
-        )
-    )
-    if single := document["baselines"]["single"]:
-        out.print(f"best single device: {seconds(single['predicted_latency_s'], 4)} on {single['device']}")
-    table = Table("device")
-    for column in ("computes", "sends", "receives", "weights", "peak memory", "segments"):
-        table.add_column(column, justify="right")
-    for name, row in document["devices"].items():
-        sizes = [
-            nbytes(row[k]) for k in ("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes")
-        ]
-        table.add_row(name, seconds(row["compute_s"], 4), *sizes, str(row["segments"]))
-    out.print(table)
-    out.print(document["why"])

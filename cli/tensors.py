@@ -1,5 +1,5 @@
-"""Arrays for a deployment: read from files, made up at random, and put into the protocol's binary form and
-back.
+"""Arrays for a deployment: reads them from files, makes random ones, and converts them to and from the protocol's binary
+form.
 
 Rules over numpy, and one door: `read_inputs` opens the files that the user names.
 """
@@ -29,8 +29,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def read_inputs(texts: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, Array]:
-    """From "NAME=FILE" (.npy, .json, or .npz with one array), or "FILE" alone: an .npz whose arrays have
-    the inputs' names, or any file where the model has one input. UsageError names the option and the file."""
+    """The inputs by name. Each text is "NAME=FILE" (.npy, .json, or .npz with one array), or "FILE" alone: an .npz whose
+    arrays have the inputs' names, or any file where the model has one input. UsageError names the option and the file."""
     known = {entry["name"]: entry for entry in metadata["inputs"]}
     found: dict[str, Array] = {}
     for text in texts:
@@ -57,7 +57,7 @@ def read_inputs(texts: Sequence[str], metadata: Mapping[str, Any]) -> dict[str, 
 
 
 def _split(text: str, known: Mapping[str, Any]) -> tuple[str | None, Path]:
-    """Input names may hold "=", and so may paths: the longest known name wins."""
+    """The name and the path. Both may contain "=", so the longest known name wins."""
     for name in sorted(known, key=len, reverse=True):
         if text.startswith(f"{name}="):
             return name, Path(text[len(name) + 1 :])
@@ -69,7 +69,7 @@ def _split(text: str, known: Mapping[str, Any]) -> tuple[str | None, Path]:
 
 
 def _read(path: Path, entry: Mapping[str, Any] | None) -> dict[str, Array]:
-    """The file's arrays by name; one without names is under ""."""
+    """The file's arrays by name; an array without a name is under ""."""
     try:
         if path.suffix == ".json":
             return {"": _from_json(json.loads(path.read_text()), entry, path)}
@@ -81,7 +81,9 @@ def _read(path: Path, entry: Mapping[str, Any] | None) -> dict[str, Array]:
     except OSError as error:
         raise UsageError(f"--input {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError, zipfile.BadZipFile, EOFError) as error:
-        raise UsageError(f"--input {path}: no .npy, .npz or .json of numbers or texts ({error})") from error
+        raise UsageError(
+            f"--input {path}: is not a .npy, .npz or .json file of numbers or texts ({error})"
+        ) from error
 
 
 def _from_json(data: Any, entry: Mapping[str, Any] | None, path: Path) -> Array:
@@ -104,8 +106,15 @@ def _extents(data: Any) -> tuple[int, ...]:
     return tuple(found)
 
 
+def bound_metadata(metadata: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata with the shapes that the deployment was planned for first in place of free dimensions."""
+    first: Mapping[str, Any] = next((bound["shapes"] for bound in card.get("bindings") or ()), {})
+    inputs = [entry | {"shape": first.get(entry["name"], entry["shape"])} for entry in metadata["inputs"]]
+    return {**metadata, "inputs": inputs}
+
+
 def random_inputs(metadata: Mapping[str, Any], seed: int) -> dict[str, Array]:
-    """One array for each input; open extents are 1. Whole numbers are 0 or 1, as they are often indices."""
+    """An array for each input; free dimensions are 1. Whole numbers are 0 or 1, because they are often indices."""
     draw = np.random.default_rng(seed)
     made: dict[str, Array] = {}
     for entry in metadata["inputs"]:
@@ -125,7 +134,7 @@ def random_inputs(metadata: Mapping[str, Any], seed: int) -> dict[str, Array]:
 def encode_request(
     inputs: Mapping[str, Array], outputs: Sequence[str] | None, deadline_s: float
 ) -> list[bytes | memoryview]:
-    """The body's pieces: the JSON part, and after it the arrays' bytes, which are not copied where they are contiguous."""
+    """The pieces of the body: the JSON part, then the bytes of the arrays, not copied where they are contiguous."""
     entries = []
     buffers: list[bytes | memoryview] = []
     for name, array in inputs.items():
@@ -165,7 +174,7 @@ def read_answer(data: bytes, head_length: str | None) -> tuple[dict[str, Any], d
 
 
 def plain(array: Array) -> Any:
-    """Nested lists for JSON; NaN and infinities, which JSON lacks, become texts ("nan", "inf", "-inf")."""
+    """The array as nested lists. NaN and infinities, which JSON lacks, become texts ("nan", "inf", "-inf")."""
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         wide = array.astype(np.float64)
         return np.where(np.isfinite(wide), wide, wide.astype("U8").astype(object)).tolist()
@@ -175,7 +184,7 @@ def plain(array: Array) -> Any:
 
 
 def largest_difference(a: Mapping[str, Array], b: Mapping[str, Array]) -> float:
-    """Of numbers by their distance; of anything else 0 where equal and infinity where not."""
+    """The largest distance between two numbers of `a` and `b`. Other values differ by 0 where equal, else by infinity."""
     worst = 0.0
     for name in a:
         x, y = a[name], b[name]

@@ -1,5 +1,4 @@
-"""Traffic: requests that keep coming, and what became of them. Door: a client of the cluster and the
-clock."""
+"""Traffic: sends requests without pause and counts the outcomes. Door: it is a client of the cluster, and has a clock."""
 
 from __future__ import annotations
 
@@ -20,17 +19,17 @@ from edgepart.planner.region import Array
 
 @dataclass
 class Tally:
-    """What became of the requests."""
+    """The outcomes of the requests."""
 
     sent: int = 0
     lost: list[str] = field(default_factory=list)
-    """Why, for each that was not answered."""
+    """For each request without an answer, the reason."""
     wrong: int = 0
-    """Answers that are not the one of a single session."""
+    """The number of answers that differ from that of a single session."""
     largest_difference: float = 0.0
     replays: int = 0
     spans: list[list[float]] = field(default_factory=list)
-    """Times of the answers, for each stretch in which requests kept coming."""
+    """The times of the answers, for each period in which requests were sent."""
 
     @property
     def answered(self) -> int:
@@ -38,13 +37,12 @@ class Tally:
 
     @property
     def longest_gap_s(self) -> float:
-        """Between two answers while requests kept coming."""
+        """The longest time between two answers while requests were sent."""
         return max((b - a for span in self.spans for a, b in pairwise(sorted(span))), default=0.0)
 
 
 class RequestTraffic:
-    """`async with Traffic(client, ...) as traffic:` keeps `concurrency` requests under way inside the
-    block."""
+    """`async with RequestTraffic(client, ...) as traffic:` keeps `concurrency` requests under way inside the block."""
 
     def __init__(
         self,
@@ -57,7 +55,7 @@ class RequestTraffic:
         concurrency: int = 4,
         tolerance: float = 1e-4,
     ) -> None:
-        """An answer is right within `tolerance` of the largest magnitude that is expected."""
+        """An answer is right if it differs by at most `tolerance` of the largest expected magnitude."""
         self._client = client
         self._model = model
         self._inputs = inputs
@@ -74,12 +72,12 @@ class RequestTraffic:
         return self
 
     async def __aexit__(self, *_: Any) -> None:
-        """Lets what was sent be answered."""
+        """Waits for the answers to the requests that were sent."""
         self._going = False
         await asyncio.gather(*self._workers)
 
     async def answers(self, count: int) -> None:
-        """Until `count` more answers came."""
+        """Waits for `count` more answers."""
         until = len(self.tally.spans[-1]) + count
         while len(self.tally.spans[-1]) < until and not all(worker.done() for worker in self._workers):
             await asyncio.sleep(0.02)
@@ -89,7 +87,7 @@ class RequestTraffic:
             await self.ask()
 
     async def ask(self) -> None:
-        """One request."""
+        """Sends one request and counts its outcome."""
         self.tally.sent += 1
         try:
             answer = await self._client.infer(self._model, self._inputs)

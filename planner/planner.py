@@ -14,6 +14,7 @@ from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Region
 from edgepart.planner.report.explain import explain
+from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search.choose_borders import hastened
 from edgepart.planner.search.choose_relays import passed_on
 from edgepart.planner.search.study import Study
@@ -66,7 +67,10 @@ def choose(
     simulation = simulate(plan, problem.cluster, problem.gateway, study.cost)
     why = explain(study, strategy, simulation, _alone(study))
     if plan.rounded_to:
-        why += f"; what travels between devices is rounded to {plan.rounded_to}, so answers differ a little"
+        rounding = (
+            f"the values that devices send are rounded to {plan.rounded_to}, so answers differ a little"
+        )
+        why = f"{why}\n{as_sentence(rounding)}"
     plan = replace(
         plan,
         predicted_latency_s=simulation.latency_s,

@@ -15,6 +15,7 @@ from edgepart.agent.net.sightings import BROKER, MDNS, SAVED, Box, Try
 from edgepart.agent.wire import control
 from edgepart.agent.wire.control import DEAD, LEAVING, LEFT, SUSPECT, Starved
 from edgepart.planner.figures import nbytes
+from edgepart.planner.report.sentences import headline
 
 RECENT_S = 60.0
 """Tries and announcements are news for so long."""
@@ -209,7 +210,7 @@ def left_out(name: str, seat: Seat, served: Iterable[ServedDeployment]) -> list[
         elif not one.devices:
             why = f"there is no plan: {one.why}"
         else:
-            why = f"it would not be faster with it: {one.why}"
+            why = f"it would not be faster with it. {headline(one.why)}"
         found.append((one.name, why))
     return found
 

@@ -1,19 +1,19 @@
-"""What Prometheus reads at /metrics: edgepart's own figures, and Triton's names for those that Triton's
-users watch.
+"""Metrics for Prometheus at /metrics: edgepart's own, and those of Triton under the names that Triton gives them.
 
-Counters live here; what the node knows (members, deployments) is asked when somebody reads.
+The counters are kept here. What the node knows (members, deployments) is asked at each read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from edgepart.agent.api.protocol import InferResult, Node
+from edgepart.agent.api.protocol import InferResult, ModelCard, Node
 from edgepart.agent.http.bodies import Bodies
 from edgepart.agent.http.oip import VERSION
 
@@ -57,13 +57,34 @@ class _Triton(Collector):
 
 @dataclass(eq=False)
 class _Present(Collector):
-    """What is so right now."""
+    """The present state of the node."""
 
     node: Node
     bodies: Bodies
 
     def collect(self) -> Iterator[Metric]:
         status = self.node.status()
+        yield from self._agent(status)
+        yield from _disk(status.get("disk") or {})
+        yield _counted(
+            CounterMetricFamily(
+                "edgepart_workers_ended",
+                "Processes that computed here and ended unexpectedly",
+                labels=["model"],
+            ),
+            status.get("workers_ended"),
+        )
+        yield _counted(
+            GaugeMetricFamily(
+                "edgepart_plans_refused",
+                "Plans that were tried and refused, because their answers differ from the model's; reported by the leader",
+                labels=["model"],
+            ),
+            status.get("plans_refused"),
+        )
+        yield from _deployments(self.node.models())
+
+    def _agent(self, status: Mapping[str, Any]) -> Iterator[Metric]:
         members = GaugeMetricFamily("edgepart_members", "Members that this agent knows of", labels=["state"])
         states = [str(member.get("state")) for member in status.get("members", ())]
         for state in sorted(set(states)):
@@ -72,64 +93,75 @@ class _Present(Collector):
         leads = status.get("leader") == self.node.name
         for name, text, value in (
             ("is_leader", "Whether this agent leads", leads),
-            ("term", "Of the present leadership", status.get("term") or 0),
-            ("requests_computed", "That this device has done its part of", status.get("computed") or 0),
-            ("requests_in_flight", "Being served here", self.bodies.in_flight),
-            ("request_bytes_held", "By the bodies of requests in flight", self.bodies.held_bytes),
+            ("term", "The term of the present leadership", status.get("term") or 0),
+            (
+                "requests_computed",
+                "Requests of which this device has computed its part",
+                status.get("computed") or 0,
+            ),
+            ("requests_in_flight", "Requests that are being served here", self.bodies.in_flight),
+            (
+                "request_bytes_held",
+                "Memory that the bodies of requests in flight hold",
+                self.bodies.held_bytes,
+            ),
         ):
             yield GaugeMetricFamily(f"edgepart_{name}", text, value=float(value))
         own = [m for m in status.get("members", ()) if m.get("name") == self.node.name]
         share = next((m["starved"]["share"] for m in own if m.get("starved")), 0.0)
-        text = "What this agent's threads wait for a CPU, of the time that they could run; 0 while that is little"
+        text = (
+            "Share of the time that this agent's threads could run and waited for a CPU; 0 while it is small"
+        )
         yield GaugeMetricFamily("edgepart_cpu_wait_share", text, value=float(share))
-        disk = status.get("disk") or {}
-        if disk:
-            text = "Free on the disk of the state directory"
-            yield GaugeMetricFamily("edgepart_disk_free_bytes", text, value=float(disk["free_bytes"]))
-            text = "1 while that disk is full, or state files cannot be written"
-            yield GaugeMetricFamily("edgepart_disk_trouble", text, value=float(bool(disk["trouble"])))
-            text = "Files that were found damaged since the start"
-            yield GaugeMetricFamily("edgepart_files_damaged", text, value=float(len(disk["damaged"])))
-        deaths = CounterMetricFamily(
-            "edgepart_workers_ended", "Processes that compute here and ended unasked", labels=["model"]
+
+
+def _disk(disk: Mapping[str, Any]) -> Iterator[Metric]:
+    if not disk:
+        return
+    for name, text, value in (
+        ("disk_free_bytes", "Free space on the disk of the state directory", disk["free_bytes"]),
+        (
+            "disk_trouble",
+            "1 while that disk is full, or state files cannot be written",
+            bool(disk["trouble"]),
+        ),
+        ("files_damaged", "Files that were found damaged since the start", len(disk["damaged"])),
+    ):
+        yield GaugeMetricFamily(f"edgepart_{name}", text, value=float(value))
+
+
+CountedFamily = TypeVar("CountedFamily", CounterMetricFamily, GaugeMetricFamily)
+
+
+def _counted(family: CountedFamily, counts: Mapping[str, int] | None) -> CountedFamily:
+    """The family with a sample for each model."""
+    for model, count in sorted((counts or {}).items()):
+        family.add_metric([model], float(count))
+    return family
+
+
+def _deployments(cards: Sequence[ModelCard]) -> Iterator[Metric]:
+    aside, serving, epochs, predicted, bindings = (
+        GaugeMetricFamily(f"edgepart_{name}", text, labels=labels)
+        for name, text, labels in (
+            ("deployment_set_aside", "1 where the model ends the processes that compute it", ["model"]),
+            ("deployment_serving", "1 while a plan is active", ["model"]),
+            ("epoch_number", "Number of the active plan's epoch", ["model", "term"]),
+            ("predicted_latency_seconds", "Latency of one request that the plan predicts", ["model"]),
+            ("bindings", "Input shapes that have a plan here, including the first one", ["model"]),
         )
-        for model, count in sorted((status.get("workers_ended") or {}).items()):
-            deaths.add_metric([model], float(count))
-        yield deaths
-        refused = GaugeMetricFamily(
-            "edgepart_plans_refused",
-            "Plans that were tried and are not served, as they do not give the model's answers; told by the leader",
-            labels=["model"],
-        )
-        for model, count in sorted((status.get("plans_refused") or {}).items()):
-            refused.add_metric([model], float(count))
-        yield refused
-        aside = GaugeMetricFamily(
-            "edgepart_deployment_set_aside",
-            "1 where the model ends the processes that compute it",
-            labels=["model"],
-        )
-        for card in self.node.models():
-            aside.add_metric([card.name], float(card.set_aside))
-        yield aside
-        serving = GaugeMetricFamily(
-            "edgepart_deployment_serving", "1 while a plan is active", labels=["model"]
-        )
-        epochs = GaugeMetricFamily("edgepart_epoch_number", "Of the active plan", labels=["model", "term"])
-        predicted = GaugeMetricFamily("edgepart_predicted_latency_seconds", "By the plan", labels=["model"])
-        bindings = GaugeMetricFamily(
-            "edgepart_bindings", "Shapes that plans serve here, the first included", labels=["model"]
-        )
-        for card in self.node.models():
-            if card.bindings:
-                serve = sum(bound.epoch is not None for bound in card.bindings)
-                bindings.add_metric([card.name], float(serve))
-            serving.add_metric([card.name], float(card.state == "serving"))
-            if card.epoch is not None:
-                epochs.add_metric([card.name, str(card.epoch.term)], card.epoch.number)
-            if card.predicted_latency_s is not None:
-                predicted.add_metric([card.name], card.predicted_latency_s)
-        yield from (serving, epochs, predicted, bindings)
+    )
+    for card in cards:
+        aside.add_metric([card.name], float(card.set_aside))
+        serving.add_metric([card.name], float(card.state == "serving"))
+        if card.epoch is not None:
+            epochs.add_metric([card.name, str(card.epoch.term)], card.epoch.number)
+        if card.predicted_latency_s is not None:
+            predicted.add_metric([card.name], card.predicted_latency_s)
+        if card.bindings:
+            serve = sum(bound.epoch is not None for bound in card.bindings)
+            bindings.add_metric([card.name], float(serve))
+    yield from (aside, serving, epochs, predicted, bindings)
 
 
 class Metrics:
@@ -165,8 +197,8 @@ class Metrics:
         tally.compute_us += (result.seconds - result.queue_s) * 1e6
 
     def failed(self, model: str, kind: str) -> None:
-        """`kind` is the error's class. Only for deployments that there are: names that clients make up must
-        not become labels."""
+        """`kind` is the error's class. Call it for existing deployments only: names that clients make up must not become
+        labels."""
         self._requests.labels(model, kind).inc()
         self._triton.tallies.setdefault(model, _Tally()).failure += 1
 

@@ -25,6 +25,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import Digests, choose, single
 from edgepart.planner.plans.plan import Plan, from_bytes, to_bytes
+from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint as choices
 from edgepart.planner.search.refine import refined
 from edgepart.planner.search.study import Study
@@ -193,13 +194,13 @@ def _next_best(
     if not found:
         raise Infeasible(f"no plan that fits gives the model's own answers: {'; '.join(why)}.")
     plan, simulation, chosen = min(found, key=lambda one: one[1].latency_s)
-    return replace(plan, why="; ".join([plan.why, *why])), simulation, chosen
+    return replace(plan, why="\n".join([plan.why, *map(as_sentence, why)])), simulation, chosen
 
 
 def _replace_by_single(order: ComputePlan, found: PlanComputed, alone: Plan, chosen: bytes) -> PlanComputed:
     """`found` with the plan `alone` on one device in place of one on several that is no faster."""
     note = _replacement_note(order, 1, found.single_s)
-    plan = replace(alone, why="; ".join(filter(None, (alone.why, note))))
+    plan = replace(alone, why="\n".join(filter(None, (alone.why, as_sentence(note)))))
     return replace(
         found,
         plan=to_bytes(plan),

@@ -4,4 +4,4 @@ May import: planner/devices, planner/figures, planner/layout, planner/model, pla
 planner/search, planner/simulation, planner/strategies.
 """
 
-__all__ = ["document", "explain", "shares"]
+__all__ = ["document", "explain", "sentences", "shares"]

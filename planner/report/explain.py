@@ -1,10 +1,10 @@
-"""Explains a plan, as its `why`: what it does, what limits it, and what more devices or a faster network would gain. Pure
-rules.
+"""Explain: a plan's `why`: what limits it, what it does, and what more devices or a faster network would give. Rules
+only.
 
-One request is limited by what takes most of its critical path (planner/plans/timeline.py), many requests by the busiest
-resource that they share. What would help is simulated: the same plan with a network twice as fast, and the same choices
-with one more device in every division; if `auto` was free to choose, also a few plain divisions. The simulations take
-only a part of the search budget; those that do not fit into it are left out."""
+One request is bound by what most of its critical path goes to (planner/plans/timeline.py), many by the busiest thing
+that they share. What would help is simulated: the same plan with a network twice as fast, and the same choices with
+one more device in every division; where `auto` was free to choose, also a few plain divisions. That takes a part of
+the search budget at most; what there is no budget for is left out."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import TypeVar
 
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.figures import figure, nbytes, seconds
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.plans.timeline import critical_path
+from edgepart.planner.report.sentences import as_lines, phrases
 from edgepart.planner.search.study import WORTH, Shares, Study
 from edgepart.planner.simulation.latency import Simulation, run_schedule
 from edgepart.planner.simulation.throughput import stream
@@ -28,47 +28,52 @@ from edgepart.planner.strategies.pipeline import staged
 from edgepart.planner.strategies.replicas import replicated
 
 MOSTLY = 0.8
-"""The part from which on one cause counts as the whole cause."""
+"""The part from which on a thing is as good as all there is."""
 
 TIMES = 2.0
-"""The speed of the network in the what-if, as a multiple of the real one's."""
+"""How much faster the network is that is tried."""
 
 TRIAL = 0.2
-"""The part of the search budget that both what-ifs together may take."""
+"""Of the search budget, for both what-ifs together."""
 
 DIRECTIONS = 3
-"""The number of axes along which a what-if divides the model."""
+"""Axes along which a model that is whole is divided for a what-if."""
 
 ANOTHER = "one more"
-"""The name of the device that a what-if adds."""
+"""Name of the device that is tried."""
 
 
 def explain(study: Study, strategy: Strategy, simulation: Simulation, alone: Strategy | None) -> str:
-    """A text that says what the strategy does, what keeps it from being faster, and what would help. `alone` is the best
-    strategy on a single device, None if no device has the memory."""
-    parts = [strategy.why]
-    if simulation.compute_s and simulation.latency_s:
-        parts += [_compare_with_single(study, strategy, alone), bound(study, simulation)]
-        if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.by_speed) > 1:
-            parts.append("every split that was tried loses more to its links than it gains")
-        parts += [_memory(study, simulation), outlook(study, strategy)]
-    return "; ".join(filter(None, parts))
+    """The reasons for a plan, a sentence on each line: first how good it is and what takes most of its time, then what the
+    strategy does and what would help. `alone` is the best plan of a single device, None where none has the memory."""
+    reasons = phrases(strategy.why)
+    if not (simulation.compute_s and simulation.latency_s):
+        return as_lines(*reasons)
+    limit, more = bound(study, simulation)
+    first = "; ".join(filter(None, (_beside(study, strategy, alone), limit)))
+    if strategy.name == "auto" and len(simulation.compute_s) == 1 and len(study.by_speed) > 1:
+        (device,) = simulation.compute_s
+        loses = "every split that was tried loses more to its links than it gains"
+        first = f"the whole model runs on {device}, because {loses}"
+        more = f"{limit}; {more}" if more else limit
+    return as_lines(first, *reasons, more, _memory(study, simulation), *outlook(study, strategy))
 
 
-def _compare_with_single(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
+def _beside(study: Study, strategy: Strategy, alone: Strategy | None) -> str:
+    """How much better the strategy is than the best single device; "" where it is on one device itself."""
     if alone is None or len(study.forecast(strategy).compute_s) == 1:
         return ""
     device = next(iter(study.forecast(alone).compute_s), study.problem.gateway)
     times = study.score(alone) / study.score(strategy)
     if study.problem.objective == "throughput":
-        return f"{times:.2f} times as many requests as {device} alone"
-    return f"{times:.2f} times as fast as {device} alone"
+        return f"the plan answers {times:.2f} times as many requests as {device} alone"
+    return f"the plan is {times:.2f} times as fast as {device} alone"
 
 
-def bound(study: Study, simulation: Simulation) -> str:
-    """A phrase that names what takes most of the time."""
+def bound(study: Study, simulation: Simulation) -> tuple[str, str]:
+    """What takes most of the time, and what takes the rest ("" where that is little)."""
     if study.problem.objective == "throughput":
-        return _bound_of_many(study, simulation)
+        return _bound_of_many(study, simulation), ""
     computing = defaultdict[str, float](float)
     moving = defaultdict[tuple[str, str], float](float)
     gateway = study.problem.gateway
@@ -78,55 +83,58 @@ def bound(study: Study, simulation: Simulation) -> str:
         else:
             one, two = sorted((leg.source or gateway, leg.target or gateway))
             moving[one, two] += leg.seconds
+    if sum(computing.values()) >= sum(moving.values()):
+        return _bound_by_computing(computing, moving, simulation)
+    return _bound_by_moving(moving, simulation)
+
+
+def _bound_by_computing(
+    computing: Mapping[str, float], moving: Mapping[tuple[str, str], float], simulation: Simulation
+) -> tuple[str, str]:
+    """`computing` and `moving`: seconds of the critical path by device, and by pair of devices."""
     computed, waited = (sum(spent.values()) / simulation.latency_s for spent in (computing, moving))
-    link, device = _longest(moving), _longest(computing)
-    if device and computed >= waited:
-        part = computing[device] / simulation.latency_s
-        text = f"what bounds it is computing on {device}, {part:.0%} of the time"
-        if part < MOSTLY * computed:
-            text = f"what bounds it is computing, {computed:.0%} of the time, most of it on {device} ({part:.0%})"
-        return f"{text}; moving data takes {waited:.0%}" if waited >= 0.01 else text
-    assert link is not None
+    device = max(computing, key=lambda key: computing[key])
+    part = computing[device] / simulation.latency_s
+    text = f"computing on {device} takes {part:.0%} of the time"
+    if part < MOSTLY * computed:
+        text = f"computing takes {computed:.0%} of the time, most of it on {device} ({part:.0%})"
+    return text, f"moving data takes {waited:.0%} of the time" if waited >= 0.01 else ""
+
+
+def _bound_by_moving(moving: Mapping[tuple[str, str], float], simulation: Simulation) -> tuple[str, str]:
+    waited = sum(moving.values()) / simulation.latency_s
+    link = max(moving, key=lambda key: moving[key])
     between = (
         f"between {link[0]} and {link[1]}" if link[0] != link[1] else f"to and from {link[0]}'s own gateway"
     )
     most = moving[link] / simulation.latency_s
+    text = f"moving data {between} takes {waited:.0%} of the time"
+    if most <= 0.99 * waited:
+        text = f"moving data takes {waited:.0%} of the time, most of it {between} ({most:.0%})"
     moved = sum(simulation.sent_bytes.values()) / 1e6
-    inner = f"; {figure(moved)} MB are sent by devices" if len(simulation.compute_s) > 1 else ""
-    each = "" if most > 0.99 * waited else f", most of that {between} ({most:.0%})"
-    where = f" {between}" if not each else ""
-    return f"what bounds it is moving data{where}, {waited:.0%} of the time{each}{inner}"
-
-
-Key = TypeVar("Key")
-
-
-def _longest(seconds: Mapping[Key, float]) -> Key | None:
-    return max(seconds, key=lambda key: seconds[key], default=None)
+    return text, f"the devices send each other {figure(moved)} MB" if len(simulation.compute_s) > 1 else ""
 
 
 def _bound_of_many(study: Study, simulation: Simulation) -> str:
-    """For many requests, a phrase that names the busiest resource that they share."""
+    """For many requests: what they share that is busiest."""
     order = ("compute", "medium", "link", "send", "receive")
     many = study.many(simulation)
     loads = simulation.loads_of(many.parts)
     busiest = max(loads, key=lambda thing: (loads[thing], -order.index(thing[0])))
     part = min(1.0, loads[busiest] * many.throughput_per_s)
     name = {
-        "compute": "computing on {}",
-        "medium": "the medium {}",
-        "link": "the link from {} to {}",
-        "send": "what {}'s network card can send",
-        "receive": "what {}'s network card can receive",
+        "compute": "computing on {} takes",
+        "medium": "the medium {} is busy for",
+        "link": "the link from {} to {} is busy for",
+        "send": "the network card of {} sends for",
+        "receive": "the network card of {} receives for",
     }[busiest[0]].format(*busiest[1:])
-    text = (
-        f"what bounds it is {name}, busy for {part:.0%} of the time with {many.in_flight} requests in flight"
-    )
-    return text if part >= MOSTLY else f"{text}: requests wait for each other"
+    text = f"{name} {part:.0%} of the time with {many.in_flight} requests in flight"
+    return text if part >= MOSTLY else f"{text}, and requests wait for each other"
 
 
 def _memory(study: Study, simulation: Simulation) -> str:
-    """A phrase for a faster plan that a device has too little memory for; "" if there is none worth a sentence."""
+    """What the devices' memory keeps from being chosen, where that is worth a sentence."""
     if study.too_big is None or study.problem.objective == "throughput":
         return ""
     strategy, short = study.too_big
@@ -135,14 +143,13 @@ def _memory(study: Study, simulation: Simulation) -> str:
         return ""
     device, lack = max(short.items(), key=lambda item: item[1])
     return (
-        f"memory of {device} bounds it too: a plan that takes {seconds(faster)} would need "
+        f"the memory of {device} is a limit too: a plan that takes {seconds(faster)} would need "
         f"{nbytes(lack)} more there"
     )
 
 
-def outlook(study: Study, strategy: Strategy) -> str:
-    """A phrase for what a network twice as fast, and one more device like the fastest, would gain. A what-if without
-    budget is left out."""
+def outlook(study: Study, strategy: Strategy) -> list[str]:
+    """What a network twice as fast, and one more device like the fastest, would give; [] without budget for that."""
     fastest = study.by_speed[0]
     each_s = CANDIDATE_S + SHARE_S * len(study.graph.operators) * (len(study.by_speed) + 1) ** 1.5
     trials = int(TRIAL / 2 * study.problem.search_budget_s / each_s)
@@ -153,7 +160,7 @@ def outlook(study: Study, strategy: Strategy) -> str:
     if trials:
         name = ANOTHER + "!" * sum(device.startswith(ANOTHER) for device in study.whole_s)
         more = study.cluster.joined_by_another(fastest, name)
-        found.append((f"one more device like {fastest}", _best_score(study, more, strategy, trials)))
+        found.append((f"one more device like {fastest}", _best(study, more, strategy, trials)))
     adverb = "many" if study.problem.objective == "throughput" else "fast"
     helpful = [
         f"with {what} it would {_figure(study, score)}, {figure(now / score)} times as {adverb}"
@@ -163,7 +170,7 @@ def outlook(study: Study, strategy: Strategy) -> str:
     useless = [what for what, score in found if score >= WORTH * now]
     if useless:
         helpful.append(f"{' and '.join(useless)} would change little")
-    return "; ".join(helpful)
+    return helpful
 
 
 def _figure(study: Study, score: float) -> str:
@@ -173,7 +180,7 @@ def _figure(study: Study, score: float) -> str:
 
 
 def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float:
-    """The best score with a faster network, of the same plan and, if it leaves devices idle, of variations."""
+    """The same plan, and where that leaves devices idle, others."""
     cluster, forecast = study.cluster.faster(TIMES), study.forecast(strategy)
     same = run_schedule(forecast.schedule, cluster, study.problem.gateway)
     score = same.latency_s
@@ -181,23 +188,23 @@ def _with_faster_network(study: Study, strategy: Strategy, trials: int) -> float
         in_flight = study.stream(strategy).in_flight
         score = 1 / stream(same, cluster, study.problem.gateway, in_flight).throughput_per_s
     idle = len(forecast.compute_s) < len(study.by_speed)
-    return min(score, _best_score(study, cluster, strategy, trials) if idle and trials else score)
+    return min(score, _best(study, cluster, strategy, trials) if idle and trials else score)
 
 
-def _best_score(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> float:
-    """The best score of at most `trials` variations of the strategy on `cluster`; infinite if none fits into memory."""
+def _best(study: Study, cluster: Cluster, strategy: Strategy, trials: int) -> float:
+    """The best score of `trials` variations of the strategy on `cluster`, at most; inf where none fits."""
     other = study.on(cluster)
     fitting = (s for s in islice(_variations(other, study, strategy), trials) if not other.short_bytes(s))
     return min(map(other.score, fitting), default=float("inf"))
 
 
 def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Strategy]:
-    """The strategy on another cluster: with its new device, if there is one, in every division. If `auto` was free to
-    choose, also the model in stages, and divided along one axis over all devices and over the two fastest."""
+    """The strategy on another cluster: with its new device, if there is one, in every division; where the strategy was
+    free, also the model in stages, and divided along one axis over all devices and over the two fastest."""
     choices = study.choices_of(strategy)
     new = other.cluster.devices[-1].name
     if new not in study.whole_s and any(isinstance(c, Divide | Reduce) for c in choices.values()):
-        wider = {number: _with_device(choice, new, study.by_speed[0]) for number, choice in choices.items()}
+        wider = {number: _with(choice, new, study.by_speed[0]) for number, choice in choices.items()}
         yield other.strategy(strategy.name, wider, "", strategy.sync, strategy.hub)
     if strategy.replicas and strategy.name != "auto":
         yield from replicated(other)
@@ -213,31 +220,28 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
             yield along(other, axis, devices)
 
 
-def _with_device(choice: Choice, new: str, like: str) -> Choice:
-    """The choice with one more device, which gets as large a share as the device `like`; grids stay as they are."""
+def _with(choice: Choice, new: str, like: str) -> Choice:
+    """The choice with one more device, which gets as much as the device that it is like; grids stay as they are."""
     if isinstance(choice, Divide):
-        return _divide_wider(choice, new, like)
+        return _wider(choice, new, like)
     if isinstance(choice, Reduce):
         then = choice.then
         if isinstance(then, Whole) and len(then.devices) > 1:
             then = Whole((*then.devices, new))
         elif isinstance(then, Divide):
-            then = _divide_wider(then, new, like)
-        return replace(choice, shares=_add_share(choice.shares, new, like), then=then)
+            then = _wider(then, new, like)
+        return replace(choice, shares=_more(choice.shares, new, like), then=then)
     return choice
 
 
-def _divide_wider(choice: Divide, new: str, like: str) -> Divide:
+def _wider(choice: Divide, new: str, like: str) -> Divide:
     if choice.grid:
         return choice
-    shares, axes = _add_share(choice.shares, new, like), choice.axes
+    shares, axes = _more(choice.shares, new, like), choice.axes
     if len(axes) > 1 and 2 ** len(axes) < len(shares):
-        axes = (
-            *axes,
-            axes[-1],
-        )  # Each axis halves the parts; one more halving makes room for the new device.
+        axes = (*axes, axes[-1])  # halves of halves: once more
     return replace(choice, shares=shares, axes=axes)
 
 
-def _add_share(shares: Shares, new: str, like: str) -> Shares:
+def _more(shares: Shares, new: str, like: str) -> Shares:
     return (*shares, (new, dict(shares).get(like, max(share for _, share in shares))))

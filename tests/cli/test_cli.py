@@ -19,7 +19,7 @@ import pytest
 
 from edgepart.agent.http.server import HttpServer
 from edgepart.agent.wire.inference import DeployOptions
-from edgepart.cli import clustering, deploying, output, tensors, verifying
+from edgepart.cli import deployment, options, output, tensors, verification
 from edgepart.cli.client import Client, error_from
 from edgepart.cli.main import main
 from edgepart.cli.options import AgentTarget, target_of
@@ -186,7 +186,7 @@ def test_init_and_tokens(edgepart: Edgepart, tmp_path: Path) -> None:
     state = ["--state", str(tmp_path / "s")]
     made = document(edgepart("init", *state, "--name", "pi-a", "--json"))
     assert made["token"].startswith(f"EP1-{made['fingerprint']}-")
-    assert clustering.remembered_name(tmp_path / "s") == "pi-a"
+    assert options.remembered_name(tmp_path / "s") == "pi-a"
     again = edgepart("init", *state)
     assert again[0] == 2 and "already" in again[2]
     token = document(edgepart("token", "create", *state, "--uses", "3", "--ttl", "30m", "--json"))
@@ -215,7 +215,7 @@ def test_a_bad_name_makes_no_cluster(edgepart: Edgepart, tmp_path: Path) -> None
 @pytest.mark.parametrize("text", ["", "1", "h", "-1h", "0s", "1w"])
 def test_durations(text: str) -> None:
     with pytest.raises(UsageError, match="ttl"):
-        clustering.parse_duration(text)
+        options.parse_duration(text)
 
 
 # Looking
@@ -298,6 +298,25 @@ def test_deploy_and_undeploy(edgepart: Edgepart, member: Path, served: Served, t
     assert edgepart("undeploy", "add", "--state", str(member))[0] == 1
 
 
+def test_deploy_shows_a_table_of_the_devices_and_the_first_reason(
+    edgepart: Edgepart, member: Path, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.onnx").write_bytes(add_model())
+    sizes = dict.fromkeys(("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes"), 2e6)
+    row = {"compute_s": 0.011, "segments": 7} | sizes
+    monkeypatch.setattr(served.node, "plan", lambda name: {"devices": {"pi-a": row}})
+    real = served.node.deploy
+
+    async def deploy(*arguments: Any) -> dict[str, Any]:
+        return await real(*arguments) | {"why": "Computing takes 80% of the time.\nMoving data takes 20%."}
+
+    monkeypatch.setattr(served.node, "deploy", deploy)
+    status, out, _ = edgepart("deploy", "m.onnx", "--name", "add", "--state", str(member))
+    assert status == 0
+    assert re.search(r"pi-a +11 ms( +2 MB){4} +7", out)
+    assert "Computing takes 80% of the time." in out and "Moving data" not in out
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -366,7 +385,7 @@ def test_deploy_takes_external_data_along(member: Path, served: Served, tmp_path
     onnx.save(helper.make_model(graph), folder / "m.onnx")
     model = onnx.load(folder / "m.onnx")
     onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="data/w.bin", size_threshold=0)
-    assert set(deploying.files_of(folder / "m.onnx")) == {"m.onnx", "data/w.bin"}
+    assert set(deployment.files_of(folder / "m.onnx")) == {"m.onnx", "data/w.bin"}
     with pytest.raises(SystemExit) as ended:
         main(["deploy", str(folder / "m.onnx"), "--state", str(member), "--json"])
     assert not ended.value.code
@@ -405,9 +424,9 @@ def test_deploying_needs_the_clusters_credential(edgepart: Edgepart, member: Pat
 def test_names_from_files(file: str, name: str | None) -> None:
     if name is None:
         with pytest.raises(UsageError, match="--name"):
-            deploying.default_name(Path(file))
+            deployment.default_name(Path(file))
     else:
-        assert deploying.default_name(Path(file)) == name
+        assert deployment.default_name(Path(file)) == name
 
 
 # Using
@@ -493,7 +512,7 @@ def test_a_deployment_is_verified_by_its_name(edgepart: Edgepart, member: Path) 
 def test_what_devices_are_timed_at_is_waited_for_and_not_for_ever(
     edgepart: Edgepart, member: Path, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verifying, "LOOK_S", 0.0)
+    monkeypatch.setattr(verification, "LOOK_S", 0.0)
     report = served.node.plan("add")
     report["measured"]["devices"]["pi-a"]["measured_compute_s"] = None
     monkeypatch.setattr(served.node, "plan", lambda name: report)
@@ -584,22 +603,22 @@ def test_targets(tmp_path: Path) -> None:
 
 
 def test_bindings_are_shown_and_bench_takes_the_first() -> None:
-    from edgepart.cli import asking, serving
+    from edgepart.cli import status
 
     bound = {"shapes": {"x": [1, 3], "n": []}, "epoch": {"term": 1, "number": 2}, "devices": ["pi-a", "pi-b"]}
-    text = asking._bound(bound | {"predicted_latency_s": 0.002})
+    text = status._bound(bound | {"predicted_latency_s": 0.002})
     assert text == "shapes x=1,3 n=: pi-a, pi-b, predicted 2 ms"
     waiting = {"shapes": {"x": [2, 3]}, "epoch": None, "state": "waiting for a plan"}
-    assert asking._bound(waiting) == "shapes x=2,3: waiting for a plan"
+    assert status._bound(waiting) == "shapes x=2,3: waiting for a plan"
     inputs = [
         {"name": "x", "datatype": "FP32", "shape": [-1, 3]},
         {"name": "k", "datatype": "FP32", "shape": [2]},
     ]
     made = tensors.random_inputs(
-        serving.bound_metadata({"inputs": inputs}, {"bindings": [bound, waiting]}), 0
+        tensors.bound_metadata({"inputs": inputs}, {"bindings": [bound, waiting]}), 0
     )
     assert (made["x"].shape, made["k"].shape) == ((1, 3), (2,))
-    assert serving.bound_metadata({"inputs": inputs}, {}) == {"inputs": inputs}
+    assert tensors.bound_metadata({"inputs": inputs}, {}) == {"inputs": inputs}
 
 
 def test_random_inputs_are_seeded_and_fit() -> None:

@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from edgepart.cli.plan import bytes_option, plan, shape_option
+from edgepart.cli.plan import plan
+from edgepart.cli.plan_inputs import bytes_option, shape_option
 from edgepart.planner.errors import Infeasible, ModelError, UsageError
 from edgepart.planner.strategies.registry import MODULES
 from tests.planner.small_models import residual
@@ -86,6 +87,14 @@ def test_throughput_is_shown_and_stages_answer_more_requests(files: tuple[str, s
     text = run(files[0], *wanted).stdout
     assert f"{rates['auto']:.4g} requests/s with many in flight" in text
     assert "times as many requests as" in " ".join(text.split())
+
+
+def test_people_see_a_table_and_one_sentence_and_all_reasons_on_request(files: tuple[str, str]) -> None:
+    wanted = (files[0], "--cluster", files[1], "--strategy", "bbgrap")
+    first, *more = json.loads(run(*wanted, "--json").stdout)["why"].splitlines()
+    brief, full = (" ".join(run(*wanted, *given).stdout.split()) for given in ((), ("--why",)))
+    assert first in brief and first in full
+    assert more and not any(line in brief for line in more) and all(line in full for line in more)
 
 
 def test_html_draws_everybody(files: tuple[str, str], tmp_path: Path) -> None:

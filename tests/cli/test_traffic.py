@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgepart.cli import reading
+from edgepart.cli import ocr
 from edgepart.cli.client import Reply
-from edgepart.cli.reading import PAGE, Reader, relative_difference
+from edgepart.cli.ocr import PAGE, Reader, relative_difference
 from edgepart.cli.traffic import RequestTraffic, Tally
 from edgepart.planner.errors import Unavailable, UsageError
 
@@ -78,12 +78,12 @@ def test_a_page_is_read_the_same_through_any_session() -> None:
     assert (reader.text, blank[1].seen) == ([], [])
 
 
-def _by_bytes(recorded: reading.RecordingSession) -> list[tuple[bytes, Any]]:
+def _by_bytes(recorded: ocr.RecordingSession) -> list[tuple[bytes, Any]]:
     return [(batch.tobytes(), output) for batch, output in recorded.seen]
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "find_spec", lambda _: None)
+    monkeypatch.setattr(ocr, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"edgepart\[demo\]"):
         Reader()
 

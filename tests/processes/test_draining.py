@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from benchmarks.models import light, sample_inputs
 
-from edgepart.cli.ending import GOES_ON
 from edgepart.cli.local import LocalAgent, LocalCluster
+from edgepart.cli.output import GOES_ON
 from edgepart.planner.errors import ClusterError, Removed
 from edgepart.planner.model.load import load_graph
 from tests.processes.asking import alone, deploy, differences, infer, requests_during

@@ -182,6 +182,6 @@ def test_members_that_plans_do_without() -> None:
     seat = Seat(ALIVE, 1.0, measured=True)
     found = dict(left_out("pi-b", seat, served))
     assert set(found) == {"photos", "small", "large"}
-    assert "would not be faster with it: every split" in found["photos"]
+    assert "would not be faster with it. every split" in found["photos"]
     assert "--devices" in found["small"] and "lacks 5 bytes" in found["large"]
     assert dict(left_out("pi-b", replace(seat, measured=False), served))["photos"] == "it is not measured yet"

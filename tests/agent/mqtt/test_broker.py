@@ -82,7 +82,7 @@ def test_passwords_come_from_a_file_or_the_environment(
     assert made is not None and made.password == "from a file"
     with pytest.raises(UsageError, match="cannot be read"):
         broker_of("mqtt://pi@b", tmp_path / "none", None)
-    with pytest.raises(UsageError, match="with --mqtt only"):
+    with pytest.raises(UsageError, match="need --mqtt"):
         broker_of(None, tmp_path / "password", None)
     assert broker_of(None, None, None) is None
 

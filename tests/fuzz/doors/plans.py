@@ -25,8 +25,8 @@ from edgepart.agent.wire.codec import frame_to_message, kinds, message_to_frame
 from edgepart.agent.wire.control import Card
 from edgepart.agent.wire.frames import encode
 from edgepart.agent.wire.queries import WantFiles, WantPart
-from edgepart.cli import traced
-from edgepart.cli.plan import read_cluster
+from edgepart.cli import trace_records
+from edgepart.cli.plan_inputs import read_cluster
 from edgepart.planner.devices.cluster import Cluster, Device, Link, Medium, to_json
 from edgepart.planner.errors import ClusterError, FrameError, InternalError, PeerError, UsageError
 from edgepart.planner.layout.strategy import Problem
@@ -132,8 +132,8 @@ def _trace(data: bytes) -> None:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ClusterError("the client takes care of that") from error
-    found = traced.read(document)
-    chosen = traced.typical(found.requests())
+    found = trace_records.read(document)
+    chosen = trace_records.typical(found.requests())
     if chosen is not None:
         found.of_request(chosen.request)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from edgepart.agent.verify.local_run import InProcess
 from edgepart.agent.verify.reference import alone
 from edgepart.agent.verify.same_answer import differences
-from edgepart.cli.drawing import draw
+from edgepart.cli.plan_page import draw
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import FrameError, InternalError
 from edgepart.planner.layout.strategy import Problem, Strategy, Sync, side_by_side
@@ -322,7 +322,7 @@ def test_two_copies_of_squeezenet_answer_twice_as_many() -> None:
     assert [one.devices for one in made.replicas] == [("d0",), ("d1",)]
     assert made.predicted_throughput_per_s == pytest.approx(2 * single.predicted_throughput_per_s, rel=0.03)
     assert made.predicted_latency_s == pytest.approx(single.predicted_latency_s, rel=0.1)
-    assert "requests are dealt out to 2 copies of the model: d0, d1" in made.why
+    assert "Requests are dealt out to 2 copies of the model: d0, d1." in made.why
     assert all(one.between_s > 0 for one in made.replicas)
     assert simulate(made, problem.cluster, "d0", study.cost).paces == made.replicas
 
@@ -378,4 +378,4 @@ def test_for_one_request_there_is_one_copy() -> None:
     graph = load_graph(light("squeezenet"))
     made, _, _ = choose(Problem(graph, among(1e9, 1e9), "d0"), "replicas")
     assert len(made.programs) == 1 and made.replicas == ()
-    assert "several copies would make no request faster" in made.why
+    assert "Several copies would make no request faster." in made.why

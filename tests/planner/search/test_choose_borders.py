@@ -15,6 +15,7 @@ from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy, choose
+from edgepart.planner.report.sentences import as_sentence
 from edgepart.planner.search import checkpoint, choose_borders
 from edgepart.planner.search.choose_borders import WHY, hastened
 from edgepart.planner.search.study import Study
@@ -67,7 +68,7 @@ def test_putting_steps_together_is_lowering_anew(model: str, devices: int) -> No
 def test_auto_sends_borders_first_and_says_so() -> None:
     study = study_of("resnet50", 4)
     made, simulation, strategy = choose(study.problem, study=study)
-    assert strategy.early and WHY in made.why
+    assert strategy.early and as_sentence(WHY) in made.why
     assert simulation.latency_s < 0.97 * study.forecast(replace(strategy, early=frozenset())).latency_s
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from edgepart.agent.http.server import HttpServer
 from edgepart.cli.client import Client
+from edgepart.cli.liveness import ProbeTiming, Silent, while_alive
 from edgepart.cli.options import AgentTarget
-from edgepart.cli.pulse import PulseTiming, Silent, while_alive
 from tests.agent.http.conftest import CREDENTIAL, LIMITS
 from tests.agent.http.fakes import A, FakeNode
 
-AT_ONCE = PulseTiming(quiet_s=0.0, beat_s=0.0)
+AT_ONCE = ProbeTiming(quiet_s=0.0, probe_s=0.0)
 
 
 class Gone(Exception):
@@ -82,7 +82,7 @@ def test_patience_grows_with_the_tries() -> None:
     asked: list[float] = []
     for tries in range(3):
         with pytest.raises(Silent):
-            asyncio.run(while_alive(_never(), beat, (Gone,), PulseTiming(0.0, 0.5), tries))
+            asyncio.run(while_alive(_never(), beat, (Gone,), ProbeTiming(0.0, 0.5), tries))
     assert asked == [0.5, 1.0, 1.5]
 
 
@@ -107,7 +107,7 @@ def test_a_request_moves_on_from_an_agent_that_takes_it_and_says_nothing(tmp_pat
         status = node.status()
         status["members"].append({"name": "pi-b", "state": "alive", "http": url})
         node.status = lambda: status  # type: ignore[method-assign]
-        async with Client(AgentTarget(await well.start(), tmp_path), PulseTiming(0.05, 0.05)) as client:
+        async with Client(AgentTarget(await well.start(), tmp_path), ProbeTiming(0.05, 0.05)) as client:
             await client.learn()
             client._next(client._urls[0])
             while client._urls[0] != url:

@@ -1,7 +1,7 @@
-"""Critical path: what came one after another, from a request's arrival to its answer, as it was traced. Rules: no door.
+"""Critical path of a traced request: the steps that followed each other from its arrival to its answer. Rules: no door.
 
-As planner/plans/timeline.py finds it in a simulation: backwards from the last output, and from each wait to whoever sent
-what was waited for.
+It is found as planner/plans/timeline.py finds it in a simulation: backwards from the last output, and from each wait to
+the device that sent the awaited message.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from edgepart.agent.trace.spans import COMPUTING, RECEIVE, SEND, WAIT
-from edgepart.cli.traced import PlanShape, SpanBar, Trace
+from edgepart.cli.trace_records import PlanShape, SpanBar, Trace
 from edgepart.planner.plans.plan import GATEWAY
 
 MESSAGE = "message"
 BETWEEN = "between"
-"""Steps of the request: other requests, and handing over from thread to thread."""
+"""The time between two steps of the request: other requests, and switching threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedLeg:
-    """One part of it."""
+    """One part of the critical path."""
 
     kind: str
     """A span's kind, MESSAGE or BETWEEN."""
     source: str
-    """The device; of a message who sends it."""
+    """The device; for a message, its sender."""
     target: str
-    """Who receives it; else the device."""
+    """The device; for a message, its receiver."""
     seconds: float
-    """Of a message from its sending until whoever waits goes on."""
+    """For a message: from its sending until the receiver goes on."""
 
 
 def critical_path(trace: Trace, request: SpanBar) -> list[TracedLeg]:
-    """From first to last; the seconds add up to the request's, unless parts of the trace are missing. Empty where its plan
-    is not known or its answer's way cannot be seen."""
+    """The parts from first to last. Their seconds add up to the request's, unless parts of the trace are missing. Empty
+    where the plan is unknown, or the trace does not show how the answer came."""
     plan = trace.plans.get((request.deployment, request.epoch))
     return _Walk(plan, trace.of_request(request.request), request).legs() if plan else []
 
@@ -62,7 +62,7 @@ class _Walk:
         if not ends:
             return []
         last = max(ends, key=lambda n: self._arrived[n])
-        # Clocks are not quite one, and whoever is woken may be ahead of the thread that says when it woke it.
+        # Clocks differ a little, and a thread that was woken may note its time before the thread that woke it.
         at = min(self._request.stop_s, self._arrived[last])
         self._add(BETWEEN, GATEWAY, GATEWAY, self._request.stop_s - at)
         number: int | None = last
@@ -76,7 +76,7 @@ class _Walk:
                 self._add(BETWEEN, GATEWAY, GATEWAY, left - self._request.start_s)
                 break
             number, at = self._back(source, left)
-            if number is None:  # It is told to start, and receives nothing.
+            if number is None:  # The device was told to start, and received no data.
                 self._add(BETWEEN, GATEWAY, GATEWAY, at - self._request.start_s)
         return self._legs[::-1]
 
@@ -85,7 +85,7 @@ class _Walk:
             self._legs.append(TracedLeg(kind, source, target, seconds))
 
     def _back(self, device: str, at: float) -> tuple[int | None, float]:
-        """From there on that device to what it had to wait for, and until when."""
+        """Walks back on the device to the message that it waited for, and returns the message and its arrival."""
         for bar in reversed([bar for bar in self._done[device] if bar.start_s < at]):
             self._add(BETWEEN, device, device, at - bar.stop_s)
             if bar.kind == WAIT:
@@ -106,7 +106,7 @@ class _Walk:
 
 
 def totals(legs: Sequence[TracedLeg]) -> dict[tuple[str, str, str], tuple[float, int]]:
-    """By kind, source and target, how long in all and in how many parts; the longest first."""
+    """The total seconds and the number of parts by kind, source and target; the longest first."""
     found: dict[tuple[str, str, str], tuple[float, int]] = {}
     for leg in legs:
         seconds, count = found.get((leg.kind, leg.source, leg.target), (0.0, 0))
@@ -115,7 +115,7 @@ def totals(legs: Sequence[TracedLeg]) -> dict[tuple[str, str, str], tuple[float,
 
 
 def waits(trace: Trace, request: SpanBar) -> Mapping[tuple[str, str], tuple[float, int, float]]:
-    """By who waits and for whom (GATEWAY: for the request itself): seconds in all, how often, the longest; worst first."""
+    """By device and the device it waits for (GATEWAY: the request itself): total seconds, count, longest; worst first."""
     found: dict[tuple[str, str], tuple[float, int, float]] = {}
     for bar in trace.of_request(request.request):
         if bar.kind == WAIT:

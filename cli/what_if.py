@@ -1,4 +1,4 @@
-"""`edgepart plan --add --remove --sweep`: what other boxes and links would give. Door: it prints, and has a clock."""
+"""`edgepart plan --add --remove --sweep`: predicts the effect of other devices and links. Door: it prints, has a clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edgepart.planner.layout.strategy import Problem
 
 
-def ask(
+def print_variants(
     problem: Problem,
     strategy: str,
     add: Sequence[str],
@@ -24,7 +24,7 @@ def ask(
     sweep: str | None,
     as_json: bool,
 ) -> None:
-    """Prints what would be of each variant. UsageError for what is no variant."""
+    """Prints the prediction for each variant of the cluster. UsageError for an option that describes no variant."""
     from edgepart.planner.devices.what_if import addition, rates, variants
 
     added = []
@@ -40,16 +40,16 @@ def ask(
     if as_json:
         print(json.dumps(document))
     else:
-        _print(document)
+        _print_table(document)
 
 
 def _named(cluster: Any, name: str) -> Any:
-    """With that name taken, for the ones to come."""
+    """The cluster with one more device of that name, so that later additions get other names."""
     return replace(cluster, devices=(*cluster.devices, replace(cluster.devices[0], name=name)))
 
 
 def _row(problem: Problem, variant: ClusterVariant, strategy: str) -> dict[str, Any]:
-    """The best plan for one request, and the best one for many."""
+    """The best plan for one request, and the best plan for many."""
     names = {device.name for device in variant.cluster.devices}
     limits = {name: limit for name, limit in problem.memory_limit_bytes.items() if name in names}
     row: dict[str, Any] = {
@@ -82,7 +82,7 @@ def _best(problem: Problem, strategy: str) -> dict[str, Any]:
 
 
 def _sources(kinds: set[str], here: set[str]) -> dict[str, str]:
-    """Where the figures of a kind come from."""
+    """Where the figures of each kind of device come from."""
     from edgepart.planner.devices.boards import KINDS
 
     return {
@@ -90,7 +90,7 @@ def _sources(kinds: set[str], here: set[str]) -> dict[str, str]:
     }
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print_table(document: dict[str, Any]) -> None:
     first = document["variants"][0]
     rows = []
     for row in document["variants"]:
@@ -119,7 +119,7 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _times(first: dict[str, Any], row: dict[str, Any], key: str, *, inverse: bool = False) -> str:
-    """Beside the cluster as it is."""
+    """The ratio to the cluster as it is; "" in its own row."""
     if row is first or not first["feasible"]:
         return ""
     ratio = row[key] / first[key]

@@ -1,10 +1,8 @@
-"""`edgepart init`, `join` and `token`: who is in the cluster. These work on the state directory; no agent
-need run."""
+"""`edgepart init`, `join` and `token`: who is in the cluster. They work on the state directory; no agent needs to run."""
 
 from __future__ import annotations
 
 import os
-import re
 import socket
 import sys
 import time
@@ -20,28 +18,27 @@ from edgepart.cli.options import (
     Mqtt,
     MqttCa,
     MqttPasswordFile,
+    Name,
+    Peers,
     State,
     broker_of,
+    parse_duration,
+    remember_name,
     state_of,
 )
 from edgepart.cli.output import console, print_json, say, table
-from edgepart.planner.errors import UsageError
-
-Name = Annotated[
-    str | None, typer.Option("--name", help="What to call this device.", show_default="its host name")
-]
 
 MOST_TOKEN = 4096
-"""Characters that are read of a token."""
+"""Characters of a token that are read from standard input, at most."""
 
 token = typer.Typer(
-    help="Tokens let devices in: make, list and revoke them where `edgepart init` was run.",
+    help="Make, list and revoke the tokens with which devices join. Run it where `edgepart init` was run.",
     no_args_is_help=True,
 )
 
 
 def init(state: State = None, name: Name = None, as_json: Json = False) -> None:
-    """Make a cluster, with this device as its first member."""
+    """Make a cluster whose first member is this device."""
     from edgepart.agent.security import identity, tokens
 
     folder = state_of(state)
@@ -53,15 +50,13 @@ def init(state: State = None, name: Name = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"cluster": made.fingerprint[:16], "fingerprint": made.fingerprint, "token": text})
         return
-    say(f"Made cluster {made.fingerprint[:16]}, with this device ({made.node_id}) as its first member.")
+    say(f"Made cluster {made.fingerprint[:16]}. This device ({made.node_id}) is its first member.")
     hours = tokens.INIT_TTL_S / 3600
     say(
-        f"\nOn each other device, within {hours:.0f} hours (the token is a secret; it lets {tokens.INIT_USES} in):\n"
+        f"\nOn each other device, within {hours:.0f} hours (the token is secret; {tokens.INIT_USES} devices may use it):\n"
     )
     say(f"  edgepart join {text}")
-    say(
-        "\nWhere others use that device as well: `edgepart join -`, which reads the token from standard input."
-    )
+    say("\nOn a device that others use as well, `edgepart join -` reads the token from standard input.")
     say("\nThen start the agent on every device:\n\n  edgepart agent")
 
 
@@ -72,30 +67,25 @@ def join(
             metavar="TOKEN",
             envvar="EDGEPART_TOKEN",
             show_envvar=True,
-            help="From `edgepart init` or `edgepart token create`; -: read from standard input, where nobody sees it who "
-            "lists processes.",
+            help="A token from `edgepart init` or `edgepart token create`. With - it is read from standard input, "
+            "which keeps it out of process lists.",
         ),
     ],
     state: State = None,
-    peer: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--peer", metavar="HOST:PORT", help="A member's address, where mDNS finds none. Repeatable."
-        ),
-    ] = None,
+    peer: Peers = None,
     mqtt: Mqtt = None,
     mqtt_password_file: MqttPasswordFile = None,
     mqtt_ca: MqttCa = None,
     name: Name = None,
     as_json: Json = False,
 ) -> None:
-    """Make this device a member of the cluster that TOKEN is from."""
+    """Make this device a member of the cluster that issued TOKEN."""
     from edgepart.agent.admission import joining
     from edgepart.agent.security import tokens
 
     if secret == "-":
         secret = sys.stdin.readline(MOST_TOKEN)
-    os.environ.pop("EDGEPART_TOKEN", None)  # no child of ours needs it
+    os.environ.pop("EDGEPART_TOKEN", None)  # no child process needs it
     folder = state_of(state)
     peers = [parse_address(text, option="--peer") for text in peer or ()]
     _check_name(folder, name)
@@ -119,11 +109,11 @@ def join(
 @token.command()
 def create(
     state: State = None,
-    ttl: Annotated[str, typer.Option("--ttl", help="How long it is good for: 90s, 30m, 24h, 7d.")] = "1h",
-    uses: Annotated[int, typer.Option("--uses", min=1, help="How many devices it lets in.")] = 1,
+    ttl: Annotated[str, typer.Option("--ttl", help="How long the token is valid: 90s, 30m, 24h, 7d.")] = "1h",
+    uses: Annotated[int, typer.Option("--uses", min=1, help="How many devices may join with it.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Print a new token; its secret is seen only now."""
+    """Print a new token. Its secret is not shown again."""
     from edgepart.agent.security import tokens
 
     now = time.time()
@@ -137,7 +127,7 @@ def create(
 
 @token.command("list")
 def list_(state: State = None, as_json: Json = False) -> None:
-    """Show the tokens that are kept; secrets are not."""
+    """List the tokens, without their secrets, which are not stored."""
     from edgepart.agent.security import tokens
 
     now = time.time()
@@ -176,46 +166,19 @@ def list_(state: State = None, as_json: Json = False) -> None:
 @token.command()
 def revoke(
     token_id: Annotated[
-        str, typer.Argument(metavar="ID", help="From `edgepart token list`, or a whole token.")
+        str, typer.Argument(metavar="ID", help="An id from `edgepart token list`, or a whole token.")
     ],
     state: State = None,
     as_json: Json = False,
 ) -> None:
-    """Let nobody in by this token any more; who is in stays."""
+    """Refuse this token from now on. Devices that joined with it stay members."""
     from edgepart.agent.security import tokens
 
     tokens.revoke(state_of(state), token_id)
     if as_json:
         print_json({"revoked": token_id.rpartition("-")[2].partition(".")[0]})
     else:
-        say("Revoked. Devices that came in by it stay members.")
-
-
-def parse_duration(text: str, option: str = "--ttl") -> float:
-    """Seconds of "90s", "30m", "24h" or "7d". UsageError.
-
-    >>> parse_duration("24h")
-    86400.0
-    """
-    found = re.fullmatch(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smhd])", text.strip())
-    if not found or float(found[1]) == 0:
-        raise UsageError(f"{option} {text!r}: give a number and s, m, h or d, such as 30m")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
-
-
-def remember_name(state: Path, name: str | None) -> None:
-    """Keeps the device's name for `edgepart agent`, which is often started by systemd with no options."""
-    from edgepart.agent.storage.atomic_files import write_atomic
-
-    if name is not None:
-        write_atomic(state / "name", name.encode())
-
-
-def remembered_name(state: Path) -> str | None:
-    try:
-        return (state / "name").read_text()
-    except FileNotFoundError:
-        return None
+        say("Revoked. Devices that joined with it stay members.")
 
 
 def _check_name(state: Path, name: str | None) -> None:

@@ -25,11 +25,11 @@ from edgepart.agent.trace.spans import (
     receiving_from,
     sending_to,
 )
-from edgepart.cli import summary as summarising
+from edgepart.cli import trace_summary as summarising
 from edgepart.cli.attribution import IDLE, ORDER, OTHERS, REST, rows, shares
-from edgepart.cli.critical import critical_path, totals
+from edgepart.cli.critical_path import critical_path, totals
 from edgepart.cli.perfetto import lanes, trace_events
-from edgepart.cli.traced import SpanBar, Trace, joined, read, typical
+from edgepart.cli.trace_records import SpanBar, Trace, joined, read, typical
 from edgepart.planner.devices.cluster import Cluster, to_json
 from edgepart.planner.errors import ClusterError
 from edgepart.planner.plans.plan import GATEWAY, Receive, Send

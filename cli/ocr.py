@@ -1,8 +1,7 @@
-"""Reading a page with PP-OCR: the demo's real model on its real input.
+"""Text recognition with PP-OCR, for the demo. It needs the extra `edgepart[demo]`.
 
-RapidOCR finds lines of text and reads them; it prepares the pixels and makes sense of the outputs, and
-whoever is given as `Session` runs the models in between: one ONNX Runtime session here, or a cluster. Needs
-the extra `edgepart[demo]`.
+RapidOCR finds the lines of text in an image and reads them. It prepares the pixels and interprets the outputs; a `Session`
+runs the models in between: one ONNX Runtime session in this process, or a cluster.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.region import Array
 
 Session = Callable[[Array], Array]
-"""Image batch in (float32, NCHW), the model's first output out."""
+"""Takes a batch of images (float32, NCHW) and returns the model's first output."""
 
 PAGE = Path(__file__).with_name("page.png")
-"""A scanned page, 384 x 191 pixels; see NOTICE for where it is from."""
+"""A scanned page, 384 x 191 pixels; NOTICE says where it is from."""
 
 
 @dataclass
 class RecordingSession:
-    """A session that keeps what went through it."""
+    """A session that keeps its inputs and outputs."""
 
     run: Session
     seen: list[tuple[Array, Array]] = field(default_factory=list)
@@ -41,7 +40,7 @@ class RecordingSession:
 
 
 class Reader:
-    """`read(image)` gives the lines of text; `detector` and `recogniser` are the files of its two models."""
+    """Reads an image; `text` holds its lines. `detector` and `recogniser` are the files of the two models."""
 
     def __init__(self, image: Path = PAGE, threads: int = -1) -> None:
         if (found := find_spec("rapidocr_onnxruntime")) is None or found.origin is None:
@@ -59,7 +58,7 @@ class Reader:
         self._widen()
 
     def _widen(self) -> None:
-        """Lines differ in width, a deployment has one shape: pad all to the widest line of the page."""
+        """Pads all lines to the width of the widest one: lines differ in width, and a deployment has one shape."""
         _, lines = self.read()
         height = self._engine.text_rec.rec_image_shape[1]
         widest = max((batch.shape[3] for batch, _ in lines.seen), default=height)
@@ -68,8 +67,8 @@ class Reader:
     def read(
         self, detect: Session | None = None, recognise: Session | None = None
     ) -> tuple[RecordingSession, RecordingSession]:
-        """Runs the page through the given sessions (alone, in this process, where none is given) and gives
-        what went through the detector and through the recogniser."""
+        """Reads the image with the given sessions, or with ones in this process. Returns the detector and the recogniser
+        with what went through them."""
         detector, recogniser = (
             RecordingSession(detect or self._alone[0]),
             RecordingSession(recognise or self._alone[1]),
@@ -89,6 +88,6 @@ def _whole(session: Any) -> Session:
 
 
 def relative_difference(one: Array, two: Array) -> float:
-    """Largest difference over the largest magnitude of `two`: the design's measure of "same answer". Infinite where
-    one is NaN and the other not."""
+    """The largest difference divided by the largest magnitude of `two`: the measure of "same answer". It is infinite where
+    only one of the two is NaN."""
     return largest_difference({"": one}, {"": two}) / max(float(np.max(np.abs(two))), 1e-30)

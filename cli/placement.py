@@ -1,5 +1,5 @@
-"""`edgepart plan WORKLOAD.json`: where the nodes of a costed graph are to run, without any model. Door: reads the file, has
-a clock, prints."""
+"""`edgepart plan WORKLOAD.json`: places the nodes of a graph of costs on devices, without any model. Door: it reads the
+file, has a clock, and prints."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from edgepart.planner.placing.problem.workload import Workload
 
 HEAD_BYTES = 64
-"""Of a file, to see what it is."""
+"""The part of a file that is read to see what it is."""
 
 FEW = 40
-"""Nodes of which each has a line."""
+"""The most nodes that are listed one by one."""
 
 
 def is_workload(path: Path) -> bool:
-    """Whether the file is to be read as a workload, and not as a model."""
+    """Whether the file is a workload, and not a model."""
     from edgepart.planner.placing.problem.read import looks_like_workload
 
     if not path.is_file():
@@ -37,31 +37,38 @@ def is_workload(path: Path) -> bool:
 
 
 def read(path: Path) -> Workload:
-    """ModelError for what is wrong with it."""
+    """The workload in the file. ModelError says what is wrong with it."""
     from edgepart.planner.placing.problem.read import MOST_BYTES, read_workload
 
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise ModelError(f"{path}: over {MOST_BYTES:,} bytes, the most that is read of a workload")
+            raise ModelError(f"{path}: a workload may have {MOST_BYTES:,} bytes at most")
         return read_workload(path.read_bytes())
     except OSError as error:
         raise ModelError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def place(
-    workload: Workload, strategy: str, objective: str, budget_s: float, *, compare: bool, as_json: bool
+    workload: Workload,
+    strategy: str,
+    objective: str,
+    budget_s: float,
+    *,
+    compare: bool,
+    reasons: bool,
+    as_json: bool,
 ) -> None:
-    """Prints what a strategy finds, or all of them. Infeasible, UsageError."""
+    """Prints the placement that a strategy finds, or a comparison of all strategies. Infeasible, UsageError."""
     if compare:
         document = compared(workload, objective, budget_s)
-        print(json.dumps(document)) if as_json else _print_comparison(document)
+        print(json.dumps(document)) if as_json else _print_comparison(document, reasons)
         return
     document = placed(workload, strategy, objective, budget_s)
     print(json.dumps(document)) if as_json else _print_answer(workload, document)
 
 
 def placed(workload: Workload, strategy: str, objective: str, budget_s: float) -> dict[str, Any]:
-    """What one strategy finds, checked."""
+    """The placement that one strategy finds, checked, as a document."""
     from edgepart.planner.placing.placers.best import find
     from edgepart.planner.placing.problem.checker import check
     from edgepart.planner.placing.problem.schedule import Asked
@@ -74,7 +81,7 @@ def placed(workload: Workload, strategy: str, objective: str, budget_s: float) -
 
 
 def compared(workload: Workload, objective: str, budget_s: float) -> dict[str, Any]:
-    """Every strategy, each with the whole budget."""
+    """The placements of all strategies. Each one has the whole budget."""
     from edgepart.planner.placing.placers.best import names
 
     rows: dict[str, Any] = {}
@@ -93,13 +100,14 @@ def compared(workload: Workload, objective: str, budget_s: float) -> dict[str, A
 
 
 def _used(document: Mapping[str, Any]) -> set[str]:
-    """Devices that have any node."""
+    """The devices that have any node."""
     turns = document.get("replicas", {})
     return {*document["placement"].values(), *(name for names in turns.values() for name in names)}
 
 
 def _said(objective: str, value_s: float) -> str:
-    """
+    """The value of an objective with its unit.
+
     >>> _said("latency", 0.0121), _said("throughput", 0.01)
     ('12.1 ms', '100/s')
     """
@@ -108,7 +116,7 @@ def _said(objective: str, value_s: float) -> str:
     return f"{figure(1 / value_s, 4)}/s" if value_s else "any rate"
 
 
-def _print_comparison(document: Mapping[str, Any]) -> None:
+def _print_comparison(document: Mapping[str, Any], reasons: bool) -> None:
     objective = document["objective"]
     title = "makespan" if objective == "latency" else "throughput"
     columns = ("strategy", title, "bound", "gap", "devices", "search")
@@ -132,7 +140,8 @@ def _print_comparison(document: Mapping[str, Any]) -> None:
     say(f"{document['workload']}")
     _show(table(columns, rows, columns[1:]))
     for name, row in document["strategies"].items():
-        say(f"{name}: {row['why']}", prose=True)
+        if reasons or not row["feasible"]:
+            say(f"{name}: {row['why']}", prose=True)
 
 
 def _print_answer(workload: Workload, document: Mapping[str, Any]) -> None:
@@ -179,7 +188,7 @@ def _devices(workload: Workload, document: Mapping[str, Any]) -> Any:
 
 
 def _nodes(document: Mapping[str, Any]) -> Any:
-    """In the order in which they begin, where that is known."""
+    """A row for each node, in the order in which the nodes begin, where that is known."""
     starts, where = document.get("start_s"), document["placement"]
     turns = document.get("replicas", {})
     if starts is None:

@@ -1,5 +1,5 @@
-"""`edgepart revoke`, `credential` and `ca`: putting devices out, and who may. These work on the state directory; a running
-agent notices within a second."""
+"""`edgepart revoke`, `credential` and `ca`: who may be in the cluster, and who may manage it. They work on the state
+directory; a running agent notices the change within a second."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SPREAD_S = 5.0
 """How long `revoke` waits for this device's agent to notice."""
 
 credential = typer.Typer(
-    help="The management credential: what deploys, undeploys, and opens agents to other machines.",
+    help="The management credential: it allows deploying and undeploying, and access from other machines.",
     no_args_is_help=True,
 )
 ca = typer.Typer(
-    help="The CA's key: with it devices are let in, renewed and revoked. Keep a copy of it elsewhere.",
+    help="The CA's key: it admits, renews and revokes devices. Keep a copy of it elsewhere.",
     no_args_is_help=True,
 )
 
@@ -32,7 +32,7 @@ PassphraseFile = Annotated[
     Path | None,
     typer.Option(
         "--passphrase-file",
-        help=f"Holds the passphrase; or set {PASSPHRASE}.",
+        help=f"A file with the passphrase. {PASSPHRASE} may hold the passphrase instead.",
         show_default="asked for",
     ),
 ]
@@ -41,13 +41,13 @@ PassphraseFile = Annotated[
 def revoke(
     names: Annotated[
         list[str],
-        typer.Argument(metavar="DEVICE...", help="Names or node ids, of members or of boxes that are gone."),
+        typer.Argument(metavar="DEVICE...", help="The names or node ids of devices, present or gone."),
     ],
     state: State = None,
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Put devices out for good, and renew the management credential, which they know. Run it where the CA's key is."""
+    """Exclude devices for good, and renew the management credential, which they know. Run it where the CA's key is."""
     from edgepart.agent.security import charter_file, identity, issued
 
     folder = state_of(state)
@@ -59,32 +59,32 @@ def revoke(
     if as_json:
         print_json({"revoked": nodes, "all_revoked": sorted(held.revoked), "told": running})
         return
-    say(f"Revoked {', '.join(nodes)}, for ever: what comes back joins anew, by a new token.")
+    say(f"Revoked {', '.join(nodes)}, for good. A device that comes back has to join with a new token.")
     say(f"The management credential was renewed; it is in {me.directory / 'admin'} on every member.")
     if running:
-        say("This device's agent has ended its links to them, and tells all members that it reaches.")
+        say("This device's agent has ended its links to them, and informs all members that it reaches.")
     else:
-        say("No agent runs here now: members learn it when this device's agent is started.")
+        say("No agent runs here now. The members learn about it once this device's agent is started.")
 
 
 def _members(agent: str | None, folder: Path) -> dict[str, str]:
-    """Names by node id, as the agent sees them; {} where none runs."""
-    from edgepart.cli.asking import ask
+    """The members' names by node id; {} where no agent runs."""
+    from edgepart.cli.query import fetch
 
     try:
-        document = ask(target_of(agent, folder), "/api/status")
+        document = fetch(target_of(agent, folder), "/api/status")
     except EdgepartError:
         return {}
     return {member["node"]: member["name"] for member in document["members"]}
 
 
 def _noticed(agent: str | None, folder: Path, nodes: list[str]) -> bool:
-    from edgepart.cli.asking import ask
+    from edgepart.cli.query import fetch
 
     until = time.monotonic() + SPREAD_S
     while time.monotonic() < until:
         try:
-            security: dict[str, Any] = ask(target_of(agent, folder), "/api/status").get("security", {})
+            security: dict[str, Any] = fetch(target_of(agent, folder), "/api/status").get("security", {})
         except EdgepartError:
             return False
         if set(nodes) <= set(security.get("revoked", ())):
@@ -95,7 +95,7 @@ def _noticed(agent: str | None, folder: Path, nodes: list[str]) -> bool:
 
 @credential.command()
 def show(state: State = None, as_json: Json = False) -> None:
-    """Print it. Whoever sees it can deploy."""
+    """Print the credential. Whoever has it can deploy."""
     from edgepart.agent.security import identity
 
     me = identity.load(state_of(state))
@@ -107,7 +107,7 @@ def show(state: State = None, as_json: Json = False) -> None:
 
 @credential.command()
 def rotate(state: State = None, as_json: Json = False) -> None:
-    """Make a new one for the whole cluster; the old one opens nothing any more. Run it where the CA's key is."""
+    """Make a new credential for the whole cluster; the old one stops working. Run it where the CA's key is."""
     from edgepart.agent.security import charter_file, identity
 
     folder = state_of(state)
@@ -117,13 +117,13 @@ def rotate(state: State = None, as_json: Json = False) -> None:
         print_json({"credential_file": where})
     else:
         say(
-            f"The new credential is in {where}, and on each member as soon as it is told (`credential show`)."
+            f"The new credential is in {where}, and on each member as soon as the news reaches it (`credential show`)."
         )
 
 
 @ca.command("list")
 def list_(state: State = None, as_json: Json = False) -> None:
-    """Show whom this device has let in."""
+    """List the devices that this device has admitted."""
     from edgepart.agent.security import identity, issued
 
     me = identity.load(state_of(state))
@@ -136,7 +136,7 @@ def list_(state: State = None, as_json: Json = False) -> None:
         print_json({"issued": rows, "revoked": sorted(out)})
         return
     if not entries:
-        say("This device has let nobody in.")
+        say("This device has admitted no other device.")
         return
     shown = [
         (
@@ -158,43 +158,43 @@ def export(
     passphrase_file: PassphraseFile = None,
     as_json: Json = False,
 ) -> None:
-    """Write a copy of the CA's key, sealed with a passphrase. Keep it away from this device."""
+    """Write a copy of the CA's key, encrypted with a passphrase. Keep it away from this device."""
     from edgepart.agent.security import ca_key_file
 
     made = ca_key_file.export(state_of(state), target, passphrase_of(passphrase_file, twice=True))
     if as_json:
         print_json({"file": str(target), "fingerprint": made.fingerprint})
     else:
-        say(f"{target} holds the key of cluster {made.fingerprint[:16]}; it opens with the passphrase only.")
+        say(f"{target} holds the key of cluster {made.fingerprint[:16]}; only the passphrase opens it.")
 
 
 @ca.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="From `edgepart ca export`.")],
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file from `edgepart ca export`.")],
     state: State = None,
     passphrase_file: PassphraseFile = None,
     as_json: Json = False,
 ) -> None:
-    """Give this member the CA's key, so that it too lets devices in, renews and revokes."""
+    """Give this member the CA's key, so that it too can admit, renew and revoke devices."""
     from edgepart.agent.security import ca_key_file
 
     made = ca_key_file.bring(state_of(state), source, passphrase_of(passphrase_file))
     if as_json:
         print_json({"fingerprint": made.fingerprint, "node": made.node_id})
     else:
-        say(
-            "This device holds the CA's key now. Tokens that it makes are good where its agent can be reached."
-        )
+        say("This device holds the CA's key now. Its tokens work wherever its agent can be reached.")
 
 
 @ca.command()
 def drop(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A copy, from `edgepart ca export`.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A copy of the key, from `edgepart ca export`.")
+    ],
     state: State = None,
     passphrase_file: PassphraseFile = None,
     as_json: Json = False,
 ) -> None:
-    """Take the CA's key from this device, once FILE has proved to be a copy of it."""
+    """Delete the CA's key from this device, once FILE has proved to be a copy of it."""
     from edgepart.agent.security import ca_key_file
 
     made = ca_key_file.drop(state_of(state), source, passphrase_of(passphrase_file))
@@ -202,12 +202,14 @@ def drop(
         print_json({"fingerprint": made.fingerprint, "node": made.node_id})
     else:
         say(
-            "The CA's key is gone from here. Nobody joins, and no certificate is renewed, where no other member has it."
+            "This device no longer has the CA's key. Unless another member has it, nobody can join, and no "
+            "certificate is renewed."
         )
 
 
 def passphrase_of(file: Path | None, *, twice: bool = False) -> str:
-    """From the file, the environment or the terminal; never from the command line, which others see. UsageError."""
+    """The passphrase, from the file, the environment or the terminal; never from the command line, which others can see.
+    UsageError where there is none."""
     if file is not None:
         try:
             return file.read_text().rstrip("\r\n")

@@ -1,5 +1,5 @@
-"""`edgepart check`: a model split in every way that it can be split, each tried on devices in this process. Door: reads
-the model, makes sessions, prints. `edgepart.cli.main` mounts `check`; errors go through its handler."""
+"""`edgepart check`: splits a model in every way that it can be split, and tries each way on devices in this process. Door:
+it reads the model, makes sessions, and prints."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from edgepart.agent.verify.same_answer import Values
 
 FIRST = "each its first"
-"""What the way is called that divides every operator along the first axis it has."""
+"""The name of the way that divides every operator along its first axis."""
 
 PICTURES = (0, 2)
-"""Seeds of further inputs where something is rounded."""
+"""Seeds of the further inputs that are tried where values are rounded."""
 
 WHOLE = "whole"
-"""What the only way is called of a model that cannot be split."""
+"""The name of the only way for a model that cannot be split."""
 
 
 @dataclass(frozen=True)
@@ -38,36 +38,41 @@ class AxisSplit:
     name: str
     axis: str | None
     split: Mapping[str, str] = field(default_factory=dict)
-    """By operator that more than one device computed a part of, the axis."""
+    """The axis of each operator of which more than one device computed a part."""
     devices_used: int = 0
     difference: float = math.nan
-    """Largest from one session, relative to each output's largest magnitude; nan where there is no answer."""
+    """The largest difference from one session, relative to each output's largest magnitude; nan without an answer."""
     faults: tuple[str, ...] = ()
-    """What is not the same answer, or why there is none."""
+    """How the answer differs, or why there is none."""
     rounded_difference: float = math.nan
-    """The same as `difference` where what travels is rounded, as was asked for."""
+    """The same as `difference`, with the values that devices send rounded as --transfer-dtype says."""
     rounded: int = 0
     as_they_are: int = 0
-    """Pieces that were rounded on their way; and that were to be, and were not, as more than last digits would be lost."""
+    """How many pieces were rounded, and how many were not because more than their last digits would be lost."""
 
 
 def check(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx file.")],
-    devices: Annotated[int, typer.Option(min=1, max=16, help="How many; each takes a smaller share.")] = 3,
+    devices: Annotated[
+        int,
+        typer.Option(min=1, max=16, help="The number of devices; their shares differ."),
+    ] = 3,
     given: Annotated[
         list[str] | None,
         typer.Option(
-            "--shape", metavar="NAME=D0,D1,...", help="Binds an input's free dimensions. Repeatable."
+            "--shape",
+            metavar="NAME=D0,D1,...",
+            help="The shape of an input with free dimensions. Repeatable.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the made-up inputs.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The seed of the random inputs.")] = 0,
     transfer_dtype: TransferDtype = EXACT,
     as_json: Json = False,
 ) -> None:
-    """Try every way to split MODEL, and compare the answers with one session's.
+    """Try every way to split MODEL, and compare the answers with those of one session.
 
-    Nothing is deployed: the devices are in this process and compile segments as agents do, and the inputs are made up.
-    Exits with 1 where an answer differs."""
+    Nothing is deployed: the devices run in this process and compile segments as agents do. The inputs are random. Exits
+    1 where an answer differs."""
     from edgepart.agent.execution.compile.compiler import throwaway
     from edgepart.agent.options import parse_shapes
     from edgepart.agent.verify.reference import reference_of
@@ -100,7 +105,7 @@ def check(
 
 
 def shares(devices: int) -> tuple[float, ...]:
-    """Of devices that are not equal: in proportion to n, n - 1 ... 1.
+    """The shares of unequal devices, in proportion to n, n - 1 ... 1.
 
     >>> shares(3)
     (3.0, 2.0, 1.0)
@@ -109,7 +114,7 @@ def shares(devices: int) -> tuple[float, ...]:
 
 
 def ways_of(rehearsal: Rehearsal) -> dict[str, str | None]:
-    """Every way to divide the model, and the axis that it forces."""
+    """The names of all ways to split the model, with the axis that each forces."""
     if not rehearsal.axes:
         return {WHOLE: None}
     return {FIRST: None, **{axis: axis for axis in rehearsal.axes}}
@@ -118,7 +123,7 @@ def ways_of(rehearsal: Rehearsal) -> dict[str, str | None]:
 def tried(
     rehearsal: Rehearsal, reference: Reference, name: str, axis: str | None, inputs: Values
 ) -> AxisSplit:
-    """What comes out of one way; a failure of it is in its faults, and does not end the others."""
+    """The outcome of one way. A failure is recorded in its faults and does not stop the other ways."""
     try:
         divided = rehearsal.divide(axis)
         divided.devices.exact = True
@@ -140,8 +145,8 @@ def tried(
 
 
 def _rounded(divided: Divided, reference: Reference, inputs: Values) -> float:
-    """How far answers are off where what travels is rounded: the largest difference, over these inputs and others that are
-    from 0 to 1 as pictures are. (Where one class is all but certain, hardly anything changes the answer.)"""
+    """The largest difference of the answers where the values that devices send are rounded, over these inputs and others
+    from 0 to 1, as in pictures. (Where one class is nearly certain, hardly anything changes the answer.)"""
     from edgepart.agent.verify.same_answer import is_float, largest_difference
     from edgepart.agent.verify.sample_inputs import made_up
     from edgepart.agent.wire.dtypes import element_name
@@ -166,7 +171,7 @@ def _rounded(divided: Divided, reference: Reference, inputs: Values) -> float:
 def document_of(
     model: Path, rehearsal: Rehearsal, reference: Reference, ways: list[AxisSplit]
 ) -> dict[str, Any]:
-    """What `--json` prints."""
+    """What --json prints."""
     nodes = dict(_nodes(rehearsal, ways))
     flops = sum(node["flops"] for node in nodes.values())
     opaque_flops = sum(node["flops"] for node in nodes.values() if node["opaque"] is not None)
@@ -205,7 +210,7 @@ def document_of(
 
 
 def _nodes(rehearsal: Rehearsal, ways: list[AxisSplit]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """By node: its type, what it was split along, and the largest difference of the answers where it was split."""
+    """For each node: its type, the axes of its splits, and the largest difference of the answers where it was split."""
     graph, accesses = rehearsal.graph, rehearsal.study.coarse.accesses
     for op in graph.operators:
         full = {index: graph.region_of(name) for index, name in enumerate(op.outputs) if name}
@@ -225,7 +230,7 @@ def _nodes(rehearsal: Rehearsal, ways: list[AxisSplit]) -> Iterator[tuple[str, d
 
 
 def _operators(nodes: Mapping[str, Any], flops: float) -> dict[str, dict[str, Any]]:
-    """The same by operator type."""
+    """The same for each operator type."""
     found: dict[str, dict[str, Any]] = {}
     for node in nodes.values():
         called = f"{node['domain']}::{node['op_type']}" if node["domain"] else node["op_type"]
@@ -247,7 +252,7 @@ def _operators(nodes: Mapping[str, Any], flops: float) -> dict[str, dict[str, An
 
 
 def _worst(values: Any) -> float | None:
-    """The largest; None where there is none, or one that is no number."""
+    """The largest value; None where there is none, or where it is not finite."""
     known = [value for value in values if value is not None]
     return _finite(max(known)) if known else None
 
@@ -295,7 +300,7 @@ def _show(document: Mapping[str, Any]) -> None:
 
 
 def _along(one: Mapping[str, Any]) -> str:
-    """Axes, and in how many of the nodes where not in all; or why there are none."""
+    """The axes, each with its number of nodes where that is not all of them; or why there are none."""
     axes = [
         axis if count == one["nodes"] else f"{axis} ({count})"
         for axis, count in sorted(one["axes"].items(), key=lambda item: (-item[1], item[0]))
@@ -326,7 +331,7 @@ def _conclude(document: Mapping[str, Any]) -> None:
 
 
 def _tried(document: Mapping[str, Any]) -> str:
-    """With which shapes, where the model takes others too: nothing is known of those."""
+    """The tried shapes, where the model accepts others too, of which nothing is known."""
     free = [f"{name}={shape(one['shape'])}" for name, one in document["inputs"].items() if one["free"]]
     return f" for {', '.join(free)}" if free else ""
 

@@ -107,7 +107,7 @@ def test_what_lacks_memory_says_how_much(file: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--axis", "height"], "--axis: of no use"),
+        (["--axis", "height"], "--axis: not for"),
         (["--shape", "x=1", "--verify"], "--shape, --verify"),
         (["--no-fusion"], "--no-fusion"),
         (["--strategy", "brute"], "'brute'"),

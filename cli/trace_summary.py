@@ -1,4 +1,4 @@
-"""Summary: what a trace says, for people and as a document. Rules over rich's tables; no door."""
+"""Trace summary: what a trace shows, as a document and for people. Rules over rich's tables; no door."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from edgepart.agent.trace.spans import BODY, DECODE, ENCODE, QUEUE
 from edgepart.cli.attribution import ORDER, OTHERS, AttributionRow, rows, shares, stretches_of
-from edgepart.cli.critical import BETWEEN, MESSAGE, critical_path, totals, waits
+from edgepart.cli.critical_path import BETWEEN, MESSAGE, critical_path, totals, waits
 from edgepart.cli.output import console, say, seconds, table
-from edgepart.cli.traced import SpanBar, Trace, typical
-from edgepart.cli.verifying import off, percent
+from edgepart.cli.trace_records import SpanBar, Trace, typical
+from edgepart.cli.verification import off, percent
 from edgepart.planner.devices.cluster import from_json
 from edgepart.planner.plans.plan import GATEWAY
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SHOWN = 5
-"""Parts of the critical path, and waits, that people see."""
+"""The most parts of the critical path, and the most waits, that are printed."""
 SEEN = 0.97
-"""A critical path that is so much of its request is there."""
+"""A critical path counts as complete if it covers this share of its request."""
 WIDE = 100
 MARKS = {"compute": "#", "copy": "c", "send": ">", "receive": "<", "others": "o", "wait": ".", "rest": "-"}
-"""For drawing; idle is blank."""
+"""The characters of the drawing; idle is blank."""
 
 
 def summary(trace: Trace, cluster: Mapping[str, Any]) -> dict[str, Any]:
-    """The document. `cluster` as `edgepart devices --json` has it."""
+    """The summary as a document. `cluster` is the document of `edgepart devices --json`."""
     request = typical(trace.requests())
     return {
         "model": trace.model,
@@ -73,7 +73,7 @@ def _row(row: AttributionRow) -> dict[str, Any]:
 
 
 def show(document: Mapping[str, Any]) -> None:
-    """For people."""
+    """Prints the summary for people."""
     request = document["request"]
     if request is None:
         say(f"No request of {document['model']} was answered while it was recorded.")
@@ -81,7 +81,7 @@ def show(document: Mapping[str, Any]) -> None:
         _show_request(request, "" if request["deployment"] == document["model"] else ", of other shapes,")
     for device in document["devices"]:
         if device["forgotten"]:
-            text = f"{device['name']}: the first {device['forgotten']} spans are missing, for there was no room for them"
+            text = f"{device['name']}: the first {device['forgotten']} spans are missing: there was no room for them"
             say(text, prose=True)
     for name, why in document["missing"].items():
         say(f"{name} is missing: {why}", prose=True)
@@ -106,7 +106,7 @@ def _table(request: Mapping[str, Any]) -> Table:
         (
             device["device"] or "(gateway)",
             *(_cell(device["seconds"][kind], total_s) for kind in kinds),
-            *_foretold(device["predicted_s"]),
+            *_predicted(device["predicted_s"]),
         )
         for device in request["devices"]
     ]
@@ -122,7 +122,7 @@ def _cell(part_s: float, total_s: float) -> str:
     return f"{seconds(part_s)} {part_s / total_s:.0%}" if part_s > 0 and total_s > 0 else "-"
 
 
-def _foretold(predicted: Mapping[str, float] | None) -> tuple[str, str]:
+def _predicted(predicted: Mapping[str, float] | None) -> tuple[str, str]:
     if predicted is None:
         return "-", "-"
     total_s = sum(predicted.values())
@@ -130,7 +130,7 @@ def _foretold(predicted: Mapping[str, float] | None) -> tuple[str, str]:
 
 
 def sentences(request: Mapping[str, Any]) -> list[str]:
-    """What it waited for, in words."""
+    """The critical path, the waits and the gateway's times, in words."""
     found = []
     if path := request["critical_path"]:
         legs = "; ".join(_leg(leg) for leg in path[:SHOWN])
@@ -174,7 +174,7 @@ def _called(device: str) -> str:
 
 
 def drawing(trace: Trace) -> str:
-    """The median request as text: a line for each device, and in each place what took most of that time."""
+    """The median request as text: a line for each device, where each character shows what took most of its time."""
     request = typical(trace.requests())
     if request is None or request.took_s <= 0:
         return ""

@@ -1,4 +1,4 @@
-"""`edgepart infer` and `bench`: an ordinary client of a deployment."""
+"""`edgepart bench`: measures how fast a deployment answers, and whether it answers every request."""
 
 from __future__ import annotations
 
@@ -7,93 +7,48 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
-from edgepart.cli.output import console, note, print_json, progress, say, seconds, shape, table
-from edgepart.cli.verifying import measured_report, of_plan, show
-from edgepart.planner.errors import ClusterError, EdgepartError, UsageError
+from edgepart.cli.options import (
+    Agent,
+    AgentTarget,
+    Deadline,
+    DeployedName,
+    Input,
+    Json,
+    Seed,
+    State,
+    target_of,
+)
+from edgepart.cli.output import console, print_json, progress, seconds, table
+from edgepart.cli.verification import measured_report, of_plan, show
+from edgepart.planner.errors import ClusterError, EdgepartError
 from edgepart.planner.figures import figure
 
 if TYPE_CHECKING:
     from edgepart.cli.client import Client, Reply
     from edgepart.cli.tensors import Array
 
-Input = Annotated[
-    list[str] | None,
-    typer.Option("--input", "-i", metavar="[NAME=]FILE", help="A .npy, .npz or .json file. Repeatable."),
+Number = Annotated[int, typer.Option("-n", "--requests", min=1, help="How many requests to send.")]
+Concurrency = Annotated[
+    int, typer.Option("-c", "--concurrency", min=1, help="How many requests to have under way at once.")
 ]
-Deadline = Annotated[float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="For each request.")]
-SHOWN = 6
-"""Values of each output that people see."""
-
-
-def infer(
-    name: Annotated[str, typer.Argument(help="As `edgepart models` shows it.")],
-    given: Input = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz.")
-    ] = None,
-    timeout_s: Deadline = 60.0,
-    state: State = None,
-    agent: Agent = None,
-    as_json: Json = False,
-) -> None:
-    """Run one request, and show or write its outputs."""
-    import numpy as np
-
-    from edgepart.cli.tensors import plain
-
-    target = target_of(agent, state)
-    if not given:
-        raise UsageError(
-            f"--input is missing: `edgepart infer {name} --input NAME=FILE.npy`; {_see(target, name)}"
-        )
-    if output is not None and output.suffix != ".npz":
-        raise UsageError(f"--output {output}: give a name that ends in .npz")
-    answer = asyncio.run(_infer(target, name, given, timeout_s))
-    if output is not None:
-        packed = {key: _storable(array) for key, array in answer.outputs.items()}
-        try:
-            with output.open("wb") as file:
-                np.savez(file, allow_pickle=False, **packed)
-        except OSError as error:
-            raise UsageError(f"--output {output}: {error.strerror}") from error
-    about: dict[str, Any] = {"epoch": answer.epoch, "seconds": answer.seconds, "replays": answer.replays}
-    if as_json:
-        outputs = {
-            key: {"dtype": str(array.dtype), "shape": list(array.shape)}
-            | ({} if output else {"data": plain(array)})
-            for key, array in answer.outputs.items()
-        }
-        print_json({"outputs": outputs, "output": str(output) if output else None, **about})
-        return
-    rows = [
-        (key, str(array.dtype), shape(array.shape), _glance(array)) for key, array in answer.outputs.items()
-    ]
-    console().print(table(("output", "type", "shape", "values"), rows))
-    note(f"{seconds(answer.seconds)} on epoch {answer.epoch}, run again {answer.replays} times")
-    if output:
-        say(f"written to {output}")
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="As `edgepart models` shows it.")],
-    number: Annotated[int, typer.Option("-n", "--requests", min=1, help="How many requests.")] = 100,
-    concurrency: Annotated[int, typer.Option("-c", "--concurrency", min=1, help="How many at once.")] = 1,
+    name: DeployedName,
+    number: Number = 100,
+    concurrency: Concurrency = 1,
     given: Input = None,
-    seed: Annotated[
-        int, typer.Option(help="Of the random inputs that are made where no --input is given.")
-    ] = 0,
+    seed: Seed = 0,
     timeout_s: Deadline = 60.0,
     state: State = None,
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Measure latency and throughput, and whether any request is lost. Exits 1 when one is."""
+    """Measure latency and throughput. Exits 1 where a request gets no answer."""
     target = target_of(agent, state)
     with progress({}) as bar:
 
@@ -114,7 +69,7 @@ def bench(
 
 @dataclass
 class BenchRun:
-    """What one bench measured."""
+    """What one run of `edgepart bench` measured."""
 
     model: str
     number: int
@@ -125,16 +80,17 @@ class BenchRun:
     latencies_s: list[float] = field(default_factory=list)
     answered_at: list[float] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
-    """Per request without an answer, why."""
+    """For each request without an answer, the reason."""
     retries: int = 0
     replays: int = 0
     epochs: set[str] = field(default_factory=set)
     report: dict[str, Any] | None = None
-    """Of the plan that served in the end, with what was measured of it."""
+    """The agent's report of the plan that served at the end, with the measured times."""
     difference: float = 0.0
-    """The largest between any answer and the first: the inputs are the same each time."""
+    """The largest difference between any answer and the first one. All requests have the same inputs."""
 
     def document(self) -> dict[str, Any]:
+        """What --json prints."""
         import numpy as np
 
         times = np.array(self.latencies_s)
@@ -164,18 +120,6 @@ class BenchRun:
         }
 
 
-async def _infer(target: AgentTarget, name: str, given: Sequence[str], timeout_s: float) -> Reply:
-    from edgepart.agent.api.protocol import check_name
-    from edgepart.cli.client import Client
-    from edgepart.cli.tensors import read_inputs
-
-    check_name(name)
-    async with Client(target) as client:
-        await client.learn()
-        metadata = await client.get(f"/v2/models/{name}")
-        return await client.infer(name, read_inputs(given, metadata), None, timeout_s)
-
-
 async def _bench(
     target: AgentTarget,
     name: str,
@@ -188,7 +132,7 @@ async def _bench(
 ) -> BenchRun:
     from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
-    from edgepart.cli.tensors import random_inputs, read_inputs
+    from edgepart.cli.tensors import bound_metadata, random_inputs, read_inputs
 
     check_name(name)
     async with Client(target) as client:
@@ -201,7 +145,7 @@ async def _bench(
             else random_inputs(bound_metadata(metadata, cards.get(name, {})), seed)
         )
         run = BenchRun(name, number, concurrency, cards.get(name, {}).get("predicted_latency_s"))
-        first = await client.infer(name, inputs, None, timeout_s)  # warms up; not counted
+        first = await client.infer(name, inputs, None, timeout_s)  # the first one warms up; it is not counted
         todo = iter(range(number))
         run.began = time.perf_counter()
         workers = [_work(client, run, todo, inputs, first, timeout_s, report) for _ in range(concurrency)]
@@ -209,13 +153,6 @@ async def _bench(
         run.ended = time.perf_counter()
         run.report = await measured_report(client, name) if len(run.latencies_s) else None
     return run
-
-
-def bound_metadata(metadata: Mapping[str, Any], card: Mapping[str, Any]) -> dict[str, Any]:
-    """With the shapes that the deployment was bound to first in place of open ones."""
-    first: Mapping[str, Any] = next((bound["shapes"] for bound in card.get("bindings") or ()), {})
-    inputs = [entry | {"shape": first.get(entry["name"], entry["shape"])} for entry in metadata["inputs"]]
-    return {**metadata, "inputs": inputs}
 
 
 async def _work(
@@ -227,7 +164,7 @@ async def _work(
     timeout_s: float,
     report: Any,
 ) -> None:
-    """One of several at work on the same requests."""
+    """Sends requests one after the other until `todo`, which all workers share, is used up."""
     from edgepart.cli.tensors import largest_difference
 
     for _ in todo:
@@ -273,19 +210,3 @@ def _sameness(document: Mapping[str, Any]) -> str:
     if not document["answers_equal"]:
         return "differ for the same inputs"
     return f"the same each time (within {figure(document['max_abs_diff'])})"
-
-
-def _storable(array: Array) -> Array:
-    """Types that .npz can hold without pickling."""
-    if array.dtype.kind == "O":
-        return array.astype(str)
-    return array if array.dtype.kind in "fiubUS" else array.astype("float32")
-
-
-def _glance(array: Array) -> str:
-    values = [f"{v:.5g}" if isinstance(v, float) else str(v)[:200] for v in array.ravel()[:SHOWN].tolist()]
-    return ", ".join(values) + (", ..." if array.size > SHOWN else "")
-
-
-def _see(target: AgentTarget, name: str) -> str:
-    return f"{target.url}/v2/models/{name} tells the inputs"

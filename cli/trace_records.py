@@ -1,6 +1,6 @@
-"""Traced: what an agent hands over of a trace, as bars on one clock. Rules: no door.
+"""Trace records: the trace that an agent delivers, as bars on one clock. Rules: no door.
 
-A bar is a span with its device's name; what belongs together is joined, and requests are picked out.
+A bar is a span with the name of its device. Waits that belong together are joined.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from edgepart.planner.errors import ClusterError
 from edgepart.planner.plans.plan import GATEWAY
 
 JOINED_S = 100e-6
-"""Two waits for the same message that are no further apart are one: the thread looked up in between."""
+"""Two waits for the same message that are no further apart are joined: the thread only woke up in between."""
 
 Epoch = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SpanBar:
-    """A span on the clock of the trace's gateway, in seconds from the trace's begin."""
+    """A span on the clock of the trace's gateway, in seconds since the trace began."""
 
     device: str
     lane: str
@@ -46,18 +46,18 @@ class SpanBar:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTrace:
-    """One device's."""
+    """What is known about one device's part of the trace."""
 
     device: str
     clock_error_s: float
-    """By no more are its bars at the wrong place."""
+    """The largest error of the times of its bars."""
     forgotten: int
-    """Spans that there was no room for: what it did first is missing."""
+    """The number of its first spans, which are missing because there was no room for them."""
 
 
 @dataclass(frozen=True)
 class PlanShape:
-    """A plan, as far as time is concerned; devices as members are called."""
+    """The parts of a plan that matter for times. Devices have the names of members."""
 
     predicted_latency_s: float
     steps: Mapping[str, tuple[tuple[str, float], ...]]
@@ -69,21 +69,21 @@ class PlanShape:
 
 @dataclass(frozen=True)
 class Trace:
-    """All of it."""
+    """A whole trace."""
 
     model: str
     gateway: str
-    """The device whose clock it is by."""
+    """The device whose clock all times use."""
     seconds: float
     parts: tuple[DeviceTrace, ...]
     bars: tuple[SpanBar, ...]
-    """By when they start."""
+    """Ordered by start."""
     plans: Mapping[tuple[str, Epoch], PlanShape]
     missing: Mapping[str, str]
-    """By device, why it is not there."""
+    """For each device that is missing, the reason."""
 
     def requests(self) -> list[SpanBar]:
-        """Of the model that is traced, those that are there from begin to end; by when they start."""
+        """The requests of the traced model that were recorded from beginning to end, ordered by start."""
         whole_from = max((self._first(part) for part in self.parts if part.forgotten), default=0.0)
         return [
             bar
@@ -99,18 +99,18 @@ class Trace:
 
 
 def typical(requests: Iterable[SpanBar]) -> SpanBar | None:
-    """The one whose duration is the median, of two the shorter one."""
+    """The request of median duration; of two, the shorter one."""
     ordered = sorted(requests, key=lambda bar: bar.took_s)
     return ordered[(len(ordered) - 1) // 2] if ordered else None
 
 
 def read(document: Mapping[str, Any]) -> Trace:
-    """ClusterError where it is not what agents of this version hand over."""
+    """The trace in the agent's document. ClusterError where it does not have the form of this version."""
     try:
         return _read(document)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise ClusterError(
-            f"the trace that the agent hands over cannot be read ({error!r}): is it of another version?"
+            f"the agent's trace cannot be read ({error!r}); the agent may have another version"
         ) from error
 
 
@@ -163,10 +163,10 @@ def _shape(plan: Mapping[str, Any], names: Mapping[str, str]) -> PlanShape:
 
 
 def joined(bars: Iterable[SpanBar]) -> list[SpanBar]:
-    """By start; waits for the same message that follow each other as one."""
+    """The bars ordered by start, with successive waits for the same message joined."""
     found: list[SpanBar] = []
     last: dict[str, int] = {}
-    """By device, where its last bar of computing is."""
+    """By device, the index of its last bar of computing."""
     for bar in sorted(bars, key=lambda bar: (bar.start_s, bar.stop_s)):
         if bar.lane == COMPUTING:
             before = found[last[bar.device]] if bar.device in last else None

@@ -1,4 +1,5 @@
-"""`edgepart trace`: where the time of requests goes, on every device. Door: a client of the cluster, and a file."""
+"""`edgepart trace`: records where the time of requests goes on every device. Door: it is a client of the cluster, and
+writes a file."""
 
 from __future__ import annotations
 
@@ -14,89 +15,121 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
+from edgepart.cli.options import (
+    Agent,
+    AgentTarget,
+    Deadline,
+    DeployedName,
+    Input,
+    Json,
+    Seed,
+    State,
+    target_of,
+)
 from edgepart.cli.output import console, note, print_json, progress, say
-from edgepart.cli.serving import Deadline, Input, bound_metadata
 from edgepart.planner.errors import ClusterError, EdgepartError, UsageError
 
 if TYPE_CHECKING:
     from edgepart.cli.client import Client
     from edgepart.cli.tensors import Array
+    from edgepart.cli.trace_records import Trace
 
 REQUESTS = 10
 WARM_UP = 2
 LONGER = 4.0
-"""So many times what its requests should take a trace may last, and `SPARE_S` besides."""
+"""A trace may last this many times as long as its requests should take, plus `SPARE_S`."""
 SPARE_S = 20.0
 
 
+Output = Annotated[
+    Path,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="The trace, for ui.perfetto.dev or chrome://tracing."
+    ),
+]
+Number = Annotated[
+    int | None,
+    typer.Option(
+        "-n", "--requests", min=1, help="How many requests to send, one after the other.", show_default="10"
+    ),
+]
+Watch = Annotated[
+    float | None,
+    typer.Option(
+        "--watch",
+        min=0.1,
+        max=600.0,
+        metavar="SECONDS",
+        help="Send no requests; record those of other clients for this long.",
+    ),
+]
+Draw = Annotated[bool, typer.Option("--draw", help="Draw the median request with a line for each device.")]
+
+
 def trace(
-    name: Annotated[str, typer.Argument(help="As `edgepart models` shows it.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="For ui.perfetto.dev or chrome://tracing.")
-    ] = Path("trace.json"),
-    number: Annotated[
-        int | None,
-        typer.Option("-n", "--requests", min=1, help="How many requests, one at a time.", show_default="10"),
-    ] = None,
-    watch_s: Annotated[
-        float | None,
-        typer.Option(
-            "--watch",
-            min=0.1,
-            max=600.0,
-            metavar="SECONDS",
-            help="Send none: record what other clients send.",
-        ),
-    ] = None,
+    name: DeployedName,
+    output: Output = Path("trace.json"),
+    number: Number = None,
+    watch_s: Watch = None,
     given: Input = None,
-    seed: Annotated[
-        int, typer.Option(help="Of the random inputs that are made where no --input is given.")
-    ] = 0,
+    seed: Seed = 0,
     timeout_s: Deadline = 60.0,
-    draw: Annotated[
-        bool, typer.Option("--draw", help="Draw the median request, a line for each device.")
-    ] = False,
+    draw: Draw = False,
     state: State = None,
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Record what every device does, and show where a request's time goes."""
-    from edgepart.cli.perfetto import trace_events
-    from edgepart.cli.summary import drawing, show, summary
-    from edgepart.cli.traced import read
-
+    """Record what every device does, and show where the time of a request goes."""
     target = target_of(agent, state)
     if watch_s is not None and (number is not None or given):
         raise UsageError("--watch sends no requests; leave out --requests and --input")
-    with _writable(output) as file, progress({}) as bar:
-        run = TraceRun(
-            target, name, 0 if watch_s else (number or REQUESTS), watch_s, given or (), seed, timeout_s
-        )
-        document, cluster = asyncio.run(_trace(run, lambda done: bar("requests", done, run.number)))
-        taken = read(document)
-        events = trace_events(taken)
-        json.dump(events, file, allow_nan=False)
-    found = summary(taken, cluster) | {
-        "output": str(output),
-        "requests": {"sent": run.sent, "lost": len(run.lost), "traced": len(taken.requests())},
-    }
+    run = TraceRun(
+        target, name, 0 if watch_s else (number or REQUESTS), watch_s, given or (), seed, timeout_s
+    )
+    taken, cluster, events = _record(run, output)
+    found = _summarise(run, taken, cluster) | {"output": str(output)}
     if as_json:
         print_json(found)
     else:
-        show(found)
-        if draw:
-            console().print(drawing(taken))
-        say(f"written to {output}: {len(events['traceEvents'])} events, for https://ui.perfetto.dev")
+        _print(found, taken if draw else None)
+        say(f"written to {output}: {events} events, for https://ui.perfetto.dev")
     if run.lost:
         raise ClusterError(
             f"{len(run.lost)} of {run.sent} requests were not answered; the first: {run.lost[0]}"
         )
 
 
+def _record(run: TraceRun, output: Path) -> tuple[Trace, Any, int]:
+    """Takes the trace and writes it: the trace, the cluster's description, and the number of events in the file."""
+    from edgepart.cli.perfetto import trace_events
+    from edgepart.cli.trace_records import read
+
+    with _writable(output) as file, progress({}) as bar:
+        document, cluster = asyncio.run(_trace(run, lambda done: bar("requests", done, run.number)))
+        taken = read(document)
+        events = trace_events(taken)
+        json.dump(events, file, allow_nan=False)
+    return taken, cluster, len(events["traceEvents"])
+
+
+def _summarise(run: TraceRun, taken: Trace, cluster: Any) -> dict[str, Any]:
+    from edgepart.cli.trace_summary import summary
+
+    counts = {"sent": run.sent, "lost": len(run.lost), "traced": len(taken.requests())}
+    return summary(taken, cluster) | {"requests": counts}
+
+
+def _print(found: dict[str, Any], drawn: Trace | None) -> None:
+    from edgepart.cli.trace_summary import drawing, show
+
+    show(found)
+    if drawn is not None:
+        console().print(drawing(drawn))
+
+
 @dataclass
 class TraceRun:
-    """What is asked for, and what became of the requests."""
+    """What the user asked for, and what became of the requests."""
 
     target: AgentTarget
     model: str
@@ -108,13 +141,13 @@ class TraceRun:
     timeout_s: float
     sent: int = 0
     lost: list[str] = field(default_factory=list)
-    """Why, for each that was not answered."""
+    """For each request without an answer, the reason."""
 
 
 @contextlib.contextmanager
 def _writable(output: Path) -> Any:
-    """A file that takes the place of `output` when all is in it. UsageError where it cannot be written, before anything is
-    asked of the cluster."""
+    """A file that replaces `output` when it is complete. Where it cannot be written, it raises UsageError before the
+    cluster is asked for anything."""
     if output.is_dir():
         raise UsageError(f"--output {output}: is a folder; give a file's name")
     part = output.with_name(f".{output.name}.part")
@@ -133,7 +166,7 @@ def _writable(output: Path) -> Any:
 
 
 async def _trace(run: TraceRun, report: Callable[[int], None]) -> tuple[Any, Any]:
-    """The agent's trace, and its cluster's description."""
+    """The agent's trace, and the description of its cluster."""
     from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
 
@@ -158,8 +191,8 @@ async def _trace(run: TraceRun, report: Callable[[int], None]) -> tuple[Any, Any
 
 
 async def _inputs(client: Client, run: TraceRun) -> tuple[dict[str, Array], float]:
-    """What to send, and what a request takes: some go ahead, so that caches are warm."""
-    from edgepart.cli.tensors import random_inputs, read_inputs
+    """The inputs to send, and the seconds that a request takes. Some requests go ahead to warm up the caches."""
+    from edgepart.cli.tensors import bound_metadata, random_inputs, read_inputs
 
     metadata = await client.get(f"/v2/models/{run.model}")
     cards = {card["name"]: card for card in (await client.get("/api/models"))["models"]}

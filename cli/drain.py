@@ -1,4 +1,4 @@
-"""`edgepart drain`, `undrain` and `remove`: take a device out of the plans, for a while or for good."""
+"""`edgepart drain`, `undrain` and `remove`: take a device out of service, for a while or for good."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
-from edgepart.cli.clustering import parse_duration
-from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
+from edgepart.cli.options import Agent, AgentTarget, Json, State, parse_duration, target_of
 from edgepart.cli.output import print_json, progress, say
 from edgepart.planner.errors import ClusterError, StillGoing
 
 Device = Annotated[
-    str, typer.Argument(metavar="NAME", help="As `edgepart status` shows it, or a node id (16 hex digits).")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The device's name in `edgepart status`, or its node id (16 hex digits).",
+    ),
 ]
 Timeout = Annotated[
-    str, typer.Option("--timeout", metavar="TIME", help="How long to wait: 90s, 10m. It goes on after that.")
+    str,
+    typer.Option(
+        "--timeout", metavar="TIME", help="How long to wait: 90s, 10m. The drain goes on after that."
+    ),
 ]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Until nothing needs the device.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until nothing needs the device.")]
 
 
 def drain(
@@ -29,18 +35,18 @@ def drain(
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Make plans without a device, and have others store what it stores. It stays a member. Exits 3 when time is up."""
+    """Plan without a device, and let others store its data. It stays a member. Exits 3 when the time to wait is up."""
     result = _wait_for(name, target_of(agent, state), timeout, wait, remove=False)
     if as_json:
         print_json(result)
     elif wait:
         say(f"{name} is drained: nothing needs it. `edgepart undrain {name}` brings it back.")
     else:
-        say(f"{name} is being drained: {result['text']}. `edgepart status` shows how far it is.")
+        say(f"{name} is being drained: {result['text']}. `edgepart status` shows the progress.")
 
 
 def undrain(name: Device, state: State = None, agent: Agent = None, as_json: Json = False) -> None:
-    """Let a device serve again that was drained, or is about to be removed."""
+    """Let a device serve again after a drain, or stop its removal."""
     target = target_of(agent, state)
 
     async def undraining() -> Any:
@@ -64,24 +70,26 @@ def remove(
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Drain a device, then have it leave for good: its agent stops, and the others forget it. At once where it is gone
-    already. Exits 3 when time is up."""
+    """Drain a device and remove it for good: its agent stops, and the others forget it. A device that is gone already is
+    removed at once. Exits 3 when the time to wait is up."""
     result = _wait_for(name, target_of(agent, state), timeout, wait, remove=True)
     if as_json:
         print_json(result)
     elif wait:
         say(
-            f"{name} is removed. To have it in again, delete its state's identity/ and join with a new token."
+            f"{name} is removed. To let it join again, delete identity/ in its state directory and join with a new token."
         )
     else:
-        say(f"{name} is being removed: {result['text']}. `edgepart status` shows how far it is.")
+        say(f"{name} is being removed: {result['text']}. `edgepart status` shows the progress.")
 
 
 def _wait_for(name: str, target: AgentTarget, timeout: str, wait: bool, *, remove: bool) -> dict[str, Any]:
     timeout_s = parse_duration(timeout, "--timeout")
     last: dict[str, Any] = {}
 
-    from edgepart.cli.client import Client  # Before the time runs: it takes a while.
+    from edgepart.cli.client import (
+        Client,  # The import takes a while, so it comes before the time to wait begins.
+    )
 
     async def waiting() -> None:
         async with Client(target) as client:
@@ -98,7 +106,7 @@ def _wait_for(name: str, target: AgentTarget, timeout: str, wait: bool, *, remov
         except TimeoutError as error:
             stage = f" ({last['stage']})" if "stage" in last else ""
             text = f"{name} is not {'removed' if remove else 'drained'} after {timeout}{stage}; it goes on"
-            raise StillGoing(f"{text}. `edgepart undrain {name}` takes it back") from error
+            raise StillGoing(f"{text}. `edgepart undrain {name}` stops it") from error
 
     asyncio.run(bounded())
     if "result" in last:
@@ -106,6 +114,6 @@ def _wait_for(name: str, target: AgentTarget, timeout: str, wait: bool, *, remov
         return found
     if wait or "stage" not in last:
         raise ClusterError(
-            f"the agent at {target.url} ended its answer early; `edgepart status` shows how far it is"
+            f"the agent at {target.url} ended its answer early; `edgepart status` shows the progress"
         )
     return {"name": name, "state": "removing" if remove else "drained", "text": last["stage"]}

@@ -1,5 +1,5 @@
-"""`edgepart deploy` and `undeploy`: sends a model's files to an agent, shows how far it is, and says how to
-use it."""
+"""`edgepart deploy` and `undeploy`. `deploy` sends a model's files to an agent, shows the progress, and says how to use
+the deployment."""
 
 from __future__ import annotations
 
@@ -16,76 +16,113 @@ import typer
 from edgepart.agent.api.device_choice import check_devices
 from edgepart.agent.options import parse_bytes, parse_shapes
 from edgepart.agent.wire.inference import MOST_BINDINGS, MOST_SEARCH_BUDGET_S, DeployOptions
-from edgepart.cli.clustering import parse_duration
-from edgepart.cli.options import Agent, AgentTarget, Json, State, TransferDtype, check_there, target_of
-from edgepart.cli.output import note, print_json, progress, say, seconds
-from edgepart.planner.errors import ClusterError, StillGoing, UsageError
+from edgepart.cli.options import (
+    Agent,
+    AgentTarget,
+    DeployedName,
+    Json,
+    State,
+    TransferDtype,
+    check_there,
+    parse_duration,
+    target_of,
+)
+from edgepart.cli.output import console, note, print_json, progress, say, seconds
+from edgepart.cli.plan_text import device_table
+from edgepart.cli.query import fetch
+from edgepart.planner.errors import ClusterError, EdgepartError, StillGoing, UsageError
 from edgepart.planner.plans.reduced_precision import EXACT, checked
+from edgepart.planner.report.sentences import headline
 from edgepart.planner.vocabulary import AXES, OBJECTIVES, STRATEGIES, one_of
 
 if TYPE_CHECKING:
     from edgepart.cli.client import Client
 
+USUAL = DeployOptions()
 SENDING = "sending the model"
 UNITS = {SENDING: "bytes", "sending weights": "bytes", "storing": "bytes"}
 
 
+Model = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="An .onnx file. Its external data is found by itself."),
+]
+DeploymentName = Annotated[
+    str | None, typer.Option("--name", help="The name that clients use.", show_default="the file's name")
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=D0,D1,...",
+        help="The shape to plan first for an input with free dimensions, such as x=1,3,224,224. Repeatable.",
+    ),
+]
+Objective = Annotated[str, typer.Option(help="What to optimise: the latency of one request, or throughput.")]
+StrategyName = Annotated[
+    str, typer.Option("--strategy", help="How to split the model; auto tries every way.")
+]
+Axis = Annotated[
+    str | None,
+    typer.Option(help=f"Split along this axis only: {', '.join(AXES)}.", show_default="the best"),
+]
+Devices = Annotated[
+    str | None, typer.Option(metavar="A,B,...", help="Use only these devices.", show_default="all")
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BYTES",
+        help="The most memory to use on each device, such as 2G.",
+        show_default="what each has",
+    ),
+]
+Bindings = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=MOST_BINDINGS,
+        help="How many shapes besides the first may have plans at a time, where the model has free dimensions.",
+    ),
+]
+SearchBudget = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="About how long the leader may search for a plan.",
+        show_default="1 while requests wait, else 10",
+    ),
+]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is served.")]
+Timeout = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        help="How long to wait once the agent has the model: 90s, 10m. The deployment goes on after that.",
+    ),
+]
+
+
 def deploy(
-    model: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="An .onnx file; its external data is found.")
-    ],
-    name: Annotated[
-        str | None, typer.Option(help="What clients call it.", show_default="the file's name")
-    ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=D0,D1,...",
-            help="The first shape of an input with free dimensions, such as x=1,3,224,224. Repeatable.",
-        ),
-    ] = None,
-    objective: Annotated[str, typer.Option(help="latency of one request, or throughput.")] = "latency",
-    strategy: Annotated[str, typer.Option(help="How to split it; auto tries them all.")] = "auto",
-    axis: Annotated[
-        str | None, typer.Option(help=f"Forces the direction: {', '.join(AXES)}.", show_default="the best")
-    ] = None,
-    devices: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Only on these.", show_default="all")
-    ] = None,
-    memory_limit: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="On each device: 2G.", show_default="what each has")
-    ] = None,
-    bindings: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            max=MOST_BINDINGS,
-            help="How many other shapes than the first have plans at a time, where the model leaves dimensions free.",
-        ),
-    ] = DeployOptions().bindings,
-    search_budget: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="For how long the leader may search for a plan, about.",
-            show_default="1 while requests wait, else 10",
-        ),
-    ] = None,
+    model: Model,
+    name: DeploymentName = None,
+    shape: Shapes = None,
+    objective: Objective = "latency",
+    strategy: StrategyName = "auto",
+    axis: Axis = None,
+    devices: Devices = None,
+    memory_limit: MemoryLimit = None,
+    bindings: Bindings = USUAL.bindings,
+    search_budget: SearchBudget = None,
     transfer_dtype: TransferDtype = EXACT,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until it serves.")] = True,
-    timeout: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="How long to wait, from when the agent has the model: 90s, 10m. The deployment goes on after that.",
-        ),
-    ] = "10m",
+    wait: Wait = True,
+    timeout: Timeout = "10m",
     state: State = None,
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Run MODEL on the cluster: the leader splits it, the devices get their parts, every agent serves it. Exits 3 when
-    time is up."""
+    """Run MODEL on the cluster: the leader splits it, the devices load their parts, and every agent serves it. Exits 3
+    when the time to wait is up."""
     target = target_of(agent, state)
     called = name or default_name(model)
     options = DeployOptions(
@@ -111,18 +148,18 @@ def deploy(
     if as_json:
         print_json(result)
     elif wait:
-        _explain(result)
+        _print_served(result, _plan_of(target, called))
     else:
-        say(f"{called}: accepted. `edgepart models` shows how far it is.")
+        say(f"{called}: accepted. `edgepart models` shows the progress.")
 
 
 def undeploy(
-    name: Annotated[str, typer.Argument(help="As `edgepart models` shows it.")],
+    name: DeployedName,
     state: State = None,
     agent: Agent = None,
     as_json: Json = False,
 ) -> None:
-    """Stop serving a model, and forget it."""
+    """Stop serving a model, and delete it from the cluster."""
     from edgepart.agent.api.protocol import check_name
 
     target = target_of(agent, state)
@@ -138,13 +175,13 @@ def undeploy(
     if as_json:
         print_json(document)
     elif "dismissed" in document:
-        say(f"{name}: it is not deployed; what `edgepart status` said of the try that failed is dismissed.")
+        say(f"{name} is not deployed. `edgepart status` no longer shows the attempt that failed.")
     else:
         say(f"{name}: undeployed.")
 
 
 def check_shapes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """UsageError where they do not fit the model's inputs. Before a byte of it travels."""
+    """Raises UsageError where the shapes do not fit the model's inputs. It runs before any byte is sent."""
     if shapes:
         from edgepart.planner.model.load import check_shapes as fit
 
@@ -152,8 +189,7 @@ def check_shapes(model: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 
 def default_name(model: Path) -> str:
-    """The file's name without its ending, in characters that names may have. UsageError where nothing is
-    left."""
+    """A deployment's name made of the file's name, without its ending. UsageError where no allowed character is left."""
     made = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-._")[:128]
     if not made:
         raise UsageError(f"{model}: its name makes no deployment's name; give one with --name")
@@ -161,11 +197,11 @@ def default_name(model: Path) -> str:
 
 
 def files_of(model: Path) -> dict[str, Path]:
-    """By the path relative to the model's folder, the model and its external data. UsageError, ModelError."""
+    """The model and its external data, by their paths relative to the model's folder. UsageError, ModelError."""
     check_there(model)
     from edgepart.planner.model.load import model_files
 
-    # The receiver knows the graph file by its ending.
+    # The receiver recognises the graph file by its ending.
     found = {f"{model.stem}.onnx": model}
     for path in model_files(model):
         if not path.samefile(model):
@@ -175,11 +211,11 @@ def files_of(model: Path) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class DeployPatience:
-    """How long to wait until a deployment serves."""
+    """How long to wait until a deployment is served."""
 
     seconds: float
     text: str
-    """As the user said it."""
+    """As the user wrote it."""
 
 
 async def _deploy(
@@ -189,7 +225,7 @@ async def _deploy(
     options: DeployOptions,
     patience: DeployPatience | None,
 ) -> dict[str, Any]:
-    """What the agent says in the end. StillGoing when the time to wait is up."""
+    """The result that the agent reports at the end. StillGoing when the time to wait is up."""
     from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
 
@@ -214,13 +250,13 @@ async def _deploy(
             raise _still_going(name, patience, stage) from error
     if not result:
         raise ClusterError(
-            f"the agent at {target.url} ended its answer early; `edgepart models` shows how far it is"
+            f"the agent at {target.url} ended its answer early; `edgepart models` shows the progress"
         )
     return result
 
 
 async def _check_devices(client: Client, chosen: Sequence[str]) -> None:
-    """Before a byte of the model travels."""
+    """Raises where a chosen device is unknown or away. It runs before any byte of the model is sent."""
     if chosen:
         status = await client.get("/api/status")
         here, away = ([str(row["name"]) for row in status.get(key, ())] for key in ("members", "lost"))
@@ -230,21 +266,35 @@ async def _check_devices(client: Client, chosen: Sequence[str]) -> None:
 def _still_going(name: str, patience: DeployPatience | None, stage: str) -> StillGoing:
     waited = patience.text if patience else "a while"
     return StillGoing(
-        f"{name} does not serve after {waited} ({stage}); it goes on. `edgepart models` shows how far it is, "
-        f"`edgepart undeploy {name}` takes it back, and deploying again replaces it"
+        f"{name} does not serve after {waited} ({stage}); it goes on. `edgepart models` shows the progress, "
+        f"`edgepart undeploy {name}` stops it, and deploying again replaces it"
     )
 
 
-def _explain(result: Mapping[str, Any]) -> None:
+def _plan_of(target: AgentTarget, name: str) -> Mapping[str, Any]:
+    """The agent's report of the plan that serves; {} where there is none any more, which is no error here."""
+    try:
+        report: dict[str, Any] = fetch(target, f"/api/models/{name}/plan")
+    except EdgepartError:
+        return {}
+    return report
+
+
+def _print_served(result: Mapping[str, Any], plan: Mapping[str, Any]) -> None:
     for text in result.get("notes", ()):
         note(f"note: {text}")
-    devices = ", ".join(result.get("devices", ()))
-    say(f"{result['name']}: serving, split by {result.get('strategy')} over {devices}")
-    if result.get("predicted_latency_s"):
-        say(f"predicted latency {seconds(result['predicted_latency_s'])}: {result.get('why')}", prose=True)
+    latency_s = result.get("predicted_latency_s")
+    predicted = f" Predicted for one request: {seconds(latency_s)}." if latency_s else ""
+    say(f"{result['name']} is served by {', '.join(result.get('devices', ()))}.{predicted}", prose=True)
+    if plan.get("devices"):
+        say("")
+        console().print(device_table(plan["devices"]))
+    if result.get("why"):
+        say(f"\n{headline(result['why'])} `edgepart models` says more.", prose=True)
     if result.get("rounding"):
         say(f"note: {result['rounding']}", prose=True)
-    say(f"\nendpoint  {result['endpoint']}/infer  (Open Inference Protocol v2, at any agent)")
+    say("\nEvery agent answers requests by the Open Inference Protocol v2.", prose=True)
+    say(f"endpoint  {result['endpoint']}/infer")
     say(f"inputs    {result['curl']}")
     say(f"try       edgepart infer {result['name']} --input NAME=FILE.npy")
 

@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from edgepart.agent.verify.sample_inputs import random_inputs
-from edgepart.cli.ending import FAILED, WRONG_USAGE
 from edgepart.cli.main import main
+from edgepart.cli.output import FAILED, WRONG_USAGE
 from edgepart.planner.access import registry
 from edgepart.planner.errors import UsageError
 from edgepart.planner.model.load import load_graph

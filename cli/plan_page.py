@@ -1,5 +1,5 @@
-"""A plan as one self-contained HTML page: figures, who computes which part of every layer, the predicted
-timeline with its messages. Inline SVG and CSS, no script, nothing fetched. Pure: text in, text out."""
+"""A plan as a self-contained HTML page: its figures, the predicted timeline with its messages, and who computes which part
+of every layer. It uses inline SVG and CSS, runs no script and fetches nothing. Pure: text in, text out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#ec4899", "#8b5cf6", "#14b8a6", "#e
 WIDTH = 1280
 LEFT = 110
 MOST_ARROWS = 400
-"""More arrows than this only make a black page: the biggest are drawn and the rest counted."""
+"""More arrows would only make a black page: the biggest messages are drawn, and the others counted."""
 
 STYLE = """ :root{color-scheme:light
 dark;--ink:#1f2937;--soft:#6b7280;--line:#d1d5db;--paper:#fff;--card:#f3f4f6} @media(prefers-color-
@@ -38,7 +38,7 @@ margin-right:6px} """
 def draw(
     document: Mapping[str, Any], plan: Plan, simulation: Simulation, problem: Problem, strategy: Strategy
 ) -> str:
-    """The page. `document` is planner/report/document.py's summary of the same plan."""
+    """The page as text. `document` is the summary of the same plan by planner/report/document.py."""
     colours = {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(plan.programs)}
     body = [
         f"<h1>{escape(str(document['model']))}</h1>",
@@ -159,7 +159,7 @@ def _ruler(total: float, x: Any, height: int) -> Iterator[str]:
 
 
 def _parts(problem: Problem, strategy: Strategy, colours: Mapping[str, str]) -> str:
-    """One column per tensor that a layer hands on; each device's interval along the axis that is cut."""
+    """A column for each tensor between layers, with each device's interval along the axis that is split."""
     graph, layer_of, layouts = problem.graph, layers(problem.graph), strategy.everywhere
     names = [
         name
@@ -195,7 +195,7 @@ def _parts(problem: Problem, strategy: Strategy, colours: Mapping[str, str]) -> 
 
 
 def _cut_axis(regions: Mapping[str, Region], full: Region) -> int | None:
-    """The first axis that any device has only a part of."""
+    """The first axis of which a device has only a part; None where all have everything."""
     for region in regions.values():
         for axis, (mine, whole) in enumerate(zip(region.spans, full.spans, strict=True)):
             if mine != whole:
@@ -213,7 +213,7 @@ def _bounds(region: Region, full: Region, axis: int | None) -> list[tuple[float,
 def _axis_labels(
     kinds: list[int | None], step: float, tall: int, problem: Problem, names: list[str]
 ) -> Iterator[str]:
-    """Runs of layers that are cut along the same axis, named below."""
+    """A label below each run of layers that are split along the same axis."""
     start = 0
     for n in range(1, len(kinds) + 1):
         if n < len(kinds) and _label(kinds[n], problem, names[n]) == _label(

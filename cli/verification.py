@@ -1,6 +1,6 @@
-"""Predicted against measured: of a plan on a live cluster, and of one for this machine alone. Door: runs requests.
+"""Compares predictions with measurements, for a plan on a live cluster or for this machine alone. Door: it runs requests.
 
-What `edgepart plan --verify` and `edgepart bench` print.
+`edgepart plan --verify` and `edgepart bench` print the comparison.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 REQUESTS = 10
 WARM_UP = 2
 LOOKS = 12
-"""How often an agent is asked whether it has measured what is wanted."""
+"""How often an agent is asked, at most, whether it has measured the plan."""
 LOOK_S = 0.5
 
 
 def off(predicted_s: float | None, measured_s: float | None) -> float | None:
-    """By what part the prediction is too long; negative where it is too short.
+    """The error of the prediction, relative to the measurement; negative where the prediction is too short.
 
     >>> off(1.1, 1.0)
     0.1
@@ -44,7 +44,7 @@ def comparison(
     devices: Mapping[str, tuple[float | None, float | None]],
     requests: int,
 ) -> dict[str, Any]:
-    """The document. `devices`: predicted and measured seconds of computing for one request."""
+    """The comparison as a document. `devices`: by name, predicted and measured seconds of computing for one request."""
     return {
         "requests": requests,
         "predicted_latency_s": predicted_s,
@@ -58,7 +58,7 @@ def comparison(
 
 
 def comparison_table(document: Mapping[str, Any]) -> Table:
-    """Device by device, and in total."""
+    """The comparison for each device, and for the whole request."""
     rows = [
         (
             f"{name} computes",
@@ -75,7 +75,8 @@ def comparison_table(document: Mapping[str, Any]) -> Table:
 
 
 def percent(part: float | None) -> str:
-    """
+    """A share with its sign; "-" where it is unknown.
+
     >>> percent(-0.0421)
     '-4.2 %'
     """
@@ -83,7 +84,7 @@ def percent(part: float | None) -> str:
 
 
 def of_plan(report: Mapping[str, Any], measured_s: float | None, requests: int) -> dict[str, Any]:
-    """From an agent's report of the plan that serves."""
+    """The comparison from an agent's report of the plan that serves."""
     devices = {
         name: (one["predicted_compute_s"], one["measured_compute_s"])
         for name, one in report["measured"]["devices"].items()
@@ -94,14 +95,14 @@ def of_plan(report: Mapping[str, Any], measured_s: float | None, requests: int) 
 def verify_here(
     problem: Problem, plan: Plan, predicted_s: float, compute_s: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Runs the plan's segments in this process. UsageError where the plan is for other machines."""
+    """Measures the plan by running its segments in this process. UsageError where the plan is for other machines."""
     from edgepart.agent.verify.local_run import InProcess
     from edgepart.agent.verify.sample_inputs import random_inputs
 
     if len(problem.cluster.devices) > 1:
         raise UsageError(
-            "--verify: of a cluster that is described in a file nothing can be measured; give the name of a "
-            "deployment instead of a file, or leave --cluster out to measure this machine"
+            "--verify cannot measure a cluster that a file describes. Give the name of a deployment instead of a model, "
+            "or leave out --cluster to measure this machine"
         )
     (device,) = problem.cluster.devices
     running = InProcess(plan, problem.graph, threads=device.threads)
@@ -119,15 +120,14 @@ def verify_here(
 
 
 def verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
-    """Runs requests through a deployment that serves, one after the other."""
+    """Measures a deployment by sending requests to it, one after the other."""
     return asyncio.run(_verify_live(target, name))
 
 
 async def _verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
     from edgepart.agent.api.protocol import check_name
     from edgepart.cli.client import Client
-    from edgepart.cli.serving import bound_metadata
-    from edgepart.cli.tensors import random_inputs
+    from edgepart.cli.tensors import bound_metadata, random_inputs
 
     check_name(name)
     async with Client(target) as client:
@@ -146,7 +146,7 @@ async def _verify_live(target: AgentTarget, name: str) -> dict[str, Any]:
 
 
 async def measured_report(client: Any, name: str) -> dict[str, Any]:
-    """The agent's report of the plan, with what its devices measured as soon as they have told."""
+    """The agent's report of the plan. It waits a while for the measurements of all devices."""
     for _ in range(LOOKS):
         report: dict[str, Any] = await client.get(f"/api/models/{name}/plan")
         if all(one["measured_compute_s"] is not None for one in report["measured"]["devices"].values()):
@@ -160,5 +160,5 @@ def show(document: Mapping[str, Any]) -> None:
 
 
 def is_deployment(model: Path) -> bool:
-    """Whether what was given in place of a model's file can only be a name."""
+    """Whether the argument must be the name of a deployment, and not a model's file."""
     return not model.is_file() and model.name == str(model) and model.suffix != ".onnx"

@@ -1,0 +1,145 @@
+"""`edgepart agent`: runs this device's agent in the foreground, as systemd does."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from edgepart.agent.options import HTTP_PORT, LISTEN_PORT, AgentOptions, parse_bytes
+from edgepart.agent.wire.address import parse_address
+from edgepart.agent.wire.vocabulary import LOCAL, OPENNESS, TRANSPORTS
+from edgepart.cli.agent import become
+from edgepart.cli.options import (
+    Mqtt,
+    MqttCa,
+    MqttPasswordFile,
+    Name,
+    Peers,
+    State,
+    broker_of,
+    remembered_name,
+    state_of,
+)
+from edgepart.planner.errors import UsageError
+
+LEVELS = ("debug", "info", "warning", "error")
+
+Listen = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="The address for other agents. * means every address, IPv6 included; port 0 picks a free port.",
+    ),
+]
+Http = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="The address for clients. It is not encrypted: open it to trusted networks only.",
+    ),
+]
+Inference = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(OPENNESS),
+        help="Who may run inference without the credential: everyone who reaches --http, programs on this machine, or "
+        "nobody.",
+    ),
+]
+ClientRate = Annotated[
+    float,
+    typer.Option(
+        metavar="N",
+        help="The most requests per second from one other address that sends no credential.",
+    ),
+]
+Mdns = Annotated[
+    bool, typer.Option("--mdns/--no-mdns", help="Find members on the local networks by multicast DNS.")
+]
+Transport = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(TRANSPORTS),
+        help="How members connect. With mqtt, all traffic passes through the broker, which is slower. All members need the "
+        "same value.",
+    ),
+]
+Threads = Annotated[
+    int | None, typer.Option(help="The number of threads for ONNX Runtime.", show_default="every core")
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BYTES",
+        help="The most memory that the agent and its models may use, such as 2G.",
+        show_default="most of what is free",
+    ),
+]
+ProfileBudget = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        help="The time for measuring a new plan on this device before it replaces the old one.",
+    ),
+]
+Compiled = Annotated[
+    str,
+    typer.Option(metavar="BYTES", help="Disk space for compiled models; 0 turns the cache off."),
+]
+Spares = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="How many plans for the loss of devices to keep ready for each deployment while this agent leads; 0 turns "
+        "them off.",
+        show_default="one for each device that serves",
+    ),
+]
+LogLevel = Annotated[str, typer.Option(help=f"One of {', '.join(LEVELS)}.")]
+
+
+def agent(
+    state: State = None,
+    name: Name = None,
+    listen: Listen = f"*:{LISTEN_PORT}",
+    http: Http = f"127.0.0.1:{HTTP_PORT}",
+    inference: Inference = LOCAL,
+    client_rate: ClientRate = 100.0,
+    peer: Peers = None,
+    mdns: Mdns = True,
+    mqtt: Mqtt = None,
+    mqtt_password_file: MqttPasswordFile = None,
+    mqtt_ca: MqttCa = None,
+    transport: Transport = "tcp",
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+    profile_budget: ProfileBudget = 10.0,
+    compiled: Compiled = "2G",
+    spares: Spares = None,
+    log_level: LogLevel = "info",
+) -> None:
+    """Run this device's agent until it is told to stop (SIGTERM, Ctrl-C)."""
+    folder = state_of(state)
+    options = AgentOptions(
+        state=folder,
+        name=name or remembered_name(folder),
+        listen=parse_address(listen, option="--listen", default_port=LISTEN_PORT),
+        http=parse_address(http, option="--http", default_port=HTTP_PORT),
+        inference=inference,
+        client_rate=client_rate,
+        peers=tuple(parse_address(text, option="--peer") for text in peer or ()),
+        mdns=mdns,
+        mqtt=broker_of(mqtt, mqtt_password_file, mqtt_ca),
+        transport=transport,
+        threads=threads,
+        memory_limit_bytes=None
+        if memory_limit is None
+        else parse_bytes(memory_limit, option="--memory-limit"),
+        profile_budget_s=profile_budget,
+        compiled_bytes=0 if compiled == "0" else parse_bytes(compiled, option="--compiled"),
+        spares=spares,
+    )
+    if log_level not in LEVELS:
+        raise UsageError(f"--log-level {log_level!r}: give one of {', '.join(LEVELS)}")
+    become(options, log_level)

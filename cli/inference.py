@@ -1,0 +1,117 @@
+"""`edgepart infer`: sends one request to a deployment, as any client does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgepart.cli.options import Agent, AgentTarget, Deadline, DeployedName, Input, Json, State, target_of
+from edgepart.cli.output import console, note, print_json, say, seconds, shape, table
+from edgepart.planner.errors import UsageError
+
+if TYPE_CHECKING:
+    from edgepart.cli.client import Reply
+    from edgepart.cli.tensors import Array
+
+SHOWN = 6
+"""Values of each output that are printed."""
+
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Write the outputs to this .npz file.")]
+
+
+def infer(
+    name: DeployedName,
+    given: Input = None,
+    output: Output = None,
+    timeout_s: Deadline = 60.0,
+    state: State = None,
+    agent: Agent = None,
+    as_json: Json = False,
+) -> None:
+    """Send one request, and print its outputs or write them to a file."""
+    target = target_of(agent, state)
+    if not given:
+        raise UsageError(
+            f"--input is missing: `edgepart infer {name} --input NAME=FILE.npy`; {_see(target, name)}"
+        )
+    if output is not None and output.suffix != ".npz":
+        raise UsageError(f"--output {output}: give a name that ends in .npz")
+    answer = asyncio.run(_infer(target, name, given, timeout_s))
+    if output is not None:
+        _write(answer, output)
+    if as_json:
+        print_json(_document(answer, output))
+    else:
+        _print(answer)
+        if output is not None:
+            say(f"written to {output}")
+
+
+def _write(answer: Reply, output: Path) -> None:
+    import numpy as np
+
+    packed = {key: _storable(array) for key, array in answer.outputs.items()}
+    try:
+        with output.open("wb") as file:
+            np.savez(file, allow_pickle=False, **packed)
+    except OSError as error:
+        raise UsageError(f"--output {output}: {error.strerror}") from error
+
+
+def _document(answer: Reply, output: Path | None) -> dict[str, Any]:
+    """What --json prints. It holds the values only where they are written to no file."""
+    from edgepart.cli.tensors import plain
+
+    outputs = {
+        key: {"dtype": str(array.dtype), "shape": list(array.shape)}
+        | ({} if output else {"data": plain(array)})
+        for key, array in answer.outputs.items()
+    }
+    return {
+        "outputs": outputs,
+        "output": str(output) if output else None,
+        "epoch": answer.epoch,
+        "seconds": answer.seconds,
+        "replays": answer.replays,
+    }
+
+
+def _print(answer: Reply) -> None:
+    rows = [
+        (key, str(array.dtype), shape(array.shape), _glance(array)) for key, array in answer.outputs.items()
+    ]
+    console().print(table(("output", "type", "shape", "values"), rows))
+    again = f", run {answer.replays + 1} times" if answer.replays else ""
+    note(f"answered in {seconds(answer.seconds)} by the plan of epoch {answer.epoch}{again}")
+
+
+async def _infer(target: AgentTarget, name: str, given: Sequence[str], timeout_s: float) -> Reply:
+    from edgepart.agent.api.protocol import check_name
+    from edgepart.cli.client import Client
+    from edgepart.cli.tensors import read_inputs
+
+    check_name(name)
+    async with Client(target) as client:
+        await client.learn()
+        metadata = await client.get(f"/v2/models/{name}")
+        return await client.infer(name, read_inputs(given, metadata), None, timeout_s)
+
+
+def _storable(array: Array) -> Array:
+    """The array in a type that .npz can hold without pickling."""
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    return array if array.dtype.kind in "fiubUS" else array.astype("float32")
+
+
+def _glance(array: Array) -> str:
+    values = [f"{v:.5g}" if isinstance(v, float) else str(v)[:200] for v in array.ravel()[:SHOWN].tolist()]
+    return ", ".join(values) + (", ..." if array.size > SHOWN else "")
+
+
+def _see(target: AgentTarget, name: str) -> str:
+    return f"{target.url}/v2/models/{name} lists the inputs"

@@ -1,0 +1,29 @@
+"""A plan for people: a table of its devices, and one sentence about it. Rules over rich's tables; no door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from edgepart.cli.output import nbytes, say, seconds, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SIZES = ("sent_bytes", "received_bytes", "weight_bytes", "peak_memory_bytes")
+
+
+def device_table(devices: Mapping[str, Mapping[str, Any]]) -> Table:
+    """What each device does for one request. `devices`: by name, the rows of a plan's document or of an agent's report."""
+    columns = ("device", "computes", "sends", "receives", "weights", "peak memory", "segments")
+    rows = [
+        (name, seconds(row["compute_s"], 4), *(nbytes(row[size]) for size in SIZES), str(row["segments"]))
+        for name, row in devices.items()
+    ]
+    return table(columns, rows, right=columns[1:])
+
+
+def say_reasons(why: str) -> None:
+    """Prints all of a plan's reasons, each as a paragraph of its own."""
+    for line in why.splitlines():
+        say(line, prose=True)

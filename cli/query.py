@@ -1,0 +1,20 @@
+"""One GET request to an agent, for commands that run no event loop. Door: the network."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from edgepart.cli.options import AgentTarget
+
+
+def fetch(target: AgentTarget, path: str) -> Any:
+    """The JSON document that the agent serves at `path`. Unavailable where no agent answers."""
+
+    async def get() -> Any:
+        from edgepart.cli.client import Client
+
+        async with Client(target) as client:
+            return await client.get(path)
+
+    return asyncio.run(get())

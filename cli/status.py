@@ -1,0 +1,236 @@
+"""`edgepart status`, `devices` and `models`: what an agent knows. They change nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edgepart.cli.options import Agent, AgentTarget, Json, State, target_of
+from edgepart.cli.output import console, nbytes, print_json, say, seconds, shape, table
+from edgepart.cli.query import fetch
+from edgepart.planner.errors import EdgepartError, UsageError
+from edgepart.planner.figures import figure
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+WATCH_S = 1.0
+WARNING, TROUBLE = "yellow", "red"
+"""Colours of notices."""
+Notice = tuple[str, str]
+"""Its colour and its text."""
+
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second.")]
+
+
+def status(
+    state: State = None,
+    agent: Agent = None,
+    watch: Watch = False,
+    as_json: Json = False,
+) -> None:
+    """Show members, leader and deployments."""
+    if watch and as_json:
+        raise UsageError("--watch and --json exclude each other: a stream is not one JSON document")
+    target = target_of(agent, state)
+    if watch:
+        _watch(target)
+        return
+    document = fetch(target, "/api/status")
+    if as_json:
+        print_json(document)
+    else:
+        console().print(_status(document))
+
+
+def devices(state: State = None, agent: Agent = None, as_json: Json = False) -> None:
+    """Show how fast each device and each link is. --json prints a cluster.json for `edgepart plan --cluster`."""
+    document = fetch(target_of(agent, state), "/api/devices")
+    if as_json:
+        print_json(document)
+        return
+    out = console()
+    out.print(_devices(document["devices"]))
+    if links := document.get("links"):
+        out.print()
+        out.print(_links(links))
+    for medium in document.get("media", ()):
+        members = ", ".join(medium["devices"])
+        out.print(f"\n{members} send {nbytes(medium['bytes_per_s'])}/s at most when all send at once")
+
+
+def _devices(devices: Sequence[Mapping[str, Any]]) -> RenderableType:
+    rows = [
+        (
+            device["name"],
+            device["kind"],
+            f"{figure(device['flops_per_s'] / 1e9)} GFLOP/s",
+            f"{nbytes(device['memory_bytes_per_s'])}/s",
+            nbytes(device["memory_bytes"]),
+            str(device["threads"]),
+        )
+        for device in devices
+    ]
+    columns = ("device", "kind", "compute", "memory speed", "memory", "threads")
+    return table(columns, rows, right=columns[2:])
+
+
+def _links(links: Sequence[Mapping[str, Any]]) -> RenderableType:
+    rows = [
+        (
+            f"{link['a']} - {link['b']}",
+            f"{nbytes(link['bytes_per_s'])}/s",
+            # A small message takes the latency of the link, and a fixed time at each end.
+            seconds(link["latency_s"] + 2 * link["message_s"]),
+        )
+        for link in links
+    ]
+    return table(("link", "speed", "small message"), rows, right=("speed", "small message"))
+
+
+def models(state: State = None, agent: Agent = None, as_json: Json = False) -> None:
+    """Show what is deployed: state, plan, inputs and outputs."""
+    document = fetch(target_of(agent, state), "/api/models")
+    if as_json:
+        print_json(document)
+        return
+    if not document["models"]:
+        say("Nothing is deployed. Deploy a model with `edgepart deploy MODEL`.")
+        return
+    for card in document["models"]:
+        _print_card(card)
+
+
+def _print_card(card: Mapping[str, Any]) -> None:
+    say(f"{card['name']}: {card['state']}")
+    if card.get("strategy"):
+        if card.get("trouble"):
+            say(f"  does not answer: {card['trouble']}", prose=True)
+        predicted = seconds(card["predicted_latency_s"])
+        say(f"  {card['strategy']} on {', '.join(card['devices'])}, predicted {predicted}", prose=True)
+        for line in str(card["why"]).splitlines():
+            say(f"  {line}", prose=True)
+    for side in ("inputs", "outputs"):
+        for value in card[side]:
+            say(f"  {side[:-1]:6} {value['name']}  {value['dtype']} {shape(value['shape'])}")
+    for bound in card.get("bindings") or ():
+        say(f"  {_bound(bound)}", prose=True)
+
+
+def _bound(bound: Mapping[str, Any]) -> str:
+    shapes = " ".join(f"{name}={','.join(map(str, extents))}" for name, extents in bound["shapes"].items())
+    if bound["epoch"] is None:
+        return f"shapes {shapes}: {bound['state']}"
+    where = ", ".join(bound["devices"]) or "the gateways alone"
+    return f"shapes {shapes}: {where}, predicted {seconds(bound['predicted_latency_s'])}"
+
+
+def _watch(target: AgentTarget) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=console(), screen=True, auto_refresh=False) as live:
+        while True:
+            try:
+                live.update(_status(fetch(target, "/api/status")), refresh=True)
+            except EdgepartError as error:
+                live.update(
+                    Text(f"{error}\n\ntrying again every second; Ctrl-C ends this", style="red"), refresh=True
+                )
+            time.sleep(WATCH_S)
+
+
+def _status(document: Mapping[str, Any]) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [_head(document), _members(document)]
+    if deployments := [_deployment(card) for card in document.get("deployments", ())]:
+        columns = ("deployment", "state", "epoch", "strategy", "devices", "predicted")
+        parts += [Text(), table(columns, deployments, right=("epoch", "predicted"))]
+    else:
+        parts.append(Text("\nnothing deployed", style="dim"))
+    notices = (*_member_notices(document), *_deployment_notices(document), *_cluster_notices(document))
+    parts += [Text(f"\n{text}", style=style) for style, text in notices]
+    return Group(*parts)
+
+
+def _head(document: Mapping[str, Any]) -> RenderableType:
+    from rich.text import Text
+
+    leader = document.get("leader") or "none yet"
+    return Text.assemble(
+        "cluster ",
+        (str(document["cluster"])[:16], "bold"),
+        f"   leader {leader} (term {document.get('term')})   asked {document['name']}, edgepart {document['version']}, "
+        f"up {seconds(document.get('uptime_s'))}\n",
+    )
+
+
+def _members(document: Mapping[str, Any]) -> RenderableType:
+    rows = [
+        (
+            str(member["name"]) + (" *" if member.get("leader") else ""),
+            str(member.get("state") or "-"),
+            str(member.get("address") or "-"),
+            str(member.get("http") or "-"),
+        )
+        for member in document.get("members", ())
+    ]
+    rows += [
+        (str(gone["name"]), f"{gone['state']} {seconds(gone['seconds_ago'])} ago", "-", "-")
+        for gone in document.get("lost", ())
+    ]
+    return table(("member", "state", "address", "http"), rows)
+
+
+def _member_notices(document: Mapping[str, Any]) -> Iterator[Notice]:
+    for drained in document.get("drains") or ():
+        yield WARNING, f"{drained['name']} is {drained['state']}: {drained['text']}"
+    for refused in document.get("refused") or ():
+        yield WARNING, f"{refused['name'] or refused['node']} is refused: {refused['why']}"
+    disk = document.get("disk") or {}
+    for text in (disk.get("trouble"), *(disk.get("damaged") or ())):
+        if text:
+            yield TROUBLE, text
+    for member in document.get("members", ()):
+        if member.get("note"):
+            yield WARNING, f"{member['name']}: {member['note']}"
+    for gone in document.get("lost", ()):
+        if gone.get("note"):
+            yield WARNING, f"{gone['name']} fell silent; last it was {gone['note']}"
+
+
+def _deployment_notices(document: Mapping[str, Any]) -> Iterator[Notice]:
+    for card in document.get("deployments", ()):
+        if card.get("trouble"):
+            yield TROUBLE, f"{card['name']} does not answer: {card['trouble']}"
+        if card.get("note"):
+            yield WARNING, f"{card['name']}: {card['note']}"
+        if card.get("transfer_dtype", "float32") != "float32":
+            rounding = card.get("rounding") or f"rounded to {card['transfer_dtype']} between devices"
+            yield WARNING, f"{card['name']}: {rounding}"
+
+
+def _cluster_notices(document: Mapping[str, Any]) -> Iterator[Notice]:
+    for line in (document.get("security") or {}).get("warnings", ()):
+        yield TROUBLE, line
+    for line in document.get("notes", ()):
+        yield WARNING, line
+    for name, why in (document.get("failed_deployments") or {}).items():
+        yield WARNING, f"the last attempt to deploy {name} here failed: {why}"
+
+
+def _deployment(card: Mapping[str, Any]) -> tuple[str, ...]:
+    epoch = card.get("epoch")
+    return (
+        str(card["name"]),
+        str(card["state"]),
+        f"{epoch['term']}.{epoch['number']}" if epoch else "-",
+        str(card.get("strategy") or "-"),
+        ", ".join(card.get("devices") or ()) or "-",
+        seconds(card.get("predicted_latency_s")),
+    )
