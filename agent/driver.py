@@ -1,4 +1,4 @@
-"""Shell: drives the cluster logic (core.py) and obeys it. Door: the event loop, its clock, and the doors it is given.
+"""Driver: drives the cluster logic (core.py) and obeys it. Door: the event loop, its clock, and the doors it is given.
 
 Events are handled one after the other in the event loop's thread; effects are obeyed in order. What persists is written
 beside all that, however slow the disk is; the core is told when it is there.
@@ -39,7 +39,7 @@ start."""
 
 
 class DriverLinks(Protocol):
-    """What the shell needs of agent/net/transport.py."""
+    """What the driver needs of agent/net/transport.py."""
 
     def connect(self, node_id: str | None, addresses: list[Address]) -> str: ...
     def close(self, node_id: str, why: str = ...) -> None: ...
@@ -52,8 +52,8 @@ async def untried(order: events.TryPlan) -> events.PlanTried:
 
 
 @dataclass(frozen=True)
-class Doors:
-    """What the shell obeys with."""
+class DriverParts:
+    """What the driver obeys with."""
 
     links: DriverLinks
     post: Post
@@ -74,10 +74,10 @@ class Doors:
     """Runs a plan on made-up inputs; never raises."""
 
 
-class Shell:
+class Driver:
     """Runs one Core. All methods are for the event loop's thread."""
 
-    def __init__(self, core: Core, doors: Doors) -> None:
+    def __init__(self, core: Core, doors: DriverParts) -> None:
         self.core = core
         self._doors = doors
         self._loop = asyncio.get_running_loop()
@@ -194,7 +194,7 @@ class Shell:
             case events.LeaderChanged(leader, term):
                 log.info("leader is %s, term %d", leader or "nobody", term)
             case _:
-                raise InternalError(f"an effect that the shell does not know: {effect!r}")
+                raise InternalError(f"an effect that the driver does not know: {effect!r}")
 
     def _name(self, node: str, why: str) -> None:
         """Says who is not believed; of each member only now and then, as it may say so as often as it likes."""
@@ -237,7 +237,7 @@ class Shell:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the shell failed", exc_info=error)
+            log.error("a task of the driver failed", exc_info=error)
 
     # Links
 

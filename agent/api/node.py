@@ -1,5 +1,5 @@
-"""Face: the agent as its HTTP side sees it (gateway/node.py's Node). Door: the event loop; it reads the core's state and
-posts what users ask for.
+"""The agent as HTTP asks of it (protocol.py's Node). Door: the event loop. It reads the core's state, and posts to the core
+what users ask for.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,53 +53,85 @@ COMPARING_S = 60.0
 """How long whoever deploys waits to be told how far rounded answers are off, once the model serves."""
 
 
+@dataclass(frozen=True)
+class NodeIdentity:
+    """What this device is called, and whose it is."""
+
+    name: str
+    fingerprint: str
+    """The cluster's, in hex."""
+    http: Callable[[], str]
+    """The URL of this agent's HTTP; "" while it does not listen."""
+
+
+@dataclass(frozen=True)
+class RequestServing:
+    """What answers requests here, and what it counts."""
+
+    plans: Plans
+    router: Router
+    latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]]
+    """The seconds that requests took alone on this agent, by deployment and epoch."""
+    computed: Callable[[], int]
+    """How many requests this device has done its part of."""
+    workers_ended: Callable[[], Mapping[str, int]]
+    """How many worker processes ended unasked here, by deployment."""
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """Where models are kept, and what looks at new ones."""
+
+    store: Store
+    examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path], Shapes]]
+    """Notes about a model, its files, and the shapes to assume where none are given."""
+
+
+@dataclass(frozen=True)
+class ManagementActions:
+    """What becomes of what users want."""
+
+    post: Callable[[events.Event], None]
+    sealed: Seal
+    """Signs what users want of drains."""
+    written: Callable[[], Awaitable[None]]
+    """Waits until all state is on the disk."""
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What tells people how things are."""
+
+    tracing: TraceCollector
+    doctor: Doctor
+    security: Callable[[], dict[str, Any]]
+    """What agent/admission/renewal.py tells of certificates and the charter."""
+    disk: Callable[[], Mapping[str, Any]]
+    """How the disk with the state is."""
+
+
 class NodeApi:
     """Implements Node. For the event loop's thread."""
 
     def __init__(
         self,
-        name: str,
-        fingerprint: str,
+        me: NodeIdentity,
         core: Core,
-        plans: Plans,
-        router: Router,
-        store: Store,
-        post: Callable[[events.Event], None],
-        http: Callable[[], str],
-        latencies: Callable[[], Mapping[tuple[str, Epoch], Sequence[float]]],
-        examine: Callable[[Path, Shapes], tuple[Sequence[str], Sequence[Path], Shapes]],
-        computed: Callable[[], int],
-        tracing: TraceCollector,
-        doctor: Doctor,
-        security: Callable[[], dict[str, Any]],
-        sealed: Seal,
-        disk: Callable[[], Mapping[str, Any]],
-        written: Callable[[], Awaitable[None]],
-        workers_ended: Callable[[], Mapping[str, int]] = dict,
+        inference: RequestServing,
+        models: ModelFiles,
+        management: ManagementActions,
+        diagnostics: Diagnostics,
     ) -> None:
-        """`latencies`: by deployment and epoch, seconds of requests through this agent that ran alone. `examine` gives
-        notes about a model, its files, and the shapes to assume where none are given. `computed`: requests that this
-        device has done its part of. `security`: what agent/admission/renewal.py tells people. `sealed` signs what users
-        want of drains. `disk`: how the state's disk is; `written` waits until all is on it. `workers_ended`: by deployment,
-        processes that computed it here and ended unasked."""
-        self._name = name
-        self._fingerprint = fingerprint
+        self._me = me
         self._core = core
-        self._plans = plans
-        self._router = router
-        self._store = store
-        self._post = post
-        self._http = http
-        self._latencies = latencies
-        self._examine = examine
-        self._computed = computed
-        self._tracing = tracing
-        self._disk = disk
-        self._written = written
-        self._workers_ended = workers_ended
-        self._residents = Residents(core, post, sealed)
-        self._security = security
-        self._doctor = doctor
+        self._inference = inference
+        self._models = models
+        self._management = management
+        self._diagnostics = diagnostics
+        self._plans = inference.plans
+        self._router = inference.router
+        self._post = management.post
+        self._residents = Residents(core, management.post, management.sealed)
         self._started = time.monotonic()
         self._news = asyncio.Event()
         self.uploading = 0
@@ -107,7 +139,7 @@ class NodeApi:
 
     @property
     def name(self) -> str:
-        return self._name
+        return self._me.name
 
     @property
     def version(self) -> str:
@@ -115,7 +147,7 @@ class NodeApi:
 
     @property
     def fingerprint(self) -> str:
-        return self._fingerprint
+        return self._me.fingerprint
 
     def live(self) -> bool:
         return True
@@ -286,13 +318,15 @@ class NodeApi:
         self, name: str, folder: Path, options: DeployOptions, progress: Progress
     ) -> dict[str, Any]:
         progress("checking the model", 0, 0)
-        notes, files, assumed = await asyncio.to_thread(self._examine, _graph_file(folder), options.shapes)
+        notes, files, assumed = await asyncio.to_thread(
+            self._models.examine, _graph_file(folder), options.shapes
+        )
         options = replace(options, shapes={**options.shapes, **assumed})
         progress("storing", 0, 0)
         nbytes = sum(file.stat().st_size for file in files)
-        model = await asyncio.to_thread(self._store.put_model, files)
+        model = await asyncio.to_thread(self._models.store.put_model, files)
         before = self._core.deployments.get(name)
-        self._post(events.ModelsStored(self._store.models()))
+        self._post(events.ModelsStored(self._models.store.models()))
         self._post(events.DeployRequested(name, model, nbytes, options))
         standing = await self._acknowledged(self._entry(name), before, progress)
         if self._plan(name).rounded_to:
@@ -365,24 +399,24 @@ class NodeApi:
             "rounding": self._rounding(self._entry(name)),
             "notes": list(notes),
             "epoch": list(astuple(readable(standing.epoch))),
-            "url": f"{self._http()}/v2/models/{name}/infer",
+            "url": f"{self._me.http()}/v2/models/{name}/infer",
         }
 
     async def undeploy(self, name: str) -> None:
         entry = self._entry(name)
         self._post(events.UndeployRequested(name, entry.version))
-        await self._written()
+        await self._management.written()
 
     # Devices
 
     async def drain(self, name: str, progress: Progress, *, remove: bool) -> dict[str, Any]:
         done = await self._residents.drain(name, progress, remove=remove)
-        await self._written()
+        await self._management.written()
         return done
 
     async def undrain(self, name: str) -> dict[str, Any]:
         done = await self._residents.undrain(name)
-        await self._written()
+        await self._management.written()
         return done
 
     # What is so
@@ -394,16 +428,16 @@ class NodeApi:
         now = asyncio.get_running_loop().time()
         starved = {m.node: self._core.membership.starved(m.node, now) for m in members}
         return {
-            "name": names.get(self._core.node, self._name),
+            "name": names.get(self._core.node, self._me.name),
             "node": self._core.node,
             "version": __version__,
-            "cluster": self._fingerprint,
-            "http": self._http() or None,
+            "cluster": self._me.fingerprint,
+            "http": self._me.http() or None,
             "leader": names.get(leader),
             "term": term_round(self._core.election.term),
             "uptime_s": time.monotonic() - self._started,
-            "computed": self._computed(),
-            "security": self._security(),
+            "computed": self._inference.computed(),
+            "security": self._diagnostics.security(),
             "members": [
                 {
                     "name": member.name,
@@ -422,8 +456,8 @@ class NodeApi:
             "lost": self._residents.lost(),
             "drains": self._residents.drains(),
             "refused": self._residents.refused(),
-            "disk": dict(self._disk()),
-            "workers_ended": dict(self._workers_ended()),
+            "disk": dict(self._diagnostics.disk()),
+            "workers_ended": dict(self._inference.workers_ended()),
             "plans_refused": dict(self._core.controller.refused() if self._core.controller else {}),
         }
 
@@ -442,20 +476,20 @@ class NodeApi:
 
         active, plan = self._plans.active(name), self._plan(name)
         epoch = active[0] if active else NO_EPOCH
-        took = self._latencies().get((name, epoch), ())
+        took = self._inference.latencies().get((name, epoch), ())
         measured = judging.report(plan, self._kinds(name), self._core.profiles, took)
         shown = list(astuple(readable(epoch))) if active else None
         return report(plan) | {"epoch": shown, "measured": measured}
 
     async def doctor(self) -> dict[str, Any]:
-        return await self._doctor.document()
+        return await self._diagnostics.doctor.document()
 
     async def trace(self, name: str, seconds: float) -> dict[str, Any]:
         self._plan(name)  # what there is to trace
-        return await self._tracing.start(name, seconds)
+        return await self._diagnostics.tracing.start(name, seconds)
 
     async def traced(self, name: str) -> dict[str, Any]:
-        return await self._tracing.finish(name)
+        return await self._diagnostics.tracing.finish(name)
 
     def _kinds(self, deployment: str) -> judging.Kinds:
         """Of the members that were measured, as they are now."""

@@ -1,4 +1,4 @@
-"""The shell: effects obeyed in order, whatever fails; links, models and plans that come back as events."""
+"""The driver: effects obeyed in order, whatever fails; links, models and plans that come back as events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from edgepart.agent.cluster.state import events
-from edgepart.agent.driver import Doors, Shell
+from edgepart.agent.driver import Driver, DriverParts
 from edgepart.agent.storage.write_queue import DiskQueue
 from edgepart.agent.wire.control import Deployment, Goodbye, Standing, Version
 from edgepart.agent.wire.inference import NO_EPOCH, DeployOptions, Epoch
@@ -123,19 +123,19 @@ class Fakes:
         self.plan.set()
 
 
-def run(work: Callable[[Shell, Script, Fakes], Awaitable[None]]) -> Fakes:
+def run(work: Callable[[Driver, Script, Fakes], Awaitable[None]]) -> Fakes:
     async def main() -> Fakes:
         fakes, script = Fakes(), Script()
         disk = DiskQueue(asyncio.get_running_loop())
         doors: Any = [*[fakes] * 7, disk]
         say = fakes._say
-        shell = Shell(script, Doors(*doors, say("members"), say("standing"), say("discharged")))  # type: ignore[arg-type, call-arg]
+        driver = Driver(script, DriverParts(*doors, say("members"), say("standing"), say("discharged")))  # type: ignore[arg-type, call-arg]
         try:
-            await work(shell, script, fakes)
+            await work(driver, script, fakes)
         finally:
             fakes.plan.set()
             fakes.disk.set()
-            shell.stop()
+            driver.stop()
             await asyncio.to_thread(disk.stop)
         return fakes
 
@@ -170,9 +170,9 @@ def in_their_order(fakes: Fakes) -> bool:
 
 
 def test_effects_are_obeyed_in_their_order() -> None:
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         script.effects = list(ALL)
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
 
     fakes = run(work)
     assert in_their_order(fakes)
@@ -190,11 +190,11 @@ def test_effects_are_obeyed_in_their_order() -> None:
     ],
 )
 def test_what_fails_holds_up_nothing_else(door: str, fault: Exception) -> None:
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         fakes.faults[door] = fault
         script.effects = list(ALL)
         script.at = 0.0
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
         assert isinstance(await script.next(), events.LeaveRequested)
         while await script.next() != "woken":
             pass  # the disk has its say in between
@@ -203,12 +203,12 @@ def test_what_fails_holds_up_nothing_else(door: str, fault: Exception) -> None:
 
 
 def test_a_disk_that_hangs_holds_up_nothing_and_the_core_is_told_when_it_has_written() -> None:
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         fakes.disk.clear()
         script.effects = [*ALL, events.PersistTerm(8), events.PersistDeployments((GONE,))]
         script.effects += [events.PersistDrains(()), events.Discharged("removed")]
         script.at = 0.0
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
         assert isinstance(await script.next(), events.LeaveRequested)
         assert await script.next() == "woken"
         assert names(fakes) == [*DOORS, "undeployed"]
@@ -228,19 +228,19 @@ def test_a_disk_that_hangs_holds_up_nothing_and_the_core_is_told_when_it_has_wri
 
 
 def test_deployments_that_the_disk_did_not_take_are_told_when_it_has() -> None:
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         fakes.faults["keep_deployments"] = OSError(28, "No space left on device")
         fakes.behind = frozenset({"deployments.json"})
         script.effects = [events.PersistDeployments((ENTRY,)), events.PersistTerm(7)]
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
         assert isinstance(await script.next(), events.LeaveRequested)
         assert await script.next() == events.TermKept(7)
-        await shell._doors.disk.caught_up()
-        shell.caught_up()
+        await driver._doors.disk.caught_up()
+        driver.caught_up()
         assert script.heard.empty()
         fakes.behind = frozenset()
-        shell.caught_up()
-        shell.caught_up()
+        driver.caught_up()
+        driver.caught_up()
         assert await script.next() == events.DeploymentsKept((("net", Version(1, "a")),))
         assert script.heard.empty()
 
@@ -248,12 +248,12 @@ def test_deployments_that_the_disk_did_not_take_are_told_when_it_has() -> None:
 
 
 def test_the_core_is_woken_when_it_wants_and_not_after_the_end() -> None:
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         script.at = 0.0
-        shell.start()
+        driver.start()
         assert await script.next() == "woken"
-        shell.stop()
-        shell.post(events.LeaveRequested())
+        driver.stop()
+        driver.post(events.LeaveRequested())
         await asyncio.sleep(0.01)
         assert script.heard.empty()
 
@@ -261,10 +261,10 @@ def test_the_core_is_woken_when_it_wants_and_not_after_the_end() -> None:
 
 
 def test_a_dialled_address_answers_with_an_event() -> None:
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         def dial(node: str, *addresses: str) -> None:
             script.effects = [events.Connect(node, addresses)]
-            shell.post(events.LeaveRequested())
+            driver.post(events.LeaveRequested())
 
         dial("b", "1.2.3.4:5")
         await script.next()
@@ -291,11 +291,11 @@ def test_a_dialled_address_answers_with_an_event() -> None:
 
 @pytest.mark.parametrize("fault", [None, Unavailable("no member holds it")])
 def test_a_model_is_fetched_and_what_is_here_is_told(fault: Exception | None) -> None:
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         if fault is not None:
             fakes.faults["model"] = fault
         script.effects = [events.StoreModel(MODEL, 1, ("b",))]
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
         await script.next()
         assert await script.next() == events.ModelsStored((MODEL,))
 
@@ -308,7 +308,7 @@ def plan_for(name: str, *, urgent: bool = False, quick: bool = False) -> events.
 
 
 def test_urgent_plans_come_first_and_newer_orders_replace_older_ones() -> None:
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         script.effects = [
             plan_for("a"),
             plan_for("b"),
@@ -318,7 +318,7 @@ def test_urgent_plans_come_first_and_newer_orders_replace_older_ones() -> None:
             plan_for("c", urgent=True, quick=True),
         ]
         fakes.plan.set()
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
         await script.next()
         for name in ("c", "a@1", "a", "b"):
             assert (await script.next()).key.deployment == name
@@ -333,13 +333,13 @@ def test_urgent_plans_come_first_and_newer_orders_replace_older_ones() -> None:
 
 
 def test_what_is_urgent_sets_aside_what_is_not() -> None:
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         script.effects = [plan_for("a")]
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
         await script.next()
         await asyncio.to_thread(fakes.planning.acquire, timeout=10)
         script.effects = [plan_for("b", urgent=True)]
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
         await script.next()
         await asyncio.to_thread(fakes.planning.acquire, timeout=10)
         fakes.plan.set()
@@ -357,13 +357,13 @@ def test_a_plan_for_a_new_shape_gives_one_in_the_background_some_time(
 ) -> None:
     monkeypatch.setattr("edgepart.agent.driver.GRACE_S", grace_s)
 
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         script.effects = [plan_for("a")]
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
         await script.next()
         await asyncio.to_thread(fakes.planning.acquire, timeout=10)
         script.effects = [plan_for("a@1", urgent=True)]
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
         await script.next()
         if grace_s:
             fakes.plan.set()
@@ -377,11 +377,11 @@ def test_a_plan_for_a_new_shape_gives_one_in_the_background_some_time(
 
 
 def test_a_planning_process_that_dies_is_an_answer_too() -> None:
-    async def work(shell: Shell, script: Script, fakes: Fakes) -> None:
+    async def work(driver: Driver, script: Script, fakes: Fakes) -> None:
         fakes.faults["compute"] = Unavailable("the planning process ended before it had a plan")
         fakes.plan.set()
         script.effects = [plan_for("a")]
-        shell.post(events.LeaveRequested())
+        driver.post(events.LeaveRequested())
         await script.next()
         answer = await script.next()
         assert (answer.kind, answer.final) == ("Unavailable", False)

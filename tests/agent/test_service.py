@@ -87,11 +87,11 @@ def model_in(folder: Path, op: str, rows: int = 3) -> Path:
 
 async def deploy(agent: Agent, folder: Path, **wanted: Any) -> dict[str, Any]:
     lines = ProgressLines(60)
-    return await agent._face.deploy("net", folder, DeployOptions(**wanted), lines.report)
+    return await agent._logic.node.deploy("net", folder, DeployOptions(**wanted), lines.report)
 
 
 async def answer(agent: Agent) -> Any:
-    return (await agent._face.infer("net", {"x": X}, None, 30.0)).outputs["y"]
+    return (await agent._logic.node.infer("net", {"x": X}, None, 30.0)).outputs["y"]
 
 
 def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
@@ -101,13 +101,13 @@ def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
         document = await deploy(agent, model_in(tmp_path / "m", "Neg"))
         assert document["devices"] == ["box"]
         assert np.array_equal(await answer(agent), -X)
-        assert agent._face.status()["leader"] == "box"
-        assert [device["name"] for device in agent._face.devices()["devices"]] == ["box"]
-        standing = agent._shell.core.standings["net"]
-        agent._shell.core.standings["net"] = replace(standing, note="one device is faster")
-        assert agent._face.models()[0].note == "one device is faster"
-        assert agent._face.plan("net")["shares"]["y"] == {"box": "whole"}
-        assert agent._face.ready(None) == agent._face.ready("net") == (True, "")
+        assert agent._logic.node.status()["leader"] == "box"
+        assert [device["name"] for device in agent._logic.node.devices()["devices"]] == ["box"]
+        standing = agent._logic.driver.core.standings["net"]
+        agent._logic.driver.core.standings["net"] = replace(standing, note="one device is faster")
+        assert agent._logic.node.models()[0].note == "one device is faster"
+        assert agent._logic.node.plan("net")["shares"]["y"] == {"box": "whole"}
+        assert agent._logic.node.ready(None) == agent._logic.node.ready("net") == (True, "")
         assert agent._progressing()
         assert (state / "agent.json").exists()
 
@@ -116,7 +116,7 @@ def test_from_start_to_stop(state: Path, tmp_path: Path) -> None:
     terms = StateFiles(state).term
 
     async def again(agent: Agent) -> None:
-        while not agent._face.ready("net")[0]:
+        while not agent._logic.node.ready("net")[0]:
             await asyncio.sleep(0.02)
         assert np.array_equal(await answer(agent), -X)
 
@@ -133,7 +133,9 @@ def test_whoever_deploys_is_told_for_how_long_the_same_has_been_done(
 
     async def work(agent: Agent) -> None:
         folder = model_in(tmp_path / "m", "Neg")
-        await agent._face.deploy("net", folder, DeployOptions(), lambda text, done, total: told.append(text))
+        await agent._logic.node.deploy(
+            "net", folder, DeployOptions(), lambda text, done, total: told.append(text)
+        )
 
     run(state, work)
     assert "computing a plan" in told
@@ -148,14 +150,14 @@ def test_what_fails_leaves_what_was_deployed(state: Path, tmp_path: Path) -> Non
         ):
             with pytest.raises(kind):
                 await deploy(agent, folder, **wanted)
-            assert agent._face.models() == []
+            assert agent._logic.node.models() == []
         await deploy(agent, tmp_path / "m")
         with pytest.raises(Infeasible):
             await deploy(agent, model_in(tmp_path / "n", "Abs"), memory_limit_bytes=1)
         assert np.array_equal(await answer(agent), -X)
-        assert agent._face.uploading == 0
-        await agent._upkeep.collect()
-        while not agent._face.ready("net")[0]:
+        assert agent._logic.node.uploading == 0
+        await agent._logic.upkeep.collect()
+        while not agent._logic.node.ready("net")[0]:
             await asyncio.sleep(0.02)
         assert np.array_equal(await answer(agent), -X)
         await deploy(agent, tmp_path / "n")
@@ -166,22 +168,22 @@ def test_what_fails_leaves_what_was_deployed(state: Path, tmp_path: Path) -> Non
 
 def test_what_nothing_uses_is_deleted_and_nothing_else(state: Path, tmp_path: Path) -> None:
     async def work(agent: Agent) -> None:
-        store = agent._store
+        store = agent._base.store
         await deploy(agent, model_in(tmp_path / "m", "Neg"))
         junk = store.put_bytes(b"junk")
-        agent._face.uploading += 1
-        await agent._upkeep.collect()
+        agent._logic.node.uploading += 1
+        await agent._logic.upkeep.collect()
         assert store.has(junk)  # somebody uploads: what it needs is not known yet
-        agent._face.uploading -= 1
-        await agent._upkeep.collect()
+        agent._logic.node.uploading -= 1
+        await agent._logic.upkeep.collect()
         assert not store.has(junk)
         assert len(store.models()) == 1
         assert np.array_equal(await answer(agent), -X)
-        await agent._face.undeploy("net")
-        while agent._plans.active("net"):
+        await agent._logic.node.undeploy("net")
+        while agent._compute.plans.active("net"):
             await asyncio.sleep(0.02)
-        await agent._upkeep.collect()
-        assert store.models() == agent._shell.core.follower.models == ()
+        await agent._logic.upkeep.collect()
+        assert store.models() == agent._logic.driver.core.follower.models == ()
         assert store.nbytes() == 0
 
     run(state, work)
@@ -198,8 +200,8 @@ def test_deleting_that_fails_is_tried_again(
             tries.release()
             raise PermissionError("a read-only disk")
 
-        monkeypatch.setattr(agent._store, "prune", fail)
-        agent._keep_doing("garbage", agent._upkeep.collect_garbage)
+        monkeypatch.setattr(agent._base.store, "prune", fail)
+        agent._keep_doing("garbage", agent._logic.upkeep.collect_garbage)
         for _ in range(3):
             await tries.acquire()
 
@@ -246,14 +248,14 @@ def test_news_of_links_waits_until_somebody_is_there_to_take_it(state: Path) -> 
 
     async def main() -> None:
         agent = Agent(options(state))
-        told = threading.Thread(target=agent._link, args=("b" * 16, True, ""))
+        told = threading.Thread(target=agent.link, args=("b" * 16, True, ""))
         told.start()
         async with asyncio.timeout(BOUND_S):
             try:
                 await agent.start()
                 await asyncio.to_thread(told.join)
                 await asyncio.sleep(0)
-                assert "b" * 16 in agent._shell.core.membership.peers
+                assert "b" * 16 in agent._logic.driver.core.membership.peers
             finally:
                 await agent.stop()
 

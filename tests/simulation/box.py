@@ -1,4 +1,4 @@
-"""One simulated device: its disk and its clock, and while it runs its core and what its shell has."""
+"""One simulated device: its disk and its clock, and while it runs its core and what its driver has."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from edgepart.agent.cluster.state.events import (
 from edgepart.agent.shutdown import MOST_S
 from edgepart.agent.wire.control import DRAINS, LEAVES, REMOVED, REMOVING, STARVES, Deployment, Standing
 from edgepart.agent.wire.inference import DeployOptions, Epoch
-from tests.simulation import shell
+from tests.simulation import driver
 from tests.simulation.box import Box
 from tests.simulation.clients import Device, Ledger
 from tests.simulation.disk import MODEL, Disk
@@ -81,7 +81,7 @@ class SimNet:
         """Nodes that learnt that they were removed, once for each start."""
         self.computed = 0
         self.changes = 0
-        """Grows whenever some shell had something to do."""
+        """Grows whenever some driver had something to do."""
         self.load_error: Callable[[str], str] = lambda node: ""
         self.tried: list[tuple[str, TryPlan]] = []
         """By whom, and what."""
@@ -116,7 +116,7 @@ class SimNet:
         self.network.run_until(self.now + seconds)
 
     def until(self, condition: Callable[[], bool], within: float) -> float:
-        """Run until it holds; how many seconds that took. It is looked at whenever some shell had something to do."""
+        """Run until it holds; how many seconds that took. It is looked at whenever some driver had something to do."""
         start, end = self.now, self.now + within
         while not condition():
             before = self.changes
@@ -167,7 +167,7 @@ class SimNet:
             if other != box.node:
                 found_s = self.random.uniform(0.05, 0.8)
                 seen = DeviceSeen(other, (other,))
-                shell.later(self, box, found_s, lambda seen=seen: self.give(box, seen))  # type: ignore[misc]
+                driver.later(self, box, found_s, lambda seen=seen: self.give(box, seen))  # type: ignore[misc]
 
     def crash(self, node: str, *, power: bool = False, wipe: bool = False, flushed: bool = False) -> None:
         """`power`: nobody is told by a closed connection. `wipe`: the disk is lost as well. `flushed`: what it sent arrives
@@ -206,7 +206,7 @@ class SimNet:
         """It learns that it was removed."""
         self.discharged.append(box.node)
         self.note(box, "is discharged")
-        shell.later(self, box, 0.01, partial(self.depart, box.node))
+        driver.later(self, box, 0.01, partial(self.depart, box.node))
 
     def depart(self, node: str) -> None:
         """It announces that it goes, and is gone when it is not needed."""
@@ -219,7 +219,7 @@ class SimNet:
         if self.now >= end or not (box.core.needed or box.device.busy):
             self.leave(box.node)
         else:
-            shell.later(self, box, 0.05, partial(self._leave_unneeded, box, end))
+            driver.later(self, box, 0.05, partial(self._leave_unneeded, box, end))
 
     def stall(self, node: str, seconds: float) -> None:
         box = self.boxes[node]
@@ -236,7 +236,7 @@ class SimNet:
         while box.waiting and box.life == life and box.core is not None:
             box.waiting.popleft()()
         if box.life == life:
-            shell.plan_wake(self, box)
+            driver.plan_wake(self, box)
 
     def slow(self, node: str, lag_s: float) -> None:
         """From now on it looks at everything so much later."""
@@ -256,7 +256,7 @@ class SimNet:
         box.offset_s += seconds
         box.disturbed_at = self.now
         self.note(box, f"finds itself {seconds:.1f} s later")
-        shell.plan_wake(self, box)
+        driver.plan_wake(self, box)
 
     def partition(self, *sides: Iterable[str]) -> None:
         """Cables between the sides are out; `heal` puts them back."""
@@ -294,10 +294,10 @@ class SimNet:
             return
         effects = box.core.handle(event, box.clock(self.now))
         if effects or box.core.wake_at() != box.planned_at:
-            shell.obey(self, box, effects)
+            driver.obey(self, box, effects)
 
     def obey(self, box: Box, effects: list[Effect]) -> None:
-        shell.obey(self, box, effects)
+        driver.obey(self, box, effects)
 
     def arrive(self, box: Box, life: int, event: Event) -> None:
         """A frame, for that life of a box."""
@@ -321,7 +321,7 @@ class SimNet:
                 continue
             effects = core.handle(event, box.offset_s + box.rate * now)
             if effects or core.wake_at() != box.planned_at:
-                shell.obey(self, box, effects)
+                driver.obey(self, box, effects)
 
     def _at_last(self, box: Box, life: int, event: Event) -> None:
         if box.life == life:
@@ -334,12 +334,12 @@ class SimNet:
         other = self.boxes.get(node)
         if other is None or other.core is None:
             refused = ConnectFailed(node, (node,), "refused")
-            shell.later(self, box, 0.002, lambda: self.give(box, refused))
+            driver.later(self, box, 0.002, lambda: self.give(box, refused))
             return
         link = self.network.link(box.node, node)
         if link is not None and not link.deaf:
             if box.linked.get(node) is link:
-                shell.later(self, box, 0.001, lambda: self.give(box, LinkUp(node)))
+                driver.later(self, box, 0.001, lambda: self.give(box, LinkUp(node)))
             return
         if not self.network.reach_each_other(box.node, node) or self.now < other.stalled_until:
             self._no_answer(box, node)
@@ -351,7 +351,7 @@ class SimNet:
 
     def _no_answer(self, box: Box, node: str) -> None:
         failed = ConnectFailed(node, (node,), "no answer")
-        shell.later(self, box, 2.0, lambda: self.give(box, failed))
+        driver.later(self, box, 2.0, lambda: self.give(box, failed))
 
     def _complete(self, link: Link, life: int, other_life: int) -> None:
         box, other = (self.boxes[end] for end in link.ends)

@@ -185,7 +185,7 @@ class Core:
         return any(node == me for order in serving for _, node in order.names)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        """Take one event; returns what the shell has to do, in this order. UsageError if a user's request
+        """Take one event; returns what the driver has to do, in this order. UsageError if a user's request
         cannot be met (DeployRequested, UndeployRequested, DrainRequested); nothing has changed then."""
         if isinstance(event, Received) and now < self._wake_at:
             effects = self._at_once(event, now)
@@ -250,8 +250,12 @@ class Core:
     # Events
 
     def _at_once(self, event: Received, now: float) -> list[Effect] | None:
-        """Take most messages at once: those which say that their sender is there and nothing else that is
-        new, or only ask a question. None if more may follow; nothing was done then."""
+        """Take most messages at once: those that say that their sender is there and nothing else that is
+        new, or that only ask a question. None if more may follow; nothing was done then.
+
+        `_take` does the same for them, and then looks at everything else. Without this shortcut 50 simulated
+        members take 1.4 to 1.55 times as much of the processor (three seeds, in turns); the traces are the same
+        (tests/simulation/test_simulation.py)."""
         node, message = event.node, event.message
         known: object
         match message:

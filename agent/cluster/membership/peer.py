@@ -27,7 +27,7 @@ class Facts:
     name: str
     boot: str
     incarnation: int
-    """Larger than at any earlier start; the shell writes it to disk."""
+    """Larger than at any earlier start; the driver writes it to disk."""
     listen: tuple[str, ...] = ()
     http: str = ""
     version: str = ""

@@ -1,5 +1,5 @@
 """One member that lies, and what becomes of the others: whole clusters in virtual time. Honest boxes never doubt each
-other; the simulated shell sees to that in every other story."""
+other; the simulated driver sees to that in every other story."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated box's shell: obeys its core in order, as agent/driver.py does. Plans are made by formula; loading,
+"""A simulated box's driver: obeys its core in order, as agent/driver.py does. Plans are made by formula; loading,
 copying and planning take virtual time."""
 
 from __future__ import annotations

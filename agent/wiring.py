@@ -1,0 +1,458 @@
+"""Wiring: makes the parts of an agent and connects them; service.py starts and stops them. Door: everything.
+
+The parts come in four groups, each made from those before it: the base (who this device is, and its state folder), the
+links to other agents, what computes requests here, and the cluster's logic with HTTP in front of it. What must be told of
+something later on (a frame, a lost link, a crashed model) is the agent: its `Reactions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Protocol
+
+from edgepart import __version__
+from edgepart.agent.admission.joining import Doorkeeper
+from edgepart.agent.admission.renewal import Warden
+from edgepart.agent.admission.signed_drains import Seals
+from edgepart.agent.api.node import (
+    Diagnostics,
+    ManagementActions,
+    ModelFiles,
+    NodeApi,
+    NodeIdentity,
+    RequestServing,
+)
+from edgepart.agent.cluster.core.core import Core
+from edgepart.agent.cluster.membership.membership import Facts
+from edgepart.agent.cluster.state import events
+from edgepart.agent.cluster.state.cards import fault
+from edgepart.agent.cluster.state.drift import DriftBook
+from edgepart.agent.cluster.state.profiles import ProfileBook
+from edgepart.agent.discovery.hints import Lookout
+from edgepart.agent.doctor.report import Doctor
+from edgepart.agent.driver import Driver, DriverParts
+from edgepart.agent.execution.compile.cache import Compiled
+from edgepart.agent.execution.executor import Executor
+from edgepart.agent.host.system import memory, resident_bytes
+from edgepart.agent.http.bodies import BodyLimits
+from edgepart.agent.http.server import HttpServer
+from edgepart.agent.maintenance import MaintainedState, Upkeep, disk_document
+from edgepart.agent.measure.clock_exchange import Clocks
+from edgepart.agent.measure.cpu_wait import Starving
+from edgepart.agent.measure.echoes import Echoes
+from edgepart.agent.measure.segment_times import SegmentTimer
+from edgepart.agent.measure.trace_collector import TraceCollector, speaking
+from edgepart.agent.net.dispatch import Post
+from edgepart.agent.net.endpoints import own_addresses
+from edgepart.agent.net.rpc_client import Asks
+from edgepart.agent.net.transport import Transport
+from edgepart.agent.options import AgentOptions
+from edgepart.agent.planwork import model_process
+from edgepart.agent.planwork.model_process import Aside
+from edgepart.agent.planwork.plan_process import Planwork
+from edgepart.agent.replication.blobs import Fetching, Load, Serving
+from edgepart.agent.replication.throttle import Business
+from edgepart.agent.security.charter import CHARTERS, ISSUER
+from edgepart.agent.security.identity import Identity
+from edgepart.agent.serving.loaded_plans import Plans
+from edgepart.agent.serving.requester import Requester
+from edgepart.agent.serving.shape_routing import Router
+from edgepart.agent.state_files import StateFiles
+from edgepart.agent.storage.integrity import Soundness
+from edgepart.agent.storage.store import Source, Store
+from edgepart.agent.storage.write_queue import DiskQueue
+from edgepart.agent.trace.recorder import Recorder
+from edgepart.agent.verify.reference_process import Referee
+from edgepart.agent.verify.tryout import Tryout
+from edgepart.agent.wire.address import Address
+from edgepart.agent.wire.control import DRAINS, LEAVES, STARVES, Drain
+from edgepart.agent.wire.frames import Frame
+from edgepart.agent.workers.orders import WorkerSettings
+from edgepart.agent.workers.supervisor import Workers
+from edgepart.planner.devices.cluster import Device
+
+REST = 2.0
+"""How long a device rests after some of the work on a coming plan while it computes requests, as a multiple of what the
+work took. A larger factor slows requests down less, and brings plans later."""
+SHARED_BYTES = 64 << 30
+"""Address space for the values of one deployment if the machine does not say how much memory it has. Only what is used
+takes memory."""
+
+
+class Reactions(Protocol):
+    """What the parts tell the agent. All but `post` and `members_changed` may be called in any thread."""
+
+    def frame(self, node: str, channel: str, frame: Frame) -> None: ...
+    def link(self, node: str, up: bool, text: str) -> None: ...
+    def post(self, event: events.Event) -> None: ...
+    def core(self) -> Core: ...
+    def addresses(self) -> list[Address]: ...
+    def link_bytes_s(self, node: str) -> float: ...
+    def model_crashed(self, deployment: str, model: str, why: str) -> None: ...
+    def members_changed(self, members: tuple[events.Member, ...]) -> None: ...
+    def discharge(self, why: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class AgentBase:
+    """What an agent has before it measures or starts anything."""
+
+    options: AgentOptions
+    name: str
+    identity: Identity
+    files: StateFiles
+    drains: tuple[Drain, ...]
+    store: Store
+    soundness: Soundness
+    disk: DiskQueue
+    recorder: Recorder
+    ending: AsyncExitStack
+    """How to undo what was started, last first."""
+
+    def undo(self, stop: Callable[[], object]) -> None:
+        """`stop` is called in a thread when the agent ends."""
+        self.ending.push_async_callback(asyncio.to_thread, stop)
+
+
+@dataclass(frozen=True)
+class LinkParts:
+    """The links to other agents, and what asks and answers over them."""
+
+    lookout: Lookout
+    transport: Transport
+    post: Post
+    asks: Asks
+    clocks: Clocks
+    warden: Warden
+    seals: Seals
+    echoes: Echoes
+
+    def forget(self, node: str) -> None:
+        """Nothing that was asked of the node will be answered. Any thread."""
+        self.echoes.lost(node)
+
+
+@dataclass(frozen=True)
+class ComputeParts:
+    """What computes requests on this device, and what the models and weights for it come from."""
+
+    executor: Executor
+    requester: Requester
+    workers: Workers
+    referee: Referee
+    plans: Plans
+    fetching: Fetching
+    serving: Serving
+    aside: Aside
+    starving: Starving
+    profiles: ProfileBook
+    drifts: DriftBook
+    timing: SegmentTimer
+    memory_limit_bytes: int | None
+
+    def forget(self, node: str) -> None:
+        """Nothing that was sent to the node comes back. Any thread."""
+        self.executor.lost(node)
+        self.requester.lost(node)
+
+    def room_bytes(self) -> int:
+        """The memory that one more process may take here for a moment."""
+        free, limit = memory()[0] // 2, self.memory_limit_bytes
+        return free if limit is None else min(free, limit - resident_bytes() - self.workers.own_bytes())
+
+
+@dataclass(frozen=True)
+class LogicParts:
+    """The cluster's logic, what obeys it, and HTTP."""
+
+    driver: Driver
+    node: NodeApi
+    http: HttpServer
+    http_address: Callable[[], str]
+    tracing: TraceCollector
+    upkeep: Upkeep
+
+
+def make_links(base: AgentBase, react: Reactions) -> LinkParts:
+    """The links and what works over them. Nothing listens yet."""
+    doorkeeper = Doorkeeper(base.identity, react.addresses, react.addresses)
+    lookout = Lookout(base.options, base.identity)
+    base.undo(lookout.stop)
+    transport = Transport(
+        base.identity,
+        react.frame,
+        react.link,
+        doorkeeper,
+        recorder=base.recorder,
+        carrier=lookout.carrier,
+        witness=lookout,
+    )
+    base.undo(transport.stop)
+    post = Post(base.identity.node_id, transport.send)
+    asks = Asks(post.data)
+    warden = Warden(base.identity, transport, post.control, asks.ask)
+    warden.put_out = react.discharge
+    lookout.revoked = lambda: warden.revoked
+    echoes = Echoes(post.arrays)
+    base.undo(echoes.stop)
+    seals = Seals(base.identity, asks.ask, react.core)
+    return LinkParts(lookout, transport, post, asks, Clocks(post.control), warden, seals, echoes)
+
+
+def make_compute(
+    base: AgentBase, links: LinkParts, react: Reactions, threads: int, device: Device
+) -> ComputeParts:
+    """What computes on `device` with so many threads. Its executor runs when this returns."""
+    node, options = base.identity.node_id, base.options
+    executor = Executor(links.post.values, recorder=base.recorder)
+    requester = Requester(node, links.post.values, recorder=base.recorder)
+
+    def rest(took_s: float) -> None:
+        """Requests that are computed here get their share while a plan is prepared."""
+        if executor.waiting()[0]:
+            time.sleep(REST * took_s)
+
+    aside, serving, fetching = _make_replication(base, links, react, executor)
+    workers = _make_workers(base, react, threads, rest)
+    referee = Referee(base.store.root)
+    base.undo(referee.stop)
+    starving = Starving(workers.processes, react.post)
+    profiles, drifts = ProfileBook(base.files.profiles()), DriftBook()
+    timing = SegmentTimer(
+        node, device, options.profile_budget_s, profiles, drifts, react.post, rest, starving
+    )
+    plans = Plans(
+        node,
+        workers,
+        executor,
+        requester,
+        fetching.weights,
+        fetching.constants,
+        react.post,
+        timing.time,
+    )
+    executor.start()
+    base.undo(executor.stop)
+    return ComputeParts(
+        executor,
+        requester,
+        workers,
+        referee,
+        plans,
+        fetching,
+        serving,
+        aside,
+        starving,
+        profiles,
+        drifts,
+        timing,
+        options.memory_limit_bytes,
+    )
+
+
+def _make_replication(
+    base: AgentBase, links: LinkParts, react: Reactions, executor: Executor
+) -> tuple[Aside, Serving, Fetching]:
+    """What reads models in a process of its own, and what gives and gets their parts, slower while requests run."""
+    aside, business = Aside(), Business()
+    base.undo(aside.stop)
+
+    def cut(wanted: Sequence[tuple[str, Source]]) -> None:
+        aside.do(model_process.cut, base.store.root, wanted)
+
+    def busy() -> bool:
+        return business.look(executor.counters().requests_done, executor.waiting()[0], time.monotonic())
+
+    load = Load(busy, react.link_bytes_s)
+    serving = Serving(base.store, links.post.data, cut, load)
+    base.ending.callback(serving.stop)
+    fetching = Fetching(
+        base.store,
+        links.asks,
+        cut,
+        load=load,
+        soundness=base.soundness,
+        free_bytes=lambda: base.files.free_bytes,
+    )
+    return aside, serving, fetching
+
+
+def _make_workers(base: AgentBase, react: Reactions, threads: int, rest: Callable[[float], None]) -> Workers:
+    options = base.options
+    compiled = Compiled(options.state / "compiled", options.compiled_bytes)
+    compiled.make_room()  # Another life of this agent may have left too much.
+    limit = options.memory_limit_bytes
+    workers = Workers(
+        WorkerSettings(base.store.root, compiled.root, options.compiled_bytes, threads, limit),
+        limit or memory()[1] or SHARED_BYTES,
+        rest,
+        react.model_crashed,
+    )
+    base.undo(workers.stop)
+    return workers
+
+
+@dataclass(frozen=True)
+class About:
+    """What people are told of this device."""
+
+    me: NodeIdentity
+    diagnostics: Diagnostics
+
+
+def make_logic(
+    base: AgentBase,
+    links: LinkParts,
+    compute: ComputeParts,
+    react: Reactions,
+    listen: Address,
+    listener: socket.socket,
+) -> LogicParts:
+    """The cluster's logic of an agent that listens at `listen`, and HTTP on `listener`. Nothing runs yet."""
+    port: Address = listener.getsockname()[:2]
+
+    def address() -> str:
+        return f"http://{own_addresses(port)[0]}"
+
+    core = _make_core(base, links, compute, listen, address())
+    router = Router(core, compute.requester, react.post)
+    base.ending.callback(router.stop)
+    about, tracing = _make_about(base, links, compute, core, listen, lambda: http.url)
+    node = _make_node(base, links, compute, react, core, router, about)
+    options = base.options
+    http = HttpServer(
+        node,
+        lambda: links.warden.credential,
+        listener=listener,
+        spool=base.store.root / "partial",
+        recorder=base.recorder,
+        limits=BodyLimits(client_rate=options.client_rate, client_burst=2 * options.client_rate),
+        inference=options.inference,
+    )
+    driver = _make_driver(base, links, compute, react, core, node)
+    return LogicParts(driver, node, http, address, tracing, _make_upkeep(base, compute, core, node, driver))
+
+
+def _make_about(
+    base: AgentBase,
+    links: LinkParts,
+    compute: ComputeParts,
+    core: Core,
+    listen: Address,
+    url: Callable[[], str],
+) -> tuple[About, TraceCollector]:
+    me = NodeIdentity(base.name, base.identity.fingerprint, url)
+    members, serving = core.membership.members, core.follower.serving
+    tracing = TraceCollector(core.node, base.recorder, links.asks, links.clocks, members, serving)
+    doctor = Doctor(
+        me.name,
+        me.fingerprint,
+        base.options,
+        listen,
+        core,
+        compute.plans,
+        links.lookout,
+        links.warden.warnings,
+    )
+    disk = lambda: disk_document(base.files, base.disk)  # noqa: E731
+    return About(me, Diagnostics(tracing, doctor, links.warden.document, disk)), tracing
+
+
+def _make_core(base: AgentBase, links: LinkParts, compute: ComputeParts, listen: Address, http: str) -> Core:
+    files = base.files
+    files.keep(incarnation=files.incarnation + 1)
+    issuer = [ISSUER] if base.identity.is_issuer else []
+    facts = Facts(
+        node=base.identity.node_id,
+        name=base.name,
+        boot=links.transport.boot,
+        incarnation=files.incarnation,
+        listen=own_addresses(listen),
+        http=http,
+        version=".".join((speaking(__version__), LEAVES, DRAINS, CHARTERS, STARVES, *issuer)),
+    )
+    return Core(
+        facts,
+        asyncio.get_running_loop().time(),
+        term=files.term,
+        deployments=files.deployments(),
+        models=base.store.models(),
+        profiles=compute.profiles,
+        drifts=compute.drifts,
+        drains=base.drains,
+        spares=base.options.spares,
+        card_fault=fault,
+        genuine=links.seals.genuine,
+        tries=True,
+    )
+
+
+def _make_node(
+    base: AgentBase,
+    links: LinkParts,
+    compute: ComputeParts,
+    react: Reactions,
+    core: Core,
+    router: Router,
+    about: About,
+) -> NodeApi:
+    executor, aside = compute.executor, compute.aside
+    return NodeApi(
+        about.me,
+        core,
+        RequestServing(
+            compute.plans,
+            router,
+            compute.requester.latencies,
+            lambda: executor.counters().requests_done,
+            compute.workers.deaths,
+        ),
+        ModelFiles(base.store, lambda path, shapes: aside.do(model_process.examine, path, shapes)),
+        ManagementActions(react.post, links.seals.sealed, base.disk.caught_up),
+        about.diagnostics,
+    )
+
+
+def _make_driver(
+    base: AgentBase, links: LinkParts, compute: ComputeParts, react: Reactions, core: Core, node: NodeApi
+) -> Driver:
+    tryout = Tryout(compute.requester, compute.plans.held, compute.referee, compute.room_bytes)
+    return Driver(
+        core,
+        DriverParts(
+            links.transport,
+            links.post,
+            compute.plans,
+            Planwork(base.store.root, base.identity.node_id),
+            compute.fetching,
+            base.store,
+            base.files,
+            base.disk,
+            react.members_changed,
+            node.standing_changed,
+            react.discharge,
+            tryout,
+        ),
+    )
+
+
+def _make_upkeep(base: AgentBase, compute: ComputeParts, core: Core, node: NodeApi, driver: Driver) -> Upkeep:
+    return Upkeep(
+        MaintainedState(
+            core,
+            base.files,
+            base.disk,
+            base.store,
+            base.soundness,
+            compute.plans,
+            compute.fetching,
+            lambda: node.uploading,
+            driver.post,
+            driver.caught_up,
+        )
+    )
