@@ -97,7 +97,7 @@ def _optcnn(study: Study) -> Times:
     start = time.process_time()
     strategy, priced, found = solve(study)
     searched = time.process_time()
-    predicted = study.forecast(strategy).latency_s
+    predicted = study.scorer.forecast(strategy).latency_s
     kinds = len({reach.kind for reach in priced.reaches})
     largest = max(map(len, priced.choices))
     proof = "exact" if found.exact else found.why
@@ -108,11 +108,11 @@ def _optcnn(study: Study) -> Times:
 def _tofu(study: Study) -> Times:
     """The paper's version; of its limits, none lifted."""
     start = time.process_time()
-    team, words = tofu.plain(study)
-    found = tofu.Recursion(ByteCosts(study), team).run()
+    team, words = tofu.plain(study.memo)
+    found = tofu.Recursion(ByteCosts(study.memo), team).run()
     strategy = tofu.strategy(study, found, words)
     searched = time.process_time()
-    predicted = study.forecast(strategy).latency_s
+    predicted = study.scorer.forecast(strategy).latency_s
     levels = ", ".join(f"{one.cost / 1e6:.3g}" for one in found.solutions)
     proof = "each exact" if all(one.exact for one in found.solutions) else "not all exact"
     detail = f"{len(found.solutions[0].choice)} nodes; MB moved after each step: {levels}; {proof}"
@@ -129,8 +129,13 @@ def _any(name: str) -> Callable[[Study], Times]:
     def search(study: Study) -> Times:
         start = time.process_time()
         tried = list(get(name)(study))
-        best = study.best(tried)
-        return time.process_time() - start, 0.0, study.forecast(best).latency_s, f"{len(tried)} candidates"
+        best = study.scorer.pick_best(tried)
+        return (
+            time.process_time() - start,
+            0.0,
+            study.scorer.forecast(best).latency_s,
+            f"{len(tried)} candidates",
+        )
 
     return search
 

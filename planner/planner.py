@@ -60,16 +60,16 @@ def choose(
     axis."""
     study = study or Study(problem, profiles)
     strategy = best_strategy(problem, strategy_name, study)
-    strategy = study.best([strategy, *also])
-    plan = study.lowering.plan(strategy, model_digest=model_digest, digests=digests)
-    simulation = simulate(plan, problem.cluster, problem.gateway, study.cost)
+    strategy = study.scorer.pick_best([strategy, *also])
+    plan = study.memo.lowering.plan(strategy, model_digest=model_digest, digests=digests)
+    simulation = simulate(plan, problem.cluster, problem.gateway, study.memo.cost)
     why = explain(study, strategy, simulation, _alone(study))
     if plan.rounded_to:
         why += f"; what travels between devices is rounded to {plan.rounded_to}, so answers differ a little"
     plan = replace(
         plan,
         predicted_latency_s=simulation.latency_s,
-        predicted_throughput_per_s=study.many(simulation).throughput_per_s,
+        predicted_throughput_per_s=study.scorer.run_stream(simulation).throughput_per_s,
         replicas=simulation.paces,
         why=why,
     )
@@ -81,8 +81,10 @@ def single(study: Study) -> tuple[str, float] | None:
     strategy = _alone(study)
     if strategy is None:
         return None
-    device = next((d for layout in strategy.layouts.values() for d in layout.regions), study.problem.gateway)
-    return device, study.forecast(strategy).latency_s
+    device = next(
+        (d for layout in strategy.layouts.values() for d in layout.regions), study.memo.problem.gateway
+    )
+    return device, study.scorer.forecast(strategy).latency_s
 
 
 def best_strategy(problem: Problem, name: str = "auto", study: Study | None = None) -> Strategy:
@@ -90,7 +92,7 @@ def best_strategy(problem: Problem, name: str = "auto", study: Study | None = No
     candidates = get(name)
     study = study or Study(problem)
     try:
-        best = study.best(candidates(study))
+        best = study.scorer.pick_best(candidates(study))
     except Infeasible:
         if name != "auto":
             raise
@@ -104,7 +106,7 @@ def best_strategy(problem: Problem, name: str = "auto", study: Study | None = No
 
 def _alone(study: Study) -> Strategy | None:
     try:
-        return best_strategy(study.problem, "single", study)
+        return best_strategy(study.memo.problem, "single", study)
     except Infeasible:
         return None
 
@@ -120,6 +122,6 @@ def compare(problem: Problem, study: Study | None = None) -> list[Result]:
         except (Infeasible, NotInstalled) as error:
             found.append(Result(name, None, None, infeasible=error))
         else:
-            rate = study.stream(strategy).throughput_per_s
-            found.append(Result(name, strategy, study.forecast(strategy), rate))
+            rate = study.scorer.forecast_stream(strategy).throughput_per_s
+            found.append(Result(name, strategy, study.scorer.forecast(strategy), rate))
     return found

@@ -17,7 +17,7 @@ from edgepart.planner.layerwise.elimination import Edge, Table
 from edgepart.planner.layerwise.footprint import Footprint, Walker
 from edgepart.planner.layerwise.overlap import overlaps
 from edgepart.planner.layout.choices import Choice
-from edgepart.planner.search.study import Study
+from edgepart.planner.search.memo import Memo
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,19 +34,19 @@ class Weighed:
 class ByteCosts:
     """Tables, each made once for all that are alike."""
 
-    def __init__(self, study: Study, weights: bool = False) -> None:
+    def __init__(self, memo: Memo, weights: bool = False) -> None:
         """With `weights`, each copy of a weight counts like what moves, as it takes memory; else none does, as no request
         moves it."""
-        self.study = study
+        self.memo = memo
         self.weights = weights
-        self.nodes: tuple[SearchNode, ...] = study.ground.reaches
+        self.nodes: tuple[SearchNode, ...] = memo.operator_costs.reaches
         self._walkers: dict[int, Walker] = {}
         self._tables: dict[Hashable, Table] = {}
 
     def weigh(self, node: SearchNode, choices: Sequence[Choice]) -> Weighed:
         """A measurement; all of `choices` are about the same groups of devices, each known by one of them."""
         if node.kind not in self._walkers:
-            self._walkers[node.kind] = Walker(self.study, node)
+            self._walkers[node.kind] = Walker(self.memo, node)
         return Weighed(self._walkers[node.kind].measure(choices, timed=False))
 
     def tables(self, weighed: Sequence[Weighed], gateway: str) -> tuple[list[Table], list[Edge]]:
@@ -54,7 +54,7 @@ class ByteCosts:
         the model come from the group that is known by the device `gateway`, and outputs go there.
 
         An input that several nodes read is counted for the first of them: then it is there."""
-        home = next(n for n, device in enumerate(self.study.cluster.devices) if device.name == gateway)
+        home = next(n for n, device in enumerate(self.memo.cluster.devices) if device.name == gateway)
         homes = {name: (n, k) for n, node in enumerate(self.nodes) for k, name in enumerate(node.exits)}
         unary: list[Table] = []
         edges: list[Edge] = []
@@ -76,16 +76,16 @@ class ByteCosts:
         if self.weights:
             found = found + one.footprint.weights
         for k, name in enumerate(node.exits):
-            if name in self.study.graph.outputs:
-                size = self.study.graph.region_of(name).size
+            if name in self.memo.graph.outputs:
+                size = self.memo.graph.region_of(name).size
                 lacks = size - one.footprint.holds[k].sizes[:, home]
-                found = found + lacks * self.study.cost.item_bytes(name)
+                found = found + lacks * self.memo.cost.item_bytes(name)
         return found
 
     def _brought(self, name: str, one: Weighed, source: int, home: int) -> Table:
         """An input of the model, wherever it is read but at the gateway."""
         sizes = one.footprint.reads[source].sizes
-        found: Table = (sizes.sum(1) - sizes[:, home]) * self.study.cost.item_bytes(name)
+        found: Table = (sizes.sum(1) - sizes[:, home]) * self.memo.cost.item_bytes(name)
         return found
 
     def _edge(self, name: str, writer: tuple[Weighed, int], reader: tuple[Weighed, int]) -> Table:
@@ -97,5 +97,5 @@ class ByteCosts:
             reads = reader[0].footprint.reads[reader[1]]
             common = overlaps(holds.regions, reads.regions)[holds.index[:, None], reads.index[None]]
             lacks = reads.sizes.sum(1)[None] - common.sum(2)
-            self._tables[key] = np.maximum(lacks, 0.0) * self.study.cost.item_bytes(name)
+            self._tables[key] = np.maximum(lacks, 0.0) * self.memo.cost.item_bytes(name)
         return self._tables[key]

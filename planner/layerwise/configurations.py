@@ -12,8 +12,9 @@ from itertools import accumulate, combinations
 
 from edgepart.planner.access.declare.protocol import Axis
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
-from edgepart.planner.search.study import ALIKE, Shares, Study
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Shares, Whole
+from edgepart.planner.search.candidates import ALIKE_AXES
+from edgepart.planner.search.memo import Memo
 
 MOST = 24
 """Configurations of one layer, at most: the search takes time with their third power."""
@@ -50,34 +51,34 @@ class Space:
     """By device, its part of the whole model."""
     gateway: str
     axis: str | None = None
-    """Only this one, and what goes by it elsewhere (`study.ALIKE`); None for all."""
+    """Only this one, and what goes by it elsewhere (`study.ALIKE_AXES`); None for all."""
 
     def takes(self, axis: Axis) -> bool:
-        return self.axis is None or axis.name in (self.axis, *ALIKE.get(self.axis, ()))
+        return self.axis is None or axis.name in (self.axis, *ALIKE_AXES.get(self.axis, ()))
 
 
-def space(study: Study) -> Space:
+def space(memo: Memo) -> Space:
     """Of the problem that is studied."""
-    shares = dict(study.shares(study.by_speed))
-    return Space(study.by_speed, tuple(_teams(study)), shares, study.problem.gateway, study.problem.axis)
+    shares = dict(memo.shares(memo.by_speed))
+    return Space(memo.by_speed, tuple(_teams(memo)), shares, memo.problem.gateway, memo.problem.axis)
 
 
-def _teams(study: Study) -> Iterator[tuple[str, ...]]:
+def _teams(memo: Memo) -> Iterator[tuple[str, ...]]:
     """The k fastest and the k best connected devices, in the order of their speed."""
-    fast, gateway, link = study.by_speed, study.problem.gateway, study.cluster.link
+    fast, gateway, link = memo.by_speed, memo.problem.gateway, memo.cluster.link
     near = sorted(fast, key=lambda name: (-link(name, gateway).bytes_per_s, link(name, gateway).latency_s))
     sizes = [len(fast)]
     while sizes[-1] > 1:
-        sizes.append(sizes[-1] - 1 if len(fast) <= FEW and not _alike(study) else -(-sizes[-1] // 2))
+        sizes.append(sizes[-1] - 1 if len(fast) <= FEW and not _alike(memo) else -(-sizes[-1] // 2))
     found = (tuple(sorted(order[:n], key=fast.index)) for n in sizes if n > 1 for order in (fast, near))
     yield from dict.fromkeys(found)
 
 
-def _alike(study: Study) -> bool:
+def _alike(memo: Memo) -> bool:
     """Whether any number of devices is as good as any other of so many."""
-    names, link = study.by_speed, study.cluster.link
+    names, link = memo.by_speed, memo.cluster.link
     links = {link(a, b) for a, b in combinations(names, 2)}
-    return len(links) <= 1 and len({study.whole_s[name] for name in names}) == 1
+    return len(links) <= 1 and len({memo.whole_s[name] for name in names}) == 1
 
 
 def configurations(layer: Layer, among: Space, speeds: Speeds, sums: bool = True) -> tuple[Choice, ...]:

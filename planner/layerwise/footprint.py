@@ -16,7 +16,7 @@ from edgepart.planner.layerwise.elimination import Table
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part, tiles
 from edgepart.planner.layout.strategy import Parted
 from edgepart.planner.region import Region
-from edgepart.planner.search.study import Study
+from edgepart.planner.search.memo import Memo
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -75,17 +75,17 @@ class Walker:
     """Measures one layer: walks from its exits back to its sources, once for each region that some device may be
     given."""
 
-    def __init__(self, study: Study, reach: SearchNode) -> None:
-        self.study = study
-        self.ground = study.ground
+    def __init__(self, memo: Memo, reach: SearchNode) -> None:
+        self.memo = memo
+        self.ground = memo.operator_costs
         self.reach = reach
-        self.devices = study.cluster.devices
+        self.devices = memo.cluster.devices
         self.places = {device.name: n for n, device in enumerate(self.devices)}
-        self.full = {name: study.graph.tensors[name].region for name in reach.layer.exits}
-        self.limits = [study.limit_bytes(device.name) for device in self.devices]
+        self.full = {name: memo.graph.tensors[name].region for name in reach.layer.exits}
+        self.limits = [memo.limit_bytes(device.name) for device in self.devices]
         self.nothing = np.zeros((len(self.devices), len(self.devices)))
         self.timed = True
-        self._portions = study.portions.setdefault(reach.layer.number, {})
+        self._portions = memo.portions.setdefault(reach.layer.number, {})
         self._rows: dict[Choice, ConfigurationRow] = {}
         self._given: dict[Choice, list[Held]] = {}
         self._parted: dict[tuple[str, Parted], Sums] = {}
@@ -143,7 +143,7 @@ class Walker:
         op, parted = found
         extent = max(one.stop for _, one in parted.parts)
         return max(
-            self.study.seconds_on(name)[op] * (one.stop - one.start) / extent for name, one in parted.parts
+            self.memo.seconds_on(name)[op] * (one.stop - one.start) / extent for name, one in parted.parts
         )
 
     @cached_property

@@ -15,8 +15,7 @@ from itertools import combinations
 from edgepart.planner.access.declare.protocol import Axis
 from edgepart.planner.devices.cluster import Cluster
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, middle
-from edgepart.planner.search.study import Shares
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Shares, Whole, middle
 
 Takes = Callable[[Axis], bool]
 """Whether layers may be cut along an axis."""

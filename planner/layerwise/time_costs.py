@@ -25,7 +25,7 @@ from edgepart.planner.layerwise.footprint import Footprint, TensorRegions, Walke
 from edgepart.planner.layerwise.overlap import overlaps
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part
 from edgepart.planner.plans.reduced_precision import SHARE
-from edgepart.planner.search.study import Study
+from edgepart.planner.search.memo import Memo
 
 PRODUCTS = CONVOLUTIONS | {"gemm"}
 """Families of operators whose addends are of the shape of what they write."""
@@ -52,30 +52,30 @@ class Priced:
         return {reach.layer.number: choices[n] for reach, choices, n in named if not reach.is_junction}
 
 
-def price(study: Study, among: Space) -> Priced:
+def price(memo: Memo, among: Space) -> Priced:
     """Every layer and junction, and every tensor between two of them."""
-    return Pricer(study, among).run()
+    return Pricer(memo, among).run()
 
 
 class Pricer:
     """Tables, each made once for all that are alike."""
 
-    def __init__(self, study: Study, among: Space) -> None:
-        self.study = study
+    def __init__(self, memo: Memo, among: Space) -> None:
+        self.memo = memo
         self.among = among
-        self.devices = study.cluster.devices
-        self.gateway = next(n for n, d in enumerate(self.devices) if d.name == study.problem.gateway)
-        self.wires = _wires(study)
-        self.share = SHARE[study.problem.transfer_dtype]
+        self.devices = memo.cluster.devices
+        self.gateway = next(n for n, d in enumerate(self.devices) if d.name == memo.problem.gateway)
+        self.wires = _wires(memo)
+        self.share = SHARE[memo.problem.transfer_dtype]
         """Of the bytes of addends, what travels at the least."""
         self._masks: dict[Hashable, Mask] = {}
-        self.start_s = np.array([study.cost.segment_s(d.name) for d in self.devices])
-        self.copy_s = np.array([study.cost.copy_s(d.name, 1.0) for d in self.devices])
+        self.start_s = np.array([memo.cost.segment_s(d.name) for d in self.devices])
+        self.copy_s = np.array([memo.cost.copy_s(d.name, 1.0) for d in self.devices])
         self._footprints: dict[Hashable, Footprint] = {}
         self._tables: dict[Hashable, Table] = {}
 
     def run(self) -> Priced:
-        nodes = self.study.ground.reaches
+        nodes = self.memo.operator_costs.reaches
         prints = [self.footprint(node) for node in nodes]
         homes = {name: (n, k) for n, node in enumerate(nodes) for k, name in enumerate(node.layer.exits)}
         unary = [one.seconds for one in prints]
@@ -91,7 +91,7 @@ class Pricer:
                     brought.add(name)
                     unary[n] = unary[n] + self._brought(node, one.reads[s], s, name)
             for k, name in enumerate(node.layer.exits):
-                if name in self.study.graph.outputs:
+                if name in self.memo.graph.outputs:
                     unary[n] = unary[n] + self._answered(node, k, name)
         return Priced(nodes, tuple(one.choices for one in prints), tuple(unary), tuple(edges))
 
@@ -99,7 +99,7 @@ class Pricer:
         """Under the configurations that are worth weighing."""
         found = self._footprints.get(reach.kind)
         if found is None:
-            walker = Walker(self.study, reach)
+            walker = Walker(self.memo, reach)
             speeds = walker.speeds()
             choices = configurations(reach.layer, self.among, speeds, self._may_sum(reach, walker.whole))
             kept = tuple(self._worth(reach, walker, choices))
@@ -144,10 +144,10 @@ class Pricer:
         found = part(reach.layer, choice) if isinstance(choice, Reduce) else None
         if found is None or not isinstance(choice, Reduce):
             return 0.0
-        op, others = self.study.graph.by_name[found[0]], len(found[1].parts) - 1
-        if self.study.coarse.accesses[op.name].family not in PRODUCTS:
+        op, others = self.memo.graph.by_name[found[0]], len(found[1].parts) - 1
+        if self.memo.coarse.accesses[op.name].family not in PRODUCTS:
             return 0.0
-        received = float(self.study.graph.tensors[op.outputs[0]].nbytes * others)
+        received = float(self.memo.graph.tensors[op.outputs[0]].nbytes * others)
         if isinstance(choice.then, Divide):
             received /= others + 1
         return received * self.share * self.wires.least_byte_s
@@ -155,7 +155,7 @@ class Pricer:
     def _may_sum(self, reach: SearchNode, whole: LayerCost) -> bool:
         """Whether parts of sums are worth weighing: where a layer has more weights than output, as dense layers have,
         and half of the output can travel (at the least that has to) in less time than one device takes for it all."""
-        nbytes = max(self.study.graph.tensors[name].nbytes for name in reach.exits)
+        nbytes = max(self.memo.graph.tensors[name].nbytes for name in reach.exits)
         alone_s = min(whole.seconds(device) for device in self.devices)
         pays = nbytes < whole.weight_bytes and nbytes * self.share / 2 * self.wires.least_byte_s < alone_s
         return pays or self.among.axis is not None
@@ -181,14 +181,14 @@ class Pricer:
             moved = self.moved(writer, exit, reader, source)
             name = writer.exits[exit]
             border = self._border(moved, holds, reads, name)
-            share = self.study.travel_bytes(name) / (self.study.cost.item_bytes(name) or 1.0)
+            share = self.memo.travel_bytes(name) / (self.memo.cost.item_bytes(name) or 1.0)
             self._tables[key] = self.wires.seconds(moved * share) + border.max(2)
         return self._tables[key]
 
     def moved(self, writer: SearchNode, exit: int, reader: SearchNode, source: int) -> Table:
         """Bytes by [writer's configuration, reader's, source device, target device]."""
         one, two, name = self.footprint(writer), self.footprint(reader), writer.exits[exit]
-        elements = float(self.study.graph.region_of(name).size)
+        elements = float(self.memo.graph.region_of(name).size)
         sends = np.stack([self._senders(choice, elements) for choice in one.choices])
         return self._moved(one.holds[exit], two.reads[source], sends, name)
 
@@ -196,7 +196,7 @@ class Pricer:
         """An input of the model, from the gateway to whoever reads it."""
         key = (reach.kind, "input", source)
         if key not in self._tables:
-            full = self.study.graph.region_of(name)
+            full = self.memo.graph.region_of(name)
             held = TensorRegions([[full if n == self.gateway else None for n in range(len(self.devices))]])
             sends = np.zeros((1, len(self.devices), len(self.devices)), bool)
             sends[:, self.gateway] = True
@@ -210,7 +210,7 @@ class Pricer:
         """An output of the model, from whoever holds it to the gateway."""
         key = (reach.kind, "output", exit)
         if key not in self._tables:
-            one, full = self.footprint(reach), self.study.graph.region_of(name)
+            one, full = self.footprint(reach), self.memo.graph.region_of(name)
             reads = TensorRegions([[full if n == self.gateway else None for n in range(len(self.devices))]])
             sends = np.stack(
                 [self._senders(choice, float(full.size), to_gateway=True) for choice in one.choices]
@@ -242,14 +242,14 @@ class Pricer:
 
     def _sender(self, owners: Sequence[int], target: int, elements: float, to_gateway: bool) -> int:
         def rank(n: int) -> tuple[float, int]:
-            link = self.study.cluster.link(self.devices[owners[n]].name, self.devices[target].name)
+            link = self.memo.cluster.link(self.devices[owners[n]].name, self.devices[target].name)
             turn = (n - (0 if to_gateway else target)) % len(owners)
             return link.latency_s + elements / link.bytes_per_s, turn
 
         return owners[min(range(len(owners)), key=rank)]
 
     def _moved(self, holds: TensorRegions, reads: TensorRegions, sends: Mask, name: str) -> Table:
-        common = overlaps(holds.regions, reads.regions) * self.study.cost.item_bytes(name)
+        common = overlaps(holds.regions, reads.regions) * self.memo.cost.item_bytes(name)
         lanes = common[holds.index.T[:, None, :, None], reads.index.T[None, :, None, :]]
         lanes *= sends.transpose(1, 2, 0)[..., None]
         moved: Table = np.moveaxis(lanes, (0, 1), (2, 3))
@@ -258,7 +258,7 @@ class Pricer:
     def _border(self, moved: Table, holds: TensorRegions, reads: TensorRegions, name: str) -> Table:
         """Seconds of the segments' ends, by [writer's configuration, reader's, device]: who receives starts a segment and
         puts together what it reads; who sends or receives has written what it holds."""
-        item_bytes = self.study.cost.item_bytes(name)
+        item_bytes = self.memo.cost.item_bytes(name)
         gets, gives = moved.any(2), moved.any(3)
         taken = self.start_s + reads.sizes * item_bytes * self.copy_s
         given = holds.sizes * item_bytes * self.copy_s
@@ -296,9 +296,9 @@ class _Wires:
         return found
 
 
-def _wires(study: Study) -> _Wires:
-    names = [device.name for device in study.cluster.devices]
-    links: list[list[Link]] = [[study.cluster.link(a, b) for b in names] for a in names]
+def _wires(memo: Memo) -> _Wires:
+    names = [device.name for device in memo.cluster.devices]
+    links: list[list[Link]] = [[memo.cluster.link(a, b) for b in names] for a in names]
 
     def table(attribute: str) -> Table:
         return np.array([[float(getattr(link, attribute)) for link in row] for row in links])

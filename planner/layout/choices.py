@@ -16,6 +16,9 @@ from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.strategy import Layout, Parted
 from edgepart.planner.region import Interval, Region, span
 
+Shares = tuple[tuple[str, float], ...]
+"""Devices and the share of each; they need not sum to one."""
+
 
 @dataclass(frozen=True)
 class Divide:
@@ -23,7 +26,7 @@ class Divide:
 
     axes: tuple[str, ...]
     """Names of axes of the layer; one, two for a grid, or for halves one after another, the same again if need be."""
-    shares: tuple[tuple[str, float], ...]
+    shares: Shares
     """Device and its part, in order along the axis; need not sum to one. For a grid, row by row; for halves, those of
     the first half first."""
     grid: tuple[int, ...] = ()
@@ -55,7 +58,7 @@ class Reduce:
 
     axis: str
     """Name of a reduced axis of the layer."""
-    shares: tuple[tuple[str, float], ...]
+    shares: Shares
     """Device and its part, in order along the axis; need not sum to one."""
     then: Divide | Whole
     """Where the addends are combined, and the rest of the layer is computed: in pieces (a reduce-scatter), or all of

@@ -18,7 +18,6 @@ from edgepart.planner.lowering.outline import Steps
 from edgepart.planner.lowering.schedule import Schedule
 from edgepart.planner.plans.timeline import TimedSchedule as Timed
 from edgepart.planner.search.study import Study
-from edgepart.planner.search.worth import bettered
 from edgepart.planner.simulation.latency import run_schedule
 
 TRIALS = 128
@@ -29,23 +28,23 @@ WHY = "borders are sent before the rest is computed"
 
 def hastened(study: Study, strategy: Strategy) -> Strategy | None:
     """The strategy with those borders first that make a request faster; None where that is no gain, or does not fit."""
-    if strategy.replicas or study.problem.objective != "latency":
+    if strategy.replicas or study.memo.problem.objective != "latency":
         return None
     early = _EarlyExchanges(study, strategy).chosen()
     if not early:
         return None
-    return bettered(study, strategy, replace(strategy, early=early), WHY)
+    return study.scorer.accept_if_better(strategy, replace(strategy, early=early), WHY)
 
 
 class _EarlyExchanges:
     """What can be cut of one strategy's schedule, and how long a request takes with it."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
-        lowering = study.sketching(strategy.parted)
+        lowering = study.scorer.sketch_lowering(strategy.parted)
         plain = replace(strategy, early=frozenset())
         schedule, seconds = lowering.scheduled(plain, optimised=True, sketch=True)
         cuts = cuts_of(schedule)
-        self.study = study
+        self.memo = study.memo
         self.messages = lowering.outliner.messages(schedule)
         self.whole = lowering.outliner.by_stage(schedule, seconds)
         """By device, the steps of each stage."""
@@ -93,7 +92,7 @@ class _EarlyExchanges:
             for device, exchanges in self.of.items()
         }
         timed = Timed(steps, self.messages)
-        return run_schedule(timed, self.study.cluster, self.study.problem.gateway).latency_s
+        return run_schedule(timed, self.memo.cluster, self.memo.problem.gateway).latency_s
 
 
 def _together(cuts: Sequence[StageCut | None], steps: Sequence[Steps]) -> Iterator[Steps]:

@@ -20,19 +20,19 @@ from edgepart.planner.search.study import Study
 
 def detoured(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> Iterator[Strategy]:
     """What `search` finds best where slow links are as wide as the way around them; nothing where none is so slow."""
-    cluster = as_wide_as_around(study.cluster)
+    cluster = as_wide_as_around(study.memo.cluster)
     if cluster is None:
         return
-    wide = study.on(cluster)
-    wide.problem = replace(wide.problem, search_budget_s=study.problem.search_budget_s / 2)
+    problem = study.memo.problem
+    wide = study.on(replace(problem, cluster=cluster, search_budget_s=problem.search_budget_s / 2))
     try:
-        best = wide.best(search(wide))
+        best = wide.scorer.pick_best(search(wide))
     except Infeasible:  # Then the study itself says so, with what is missing.
         return
-    choices = wide.choices_of(best)
+    choices = wide.candidates.choices_of(best)
     if best.replicas or not choices:
         return
-    made = study.strategy(best.name, choices, best.why, best.sync, best.hub)
+    made = study.candidates.make(best.name, choices, best.why, best.sync, best.hub)
     made = replace(made, early=best.early, order=best.order)
     yield passed_on(study, made) or made
 

@@ -21,7 +21,6 @@ from edgepart.planner.plans.plan import GATEWAY, Receive, Send
 from edgepart.planner.plans.timeline import Compute
 from edgepart.planner.plans.timeline import TimedSchedule as Timed
 from edgepart.planner.search.study import Study
-from edgepart.planner.search.worth import bettered
 from edgepart.planner.simulation.latency import run_schedule
 
 GAIN = 0.95
@@ -47,7 +46,7 @@ def passed_on(study: Study, strategy: Strategy) -> Strategy | None:
     relays = _RelayedExchanges(study, strategy).chosen()
     if not relays:
         return None
-    return bettered(study, strategy, replace(strategy, relays=relays), WHY)
+    return study.scorer.accept_if_better(strategy, replace(strategy, relays=relays), WHY)
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,8 @@ class _RelayedExchanges:
     """What one strategy's schedule sends, and how long a request takes with some of it passed on."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
-        self.study = study
-        self.lowering = study.sketching(strategy.parted)
+        self.memo = study.memo
+        self.lowering = study.scorer.sketch_lowering(strategy.parted)
         plain = replace(strategy, relays={})
         self.schedule, self.seconds = self.lowering.scheduled(plain, optimised=True, sketch=True)
         self.ground = ground_of(self.schedule)
@@ -78,7 +77,7 @@ class _RelayedExchanges:
         if not found:
             return {}
         best, least = _joined(found), self._latency_s(_joined(found))
-        if self.study.problem.objective != "latency":
+        if self.memo.problem.objective != "latency":
             return best
         trials = max(1, TRIALS // len(self.schedule.stages))
         together = ceil(len(found) / trials)
@@ -93,7 +92,7 @@ class _RelayedExchanges:
     def _latency_s(self, shapes: Mapping[str, RouteShape]) -> float:
         schedule = relayed(self.schedule, shapes, self.ground)
         outline = self.lowering.outliner.outline(schedule, self.seconds)
-        return run_schedule(outline, self.study.cluster, self.study.problem.gateway).latency_s
+        return run_schedule(outline, self.memo.cluster, self.memo.problem.gateway).latency_s
 
     def _gaining(self) -> Iterator[tuple[frozenset[str], RouteShape]]:
         """Exchanges that are quicker by themselves, in the order of their levels, and their best shapes."""
@@ -133,7 +132,7 @@ class _RelayedExchanges:
                 steps[device] += [Receive(numbers[id(one)]) for one in schedule.received(device, stage)]
                 steps[device] += [Send(numbers[id(one)]) for one in schedule.sent(device, stage)]
         timed = Timed(steps, self.lowering.outliner.messages(schedule))
-        made = run_schedule(timed, self.study.cluster, self.study.problem.gateway)
+        made = run_schedule(timed, self.memo.cluster, self.memo.problem.gateway)
         return max(made.arrivals_s, default=0.0)
 
     def _repeats(self, every: Sequence[Multicast]) -> bool:
@@ -148,7 +147,7 @@ class _RelayedExchanges:
     def _least_s(self, every: Sequence[Multicast]) -> float:
         """Seconds, about, that passing on takes at least: of a card, what it sends once or receives, a message from each of
         whom it hears; and one message more."""
-        problem = self.study.problem
+        problem = self.memo.problem
         ways = (*problem.cluster.links.values(), problem.cluster.default_link)
         message_s = min(link.message_s for link in ways)
         sent, received = dict[str, int](), dict[str, int]()

@@ -13,6 +13,7 @@ from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.lowering.draft import share_of
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 
 Owned = Mapping[str, Region]
@@ -27,7 +28,7 @@ def floor_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> f
         floors = [floor_s(study, one) for one in strategy.replicas]
         return 1 / sum(1 / floor for floor in floors) if all(floors) else 0.0
     floor = 0.0
-    for busy_s, latency_s in _bounds(study, _Sure(study, strategy)):
+    for busy_s, latency_s in _bounds(study.memo, _Sure(study, strategy)):
         floor = max(floor, busy_s, latency_s)
         if floor >= enough:
             break
@@ -37,17 +38,17 @@ def floor_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> f
 def is_hopeless(study: Study, strategy: Strategy, best: float, likely: float = 1.0) -> bool:
     """Whether it is sure to take at least `best`, or what computes or sends most to take `likely` times that. Not for
     replicas."""
-    bounds = _bounds(study, _Sure(study, strategy))
+    bounds = _bounds(study.memo, _Sure(study, strategy))
     return any(busy_s >= likely * best or latency_s >= best for busy_s, latency_s in bounds)
 
 
-def _bounds(study: Study, found: _Sure) -> Iterator[tuple[float, float]]:
+def _bounds(memo: Memo, found: _Sure) -> Iterator[tuple[float, float]]:
     """Pairs: how long something is busy, and how long a request takes at the least. What costs least to find out comes
     first."""
     yield max(found.compute_s().values(), default=0.0), 0.0
-    if study.problem.objective == "latency":
+    if memo.problem.objective == "latency":
         yield 0.0, found.one_after_another_s()
-    cards = study.cluster.card_bytes_per_s
+    cards = memo.cluster.card_bytes_per_s
     for count in (*found.moved_bytes(), found.gathered_bytes()):
         yield max((nbytes / cards[name] for name, nbytes in count.items()), default=0.0), 0.0
 
@@ -56,19 +57,26 @@ class _Sure:
     """What a strategy is sure to do."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
-        self.study = study
+        self.memo = study.memo
         self.strategy = strategy
         bundles = not strategy.parted
         self.graph, self.accesses = (
-            study.bundled.graph(()) if bundles else (study.graph, study.coarse.accesses)
+            study.memo.chain_costs.graph(()) if bundles else (study.memo.graph, study.memo.coarse.accesses)
         )
-        self.seconds = {d: study.bundled_s[d] if bundles else study.seconds_on(d) for d in study.whole_s}
-        self.needed = study.needed_of(strategy)
+        self.seconds = {
+            d: study.memo.chain_s[d] if bundles else study.memo.seconds_on(d) for d in study.memo.whole_s
+        }
+        self.needed = study.candidates.reads_of(strategy)
         self.runs: dict[str, frozenset[str]] = {}
         """By operator, the devices that compute their part of it."""
         self.unsure: dict[str, set[str]] = {}
         """By tensor, devices whose reading of it is not known: for what they may not compute."""
-        links = (study.cluster.link(one, two) for one in study.whole_s for two in study.whole_s if one != two)
+        links = (
+            study.memo.cluster.link(one, two)
+            for one in study.memo.whole_s
+            for two in study.memo.whole_s
+            if one != two
+        )
         self.hop_s = min((2 * link.message_s + link.latency_s for link in links), default=0.0)
         """What a message takes at the least."""
         self._walk()
@@ -89,7 +97,7 @@ class _Sure:
             self.runs[op.name] = frozenset(sure)
             for name in self.graph.reads(op):
                 reading[name] |= sure
-                lacking = set(self.study.whole_s) if parted else holders - sure
+                lacking = set(self.memo.whole_s) if parted else holders - sure
                 self.unsure.setdefault(name, set()).update(lacking)
 
     def _owned(self, name: str) -> Owned:
@@ -162,7 +170,7 @@ class _Sure:
             owned = self._sources(name)
             missing = self._missing(name, owned) if owned else {}
             is_input = name in self.graph.inputs
-            item_bytes = self.study.cost.item_bytes(name) if is_input else self.study.travel_bytes(name)
+            item_bytes = self.memo.cost.item_bytes(name) if is_input else self.memo.travel_bytes(name)
             for device, size in missing.items():
                 received[device] += size * item_bytes
             if len(owned) == 1:
@@ -175,7 +183,7 @@ class _Sure:
         if tensor.shape is None or tensor.region.is_empty:
             return {}
         if name in self.graph.inputs:
-            return {self.study.problem.gateway: tensor.region}
+            return {self.memo.problem.gateway: tensor.region}
         return self._owned(name) if name in self.strategy.layouts else {}
 
     def _missing(self, name: str, owned: Owned) -> dict[str, int]:
@@ -183,7 +191,7 @@ class _Sure:
         unsure = self.unsure.get(name, set())
         needed = {d: region for d, region in self.needed.get(name, {}).items() if d not in unsure}
         if name in self.graph.outputs:
-            needed[self.study.problem.gateway] = self.graph.tensors[name].region
+            needed[self.memo.problem.gateway] = self.graph.tensors[name].region
         return {
             device: region.size - (region.intersect(owned[device]).size if device in owned else 0)
             for device, region in needed.items()
@@ -195,8 +203,8 @@ class _Sure:
         if self.strategy.sync is not Sync.HUB or hub is None:
             return {}
         found = 0.0
-        for name in (name for layer in self.study.layers for name in layer.exits):
+        for name in (name for layer in self.memo.layers for name in layer.exits):
             if self.needed.get(name) and self._is_known(name) and self._is_partition(name):
                 rest = sum(region.size for device, region in self._owned(name).items() if device != hub)
-                found += rest * self.study.travel_bytes(name)
+                found += rest * self.memo.travel_bytes(name)
         return {hub: found}

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
+from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Shares, Whole
 
 Choices = Mapping[int, Choice]
 """By the number of a layer."""
-
-Shares = tuple[tuple[str, float], ...]
 
 DIGITS = 4
 """Of a share of one; finer differences make no other rows."""

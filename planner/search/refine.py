@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.checkpoint import Chosen
 from edgepart.planner.search.moves import rescaled
+from edgepart.planner.search.scorer import Scorer
 from edgepart.planner.search.study import Study
 
 ROUNDS = 6
@@ -27,27 +28,29 @@ WHY = "parts are fitted to what was measured"
 def refined(study: Study, present: Chosen) -> Iterator[Strategy]:
     """What is `present` as it is, then as long as it helps with parts moved; nothing where this model or these devices
     are not those that it was chosen for."""
-    if not present.fits(study):
+    if not present.fits(study.memo):
         return
-    best, choices = present.strategy(study, present.choices), present.choices
+    best, choices = present.strategy(study.candidates, present.choices), present.choices
     yield best
     for _ in range(ROUNDS):
         for step in STEPS:
-            moved = rescaled(choices, _factors(study, best, step))
+            moved = rescaled(choices, _factors(study.scorer, best, step))
             if moved == choices:
                 return
-            candidate = present.strategy(study, moved, WHY)
+            candidate = present.strategy(study.candidates, moved, WHY)
             yield candidate
-            if not study.short_bytes(candidate) and study.is_better(candidate, study.score(best)):
+            if not study.scorer.short_bytes(candidate) and study.scorer.is_better(
+                candidate, study.scorer.score(best)
+            ):
                 best, choices = candidate, moved
                 break
         else:
             return
 
 
-def _factors(study: Study, strategy: Strategy, step: float) -> dict[str, float]:
+def _factors(scorer: Scorer, strategy: Strategy, step: float) -> dict[str, float]:
     """By device, what its parts are to be multiplied with."""
-    busy = study.forecast(strategy).compute_s
+    busy = scorer.forecast(strategy).compute_s
     mean = sum(busy.values()) / max(1, len(busy))
     return {
         name: (mean / max(seconds, mean / MOST)) ** step if mean else 1.0 for name, seconds in busy.items()

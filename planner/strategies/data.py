@@ -36,13 +36,15 @@ def divided(
     what else is to be said.
 
     UsageError for a forced axis that the model does not have; only layers along a forced axis are divided."""
-    forced, devices = study.problem.axis, study.by_speed
-    if forced is not None and forced not in (*KNOWN_AXES, *study.axis_names):
-        raise UsageError(f"axis {forced!r}: this model has {', '.join(study.axis_names) or 'none to split'}")
-    shares = study.shares(devices)
+    forced, devices = study.memo.problem.axis, study.memo.by_speed
+    if forced is not None and forced not in (*KNOWN_AXES, *study.memo.axis_names):
+        raise UsageError(
+            f"axis {forced!r}: this model has {', '.join(study.memo.axis_names) or 'none to split'}"
+        )
+    shares = study.memo.shares(devices)
     split: dict[int, Choice] = {}
     counts: dict[str, int] = {}
-    for layer in study.layers:
+    for layer in study.memo.layers:
         axis = wanted(layer)
         if axis is not None and forced in (None, axis) and layer.splits(axis) and len(devices) > 1:
             split[layer.number] = Divide((axis,), shares)
@@ -53,9 +55,9 @@ def divided(
         return
     layers = ", ".join(f"{count} {how}" for how, count in counts.items())
     for homes, where in ((devices[:1], f"on {devices[0]}"), (devices, "with everybody")):
-        choices = {layer.number: split.get(layer.number, Whole(homes)) for layer in study.layers}
+        choices = {layer.number: split.get(layer.number, Whole(homes)) for layer in study.memo.layers}
         rest = f", the rest is whole {where}" if len(split) < len(choices) else ""
         why = f"{because}of {len(choices)} layers {layers} are divided over {len(devices)} devices{rest}"
-        yield study.strategy(name, choices, why)
+        yield study.candidates.make(name, choices, why)
         if len(split) == len(choices):
             return

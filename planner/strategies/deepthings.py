@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from edgepart.planner.layout.choices import Choice, Divide, Whole
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.study import CutPoint, Study
+from edgepart.planner.search.memo import CutPoint, Memo
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import register
 from edgepart.planner.strategies.single import alone
 
@@ -23,32 +24,32 @@ arithmetic."""
 @register("deepthings")
 def candidates(study: Study) -> Iterator[Strategy]:
     """Blocks of several lengths, each with each shape of tiles."""
-    count = len(study.by_speed)
-    shapes = ((study.problem.axis,),) if study.problem.axis else shapes_of(study)
+    count = len(study.memo.by_speed)
+    shapes = ((study.memo.problem.axis,),) if study.memo.problem.axis else shapes_of(study.memo)
     made = 0
-    for cut in spread(study, CUTS_TRIED) if count > 1 else ():
+    for cut in spread(study.memo, CUTS_TRIED) if count > 1 else ():
         for axes in shapes:
             strategy = fused(study, cut, axes)
             if strategy is not None:
                 made += 1
                 yield strategy
     if not made:
-        for device in study.by_speed:
+        for device in study.memo.by_speed:
             yield alone(
                 study, device, "deepthings", "no block of layers can be cut into tiles for several devices; "
             )
 
 
-def shapes_of(study: Study) -> tuple[tuple[str, ...], ...]:
+def shapes_of(memo: Memo) -> tuple[tuple[str, ...], ...]:
     """Tiles along the longer edge of most layers, and a grid."""
-    longer = sum((layer.extent("height") > layer.extent("width")) * 2 - 1 for layer in study.layers)
+    longer = sum((layer.extent("height") > layer.extent("width")) * 2 - 1 for layer in memo.layers)
     return (("height",) if longer >= 0 else ("width",), ("height", "width"))
 
 
-def spread(study: Study, count: int) -> tuple[CutPoint, ...]:
+def spread(memo: Memo, count: int) -> tuple[CutPoint, ...]:
     """At most `count` cut points, at even distances by the seconds before them; the last one is always
     in."""
-    cuts = [cut for cut in study.cuts if cut.seconds > 0]
+    cuts = [cut for cut in memo.cut_points if cut.seconds > 0]
     if len(cuts) <= count:
         return tuple(cuts)
     wanted = [cuts[-1].seconds * (n + 1) / count for n in range(count)]
@@ -61,14 +62,14 @@ def _nearest(cuts: list[CutPoint], seconds: float) -> CutPoint:
 
 def fused(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None:
     """The block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
-    devices = study.by_speed
+    devices = study.memo.by_speed
     grid = square(len(devices)) if len(axes) == 2 else ()
     if grid is None:
         return None
-    tiles = Divide(axes, study.shares(devices), grid, widened=True)
+    tiles = Divide(axes, study.memo.shares(devices), grid, widened=True)
     choices: dict[int, Choice] = {}
-    for layer in study.layers:
-        if study.ends[layer.number] > cut.position:
+    for layer in study.memo.layers:
+        if study.memo.last_position[layer.number] > cut.position:
             choices[layer.number] = Whole((devices[0],))
         elif not cut.crossing.isdisjoint(layer.exits):
             if not all(map(layer.splits, axes)):
@@ -76,12 +77,12 @@ def fused(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None
             choices[layer.number] = tiles
         else:
             rest = tiles if all(map(layer.splits, axes)) else Whole((devices[0],))
-            choices[layer.number] = study.pull(layer) or rest
+            choices[layer.number] = study.candidates.pull(layer) or rest
     why = (
         f"the layers up to {cut.last!r} are one block of {len(devices)} tiles along {' and '.join(axes)},"
         f" with overlapping borders computed twice; the rest runs on {devices[0]}"
     )
-    return study.strategy("deepthings", choices, why)
+    return study.candidates.make("deepthings", choices, why)
 
 
 def square(count: int) -> tuple[int, int] | None:

@@ -18,12 +18,13 @@ from edgepart.planner import figures
 from edgepart.planner.cost.memory import whole_bytes
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layout.choices import Choice, Divide, Whole
+from edgepart.planner.layout.choices import Choice, Divide, Shares, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.placing.chain_partition import Stages, balance
 from edgepart.planner.search.dense_pairs import COLUMNS, paired
 from edgepart.planner.search.force_axis import reduce
-from edgepart.planner.search.study import Shares, Study
+from edgepart.planner.search.memo import Memo
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.single import alone
 
 PLACES = 160
@@ -77,11 +78,11 @@ Tried = list[tuple[Mapping[int, Choice], Mapping[str, int]]]
 def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Iterator[Strategy]:
     """By speed, then as if all devices were alike; `steady` are the latter alone, which stay the same where speeds are
     measured anew. None for one device."""
-    if len(study.by_speed) < 2 or not study.layers:
+    if len(study.memo.by_speed) < 2 or not study.memo.layers:
         return
-    weights = weights_of(study)
+    weights = weights_of(study.memo)
     ways: list[Make] = [placed, filled]
-    if study.problem.axis is None:
+    if study.memo.problem.axis is None:
         ways += [in_pairs, along_columns, *(partial(mixed, part=part) for part in LARGE)]
     tried: Tried = []
     for seen in (_alike(study),) if steady else (study, _alike(study)):
@@ -91,15 +92,16 @@ def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Ite
 
 def _alike(study: Study) -> Study:
     """The same with devices that differ in their memory only."""
-    devices = sorted(study.cluster.devices, key=lambda device: device.name)
+    devices = sorted(study.memo.cluster.devices, key=lambda device: device.name)
     like = (replace(devices[0], name=one.name, memory_bytes=one.memory_bytes) for one in devices)
-    return study.on(replace(study.cluster, devices=tuple(like)))
+    cluster = replace(study.memo.cluster, devices=tuple(like))
+    return study.on(replace(study.memo.problem, cluster=cluster))
 
 
-def weights_of(study: Study) -> Weights:
+def weights_of(memo: Memo) -> Weights:
     """A constant counts for the first layer that reads it; what a layer's devices compute for themselves is the
     layer's."""
-    coarse, graph = study.coarse, study.graph
+    coarse, graph = memo.coarse, memo.graph
     owner: dict[str, int] = {}
     for op in reversed(graph.operators):
         number = coarse.layer_of[op.name]
@@ -114,7 +116,7 @@ def weights_of(study: Study) -> Weights:
             if constant not in seen:
                 seen.add(constant)
                 nbytes[owner[op.name]] = nbytes.get(owner[op.name], 0) + kept
-    layers = tuple(sorted(study.layers, key=lambda layer: study.ends[layer.number]))
+    layers = tuple(sorted(memo.layers, key=lambda layer: memo.last_position[layer.number]))
     return Weights(layers, tuple(nbytes.get(layer.number, 0) for layer in layers))
 
 
@@ -122,7 +124,7 @@ def _refined(
     study: Study, make: Callable[[Rooms], LayerDivision | None], tried: Tried, name: str
 ) -> Iterator[Strategy]:
     """The same way again with what the last forecast has shown, as long as it does not fit and changes."""
-    limits = {device: study.limit_bytes(device) for device in study.by_speed}
+    limits = {device: study.memo.limit_bytes(device) for device in study.memo.by_speed}
     rooms: Rooms = limits
     before: LayerDivision | None = None
     for _ in range(ROUNDS):
@@ -131,10 +133,10 @@ def _refined(
             return
         peaks = next((peaks for choices, peaks in tried if choices == way.choices), None)
         if peaks is None:
-            strategy = study.strategy(name, way.choices, way.why)
+            strategy = study.candidates.make(name, way.choices, way.why)
             yield strategy
-            peaks = study.forecast(strategy).peak_memory_bytes
-            if not study.short_bytes(strategy):
+            peaks = study.scorer.forecast(strategy).peak_memory_bytes
+            if not study.scorer.short_bytes(strategy):
                 return
             tried.append((way.choices, peaks))
         before = way
@@ -143,7 +145,7 @@ def _refined(
 
 def placed(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Layers on one device after another: on as few as have room, else on all, as full as each other."""
-    return _chained(study, weights, weights.nbytes, rooms, {})
+    return _chained(study.memo, weights, weights.nbytes, rooms, {})
 
 
 def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDivision | None:
@@ -158,7 +160,7 @@ def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDiv
     total = sum(share for _, share in shares)
     taken = {device: large * share / total for device, share in shares}
     left = {device: room - taken.get(device, 0.0) for device, room in rooms.items()}
-    way = _chained(study, weights, rest, left, divided)
+    way = _chained(study.memo, weights, rest, left, divided)
     if way is None:
         return None
     held = {device: way.held.get(device, 0.0) + taken.get(device, 0.0) for device in rooms}
@@ -166,9 +168,9 @@ def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDiv
 
 
 def _chained(
-    study: Study, weights: Weights, nbytes: Sequence[int], rooms: Rooms, divided: Mapping[int, Choice]
+    memo: Memo, weights: Weights, nbytes: Sequence[int], rooms: Rooms, divided: Mapping[int, Choice]
 ) -> LayerDivision | None:
-    devices = [device for device in study.by_speed if rooms[device] > 0]
+    devices = [device for device in memo.by_speed if rooms[device] > 0]
     if not devices:
         return None
     ends = np.cumsum([0, *nbytes])
@@ -202,7 +204,7 @@ def _in_stages(
 
 def filled(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """The fastest device takes as many layers as it has room for, then the next."""
-    devices = [device for device in study.by_speed if rooms[device] > 0]
+    devices = [device for device in study.memo.by_speed if rooms[device] > 0]
     choices: dict[int, Choice] = {}
     held = dict.fromkeys(devices, 0.0)
     waiting = list(devices)
@@ -218,8 +220,8 @@ def filled(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None
 
 def in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Columns of one dense layer and rows of the next, by speed as far as there is room."""
-    shares = _by_speed(study, weights, rooms)
-    choices = paired(study, shares) if len(shares) > 1 else None
+    shares = _by_speed(study.memo, weights, rooms)
+    choices = paired(study.memo, shares) if len(shares) > 1 else None
     if choices is None:
         return None
     held = _parts(weights, shares)
@@ -228,7 +230,7 @@ def in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | No
 
 def along_columns(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Every layer that has weights divided along what it writes, by speed as far as there is room."""
-    shares = _by_speed(study, weights, rooms)
+    shares = _by_speed(study.memo, weights, rooms)
     if len(shares) < 2:
         return None
     choices: dict[int, Choice] = {}
@@ -257,13 +259,13 @@ def _by_room(rooms: Rooms) -> Shares:
     return tuple((device, room) for device, room in rooms.items() if room > 0)
 
 
-def _by_speed(study: Study, weights: Weights, rooms: Rooms) -> Shares:
+def _by_speed(memo: Memo, weights: Weights, rooms: Rooms) -> Shares:
     """In proportion to speed, but to none more than it has room for; in proportion to room where that is not enough."""
     total = float(weights.total)
     if sum(room for room in rooms.values() if room > 0) <= total:
         return _by_room(rooms)
     full: dict[str, float] = {}
-    speeds = {device: speed for device, speed in study.shares(study.by_speed) if rooms[device] > 0}
+    speeds = {device: speed for device, speed in memo.shares(memo.by_speed) if rooms[device] > 0}
     while True:
         left = total - sum(full.values())
         free = sum(speed for device, speed in speeds.items() if device not in full)
@@ -291,7 +293,7 @@ def infeasible(study: Study) -> Infeasible:
     is found again under them, also where speeds were measured anew meanwhile."""
     low, high, factor = 1.0, float("inf"), 1.0
     for _ in range(TRIES):
-        needed = _needed(_under(study, _larger(study, factor)))[0]
+        needed = _needed(_under(study, _larger(study.memo, factor)))[0]
         if needed <= 1:
             high = factor
         else:
@@ -301,24 +303,23 @@ def infeasible(study: Study) -> Infeasible:
             break
     while high == float("inf"):
         factor *= 2
-        high = factor if _needed(_under(study, _larger(study, factor)))[0] <= 1 else high
-    enough = _larger(study, high)
+        high = factor if _needed(_under(study, _larger(study.memo, factor)))[0] <= 1 else high
+    enough = _larger(study.memo, high)
     peaks = _needed(_under(study, enough))[1]
-    fewer = {name: max(limit, float(peaks.get(name, 0))) for name, limit in _larger(study, 1.0).items()}
-    return _error(study, fewer if _needed(_under(study, fewer))[0] <= 1 else enough)
+    fewer = {name: max(limit, float(peaks.get(name, 0))) for name, limit in _larger(study.memo, 1.0).items()}
+    return _error(study.memo, fewer if _needed(_under(study, fewer))[0] <= 1 else enough)
 
 
-def _larger(study: Study, factor: float) -> dict[str, float]:
+def _larger(memo: Memo, factor: float) -> dict[str, float]:
     """All limits, times `factor`."""
-    return {device.name: ceil(study.limit_bytes(device.name) * factor) for device in study.cluster.devices}
+    return {device.name: ceil(memo.limit_bytes(device.name) * factor) for device in memo.cluster.devices}
 
 
 def _under(study: Study, limits: Rooms) -> Study:
     """The same under other limits."""
-    devices = (replace(device, memory_bytes=limits[device.name]) for device in study.cluster.devices)
-    other = study.on(replace(study.cluster, devices=tuple(devices)))
-    other.problem = replace(other.problem, memory_limit_bytes={})
-    return other
+    devices = (replace(device, memory_bytes=limits[device.name]) for device in study.memo.cluster.devices)
+    cluster = replace(study.memo.cluster, devices=tuple(devices))
+    return study.on(replace(study.memo.problem, cluster=cluster, memory_limit_bytes={}))
 
 
 def _needed(study: Study) -> tuple[float, Mapping[str, int]]:
@@ -326,9 +327,9 @@ def _needed(study: Study) -> tuple[float, Mapping[str, int]]:
     each device."""
     nearest: tuple[float, Mapping[str, int]] = (float("inf"), {})
     ways = candidates(study, steady=True)
-    for strategy in chain((alone(study, device, "auto") for device in study.by_speed), ways):
-        peaks = study.forecast(strategy).peak_memory_bytes
-        times = max((peak / study.limit_bytes(device) for device, peak in peaks.items()), default=0.0)
+    for strategy in chain((alone(study, device, "auto") for device in study.memo.by_speed), ways):
+        peaks = study.scorer.forecast(strategy).peak_memory_bytes
+        times = max((peak / study.memo.limit_bytes(device) for device, peak in peaks.items()), default=0.0)
         if times < nearest[0]:
             nearest = times, peaks
         if times <= 1:
@@ -336,15 +337,15 @@ def _needed(study: Study) -> tuple[float, Mapping[str, int]]:
     return nearest
 
 
-def _error(study: Study, enough: Rooms) -> Infeasible:
-    limits = {device.name: study.limit_bytes(device.name) for device in study.cluster.devices}
+def _error(memo: Memo, enough: Rooms) -> Infeasible:
+    limits = {device.name: memo.limit_bytes(device.name) for device in memo.cluster.devices}
     short = {n: ceil(enough[n] - limit) for n, limit in limits.items() if enough[n] > limit}
     each = ", ".join(
         f"{name} lacks {short[name]:,} bytes (it may use {limits[name]:,.0f}; {enough[name]:,.0f} would do)"
         for name in sorted(short)
     )
     return Infeasible(
-        f"model {study.graph.name!r} does not fit, however it is divided; the least that was found to do is "
+        f"model {memo.graph.name!r} does not fit, however it is divided; the least that was found to do is "
         f"{sum(enough.values()):,.0f} bytes in all: {each}. Add devices or raise the memory limit.",
         short,
     )

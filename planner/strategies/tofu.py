@@ -19,9 +19,10 @@ from edgepart.planner.layerwise.configurations import space
 from edgepart.planner.layerwise.elimination import Solution, minimise
 from edgepart.planner.layerwise.footprint import LEAST_S
 from edgepart.planner.layerwise.halving import Team, cuts, least_part, near_first
-from edgepart.planner.layout.choices import Choice
+from edgepart.planner.layout.choices import Choice, Shares
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.study import Shares, Study
+from edgepart.planner.search.memo import Memo
+from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.optcnn import most
 from edgepart.planner.strategies.registry import register
@@ -59,78 +60,78 @@ def likely(study: Study, part: float) -> Iterator[Strategy]:
     """The same without what is not likely to be the best: the paper's version where its slowest device alone would compute
     for `part` of the time that the best of the others takes, and few devices that are much slower together than all and
     could not share all work in less."""
-    if len(study.by_speed) > 1 and study.layers:
-        for weights in (False, True) if is_tight(study) else (False,):
-            yield from _halved(study, ByteCosts(study, weights), part)
-    for name in dict.fromkeys((study.by_speed[0], study.problem.gateway)):
+    if len(study.memo.by_speed) > 1 and study.memo.layers:
+        for weights in (False, True) if is_tight(study.memo) else (False,):
+            yield from _halved(study, ByteCosts(study.memo, weights), part)
+    for name in dict.fromkeys((study.memo.by_speed[0], study.memo.problem.gateway)):
         yield alone(study, name, "tofu")
 
 
 def _halved(study: Study, traffic: ByteCosts, part: float) -> Iterator[Strategy]:
     """For each team, those beyond the paper first, and of these none behind one that is slower than the larger one before
     it."""
-    tight, best = is_tight(study), float("inf")
+    tight, best = is_tight(study.memo), float("inf")
     said = ", copies of weights counted" if traffic.weights else ""
-    first, usual = plain(study)
-    beyond = dict(lifted(study))
+    first, usual = plain(study.memo)
+    beyond = dict(lifted(study.memo))
     for team, words in beyond.items():
-        if part < 1 and not tight and _is_hopeless(study, team, part * best):
+        if part < 1 and not tight and _is_hopeless(study.memo, team, part * best):
             break
         found = strategy(study, Recursion(traffic, team).run(), (usual if team == first else words) + said)
         yield found
-        score = study.score(found)
+        score = study.scorer.score(found)
         if score > best and not tight:
             break
         best = min(best, score)
-    if first not in beyond and (tight or equal_s(study, first) < part * best):
+    if first not in beyond and (tight or equal_s(study.memo, first) < part * best):
         yield strategy(study, Recursion(traffic, first).run(), usual + said)
 
 
-def _is_hopeless(study: Study, team: Team, enough: float) -> bool:
+def _is_hopeless(memo: Memo, team: Team, enough: float) -> bool:
     """Whether it takes `enough` seconds even if all of it compute all the time and nothing moves, and is much slower so
     than all devices are; a few that leave out a slow device, or one behind a slow link, may still be the best."""
-    speed = sum(1 / max(study.whole_s[name], LEAST_S) for name, _ in team.shares)
-    all_speed = sum(1 / max(study.whole_s[name], LEAST_S) for name in study.by_speed)
+    speed = sum(1 / max(memo.whole_s[name], LEAST_S) for name, _ in team.shares)
+    all_speed = sum(1 / max(memo.whole_s[name], LEAST_S) for name in memo.by_speed)
     return 1 / speed >= max(enough, MUCH / all_speed)
 
 
-def equal_s(study: Study, team: Team) -> float:
+def equal_s(memo: Memo, team: Team) -> float:
     """Seconds that equal halves take at the least: of the slowest device's part of every layer, as smaller parts go at no
     higher rate."""
-    takes, levels = space(study).takes, len(team.levels)
-    slow = study.seconds_on(max((name for name, _ in team.shares), key=lambda name: study.whole_s[name]))
+    takes, levels = space(memo).takes, len(team.levels)
+    slow = memo.seconds_on(max((name for name, _ in team.shares), key=lambda name: memo.whole_s[name]))
     found = 0.0
-    for layer in (one for one in study.layers if one.exits):
+    for layer in (one for one in memo.layers if one.exits):
         part, sums = least_part(layer, levels, takes)
         ways = [part * sum(slow[op.name] for op in layer.operators)]
         found += min(ways + [slow[op] * part for op, part in sums.items()])
     return found
 
 
-def is_tight(study: Study) -> bool:
+def is_tight(memo: Memo) -> bool:
     """Whether some device cannot hold all weights: then cuts that leave few copies of them are tried too (in the paper
     weights are cut like all tensors, and what a device lacks of them moves)."""
-    weights = sum(constant.nbytes for constant in study.graph.constants.values())
-    return weights > min(map(study.limit_bytes, study.by_speed))
+    weights = sum(constant.nbytes for constant in memo.graph.constants.values())
+    return weights > min(map(memo.limit_bytes, memo.by_speed))
 
 
-def plain(study: Study) -> tuple[Team, str]:
+def plain(memo: Memo) -> tuple[Team, str]:
     """As in the paper: equal parts for 2^m devices, the fastest ones; and words for it."""
-    devices = study.by_speed[: 1 << (len(study.by_speed).bit_length() - 1)]
+    devices = memo.by_speed[: 1 << (len(memo.by_speed).bit_length() - 1)]
     return _team(
         tuple((name, 1.0) for name in devices)
     ), f"as in the paper, equal halves of {len(devices)} devices"
 
 
-def lifted(study: Study) -> Iterator[tuple[Team, str]]:
+def lifted(memo: Memo) -> Iterator[tuple[Team, str]]:
     """Parts by speed, neighbours together, over all devices and over the fastest few; and words for each."""
-    fast = study.by_speed
+    fast = memo.by_speed
     size = len(fast)
     while size > 1:
-        order = near_first(study.cluster, fast[:size])
+        order = near_first(memo.cluster, fast[:size])
         few = "" if size == len(fast) else f" of {len(fast)}"
         words = f"beyond the paper, halves of {size}{few} devices in proportion to speed, near ones together"
-        yield _team(study.shares(order)), words
+        yield _team(memo.shares(order)), words
         size = size - 1 if size <= FEW else -(-size // 2)
 
 
@@ -145,8 +146,8 @@ def strategy(study: Study, found: RecursiveCuts, words: str) -> Strategy:
     proof = (
         "each step moves the fewest bytes" if loose is None else f"not proven to be the fewest bytes: {loose}"
     )
-    why = f"{words} ({proof}; {nbytes(found.moved_bytes)} in all): {most(study, found.choices)}"
-    return study.strategy("tofu", found.choices, why)
+    why = f"{words} ({proof}; {nbytes(found.moved_bytes)} in all): {most(study.memo, found.choices)}"
+    return study.candidates.make("tofu", found.choices, why)
 
 
 class Recursion:
@@ -156,13 +157,13 @@ class Recursion:
         """UsageError for a forced axis that the model does not have."""
         self.traffic = traffic
         self.team = team
-        self.study = traffic.study
-        wanted = self.study.problem.axis
-        there = {axis.name for layer in self.study.layers for _, axis in layer.reduced}
-        if wanted is not None and wanted not in {*KNOWN_AXES, *self.study.axis_names, *there}:
-            names = ", ".join((*self.study.axis_names, *sorted(there)))
+        self.memo = traffic.memo
+        wanted = self.memo.problem.axis
+        there = {axis.name for layer in self.memo.layers for _, axis in layer.reduced}
+        if wanted is not None and wanted not in {*KNOWN_AXES, *self.memo.axis_names, *there}:
+            names = ", ".join((*self.memo.axis_names, *sorted(there)))
             raise UsageError(f"axis {wanted!r}: this model has {names}")
-        self._takes = space(self.study).takes
+        self._takes = space(self.memo).takes
 
     def run(self) -> RecursiveCuts:
         """The cuts of all levels."""
@@ -192,7 +193,7 @@ class Recursion:
     def _gateway(self, level: int) -> str:
         """The device by which its group is known; its own name where it does not take part."""
         order = [name for name, _ in self.team.shares]
-        gateway = self.study.problem.gateway
+        gateway = self.memo.problem.gateway
         if gateway not in order:
             return gateway
         first = [name for name, _ in self.team.levels[level]]

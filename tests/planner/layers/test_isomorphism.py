@@ -62,7 +62,11 @@ def wanted(data: st.DataObject, graph: Graph, op: Operator, whole: bool) -> dict
 @settings(max_examples=30)
 @given(data=st.data())
 def test_operators_that_are_alike_read_and_compute_the_same(model: str, data: st.DataObject) -> None:
-    graph, own, coarse = studied(model).graph, accesses(studied(model).graph), studied(model).coarse
+    graph, own, coarse = (
+        studied(model).memo.graph,
+        accesses(studied(model).memo.graph),
+        studied(model).memo.coarse,
+    )
     op = data.draw(st.sampled_from(graph.operators))
     access, shared = own[op.name], coarse.accesses[op.name]
     assert (shared.opaque, shared.family, shared.axes()) == (access.opaque, access.family, access.axes())
@@ -77,19 +81,21 @@ def test_operators_that_are_alike_read_and_compute_the_same(model: str, data: st
 def test_a_piece_that_was_measured_on_another_operator_is_this_ones(model: str, data: st.DataObject) -> None:
     """Every operator of a kind, after one of them was measured."""
     study = studied(model)
-    graph, ground, own = study.graph, study.ground, accesses(study.graph)
+    graph, ground, own = study.memo.graph, study.memo.operator_costs, accesses(study.memo.graph)
     kinds = defaultdict(list)
     for op in graph.operators:
-        kinds[study.coarse.kinds[op.name]].append(op)
+        kinds[study.memo.coarse.kinds[op.name]].append(op)
     ops = data.draw(st.sampled_from(sorted(kinds.values(), key=len)[-8:]))
     outputs = wanted(data, graph, ops[0], own[ops[0].name].opaque is not None)
     for op in ops:
         found, needs = ground.piece(op, tuple(outputs.items())), own[op.name].needs(outputs)
-        work = study.cost.measure(op, own[op.name], outputs, needs)
+        work = study.memo.cost.measure(op, own[op.name], outputs, needs)
         assert found.work == work
         read = [(n, op.inputs[n], r) for n, r in enumerate(needs) if r is not None and op.inputs[n]]
         assert found.reads == tuple((n, r) for n, name, r in read if name in graph.tensors)
-        weights = [r.size * study.cost.item_bytes(name) for _, name, r in read if name in graph.constants]
+        weights = [
+            r.size * study.memo.cost.item_bytes(name) for _, name, r in read if name in graph.constants
+        ]
         assert found.weight_bytes == sum(weights)
 
 

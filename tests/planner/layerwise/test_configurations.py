@@ -20,6 +20,7 @@ from edgepart.planner.layout.choices import Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from tests.planner.small_models import residual
 
@@ -36,8 +37,8 @@ def study(
     return Study(Problem(graph, Cluster(devices, links or {}), "d0", axis=axis))
 
 
-def layer(asked: Study, name: str) -> Layer:
-    return asked.coarse.layers[asked.coarse.layer_of[name]]
+def layer(memo: Memo, name: str) -> Layer:
+    return memo.coarse.layers[memo.coarse.layer_of[name]]
 
 
 def even(among: Space) -> dict[str, float]:
@@ -46,9 +47,9 @@ def even(among: Space) -> dict[str, float]:
 
 def test_every_axis_and_every_two_over_each_number_of_devices(graph: Graph) -> None:
     asked = study(graph, 1e9, 1e9, 1e9, 1e9)
-    among = space(asked)
+    among = space(asked.memo)
     assert among.teams == (("d0", "d1", "d2", "d3"), ("d0", "d1"))
-    found = configurations(layer(asked, "conv2"), among, even(among))
+    found = configurations(layer(asked.memo, "conv2"), among, even(among))
     assert len(set(found)) == len(found)
     divided = [(c.axes, len(c.shares), c.grid) for c in found if isinstance(c, Divide)]
     for axis in ("height", "width", "channel"):
@@ -60,14 +61,15 @@ def test_every_axis_and_every_two_over_each_number_of_devices(graph: Graph) -> N
     sums = [c for c in found if isinstance(c, Reduce)]
     assert {len(c.shares) for c in sums} == {2, 4} and {type(c.then) for c in sums} == {Whole, Divide}
     assert not any(
-        isinstance(c, Reduce) for c in configurations(layer(asked, "conv2"), among, even(among), sums=False)
+        isinstance(c, Reduce)
+        for c in configurations(layer(asked.memo, "conv2"), among, even(among), sums=False)
     )
 
 
 def test_unequal_devices_get_parts_by_their_speed_on_the_layer_or_on_the_whole_model(graph: Graph) -> None:
     asked = study(graph, 3e9, 1e9)
-    among = space(asked)
-    found = configurations(layer(asked, "conv2"), among, {"d0": 1.0, "d1": 1.0})
+    among = space(asked.memo)
+    found = configurations(layer(asked.memo, "conv2"), among, {"d0": 1.0, "d1": 1.0})
     rows = [c.shares for c in found if isinstance(c, Divide) and c.axes == ("height",)]
     assert (("d0", 0.5), ("d1", 0.5)) in rows
     assert len(rows) == 2
@@ -80,7 +82,7 @@ def test_devices_that_differ_are_tried_in_every_number_and_the_well_connected_on
     quick, slow = Link(1e9, 1e-4), Link(1e6, 1e-2)
     names = [(a, b) for a in range(4) for b in range(a + 1, 4)]
     links = {(f"d{a}", f"d{b}"): quick if {a, b} <= {0, 3} else slow for a, b in names}
-    among = space(study(graph, 4e9, 3e9, 2e9, 1e9, links=links))
+    among = space(study(graph, 4e9, 3e9, 2e9, 1e9, links=links).memo)
     assert among.devices == ("d0", "d1", "d2", "d3")
     assert {len(team) for team in among.teams} == {2, 3, 4}
     assert ("d0", "d1") in among.teams and ("d0", "d3") in among.teams
@@ -88,15 +90,15 @@ def test_devices_that_differ_are_tried_in_every_number_and_the_well_connected_on
 
 def test_what_cannot_be_divided_is_whole(graph: Graph) -> None:
     asked = study(graph, 1e9, 1e9)
-    among = space(asked)
-    opaque = Layer(0, layer(asked, "conv2").operators, ("r2",), (), opaque=True)
+    among = space(asked.memo)
+    opaque = Layer(0, layer(asked.memo, "conv2").operators, ("r2",), (), opaque=True)
     found = configurations(opaque, among, even(among))
     assert found == (Whole(("d0",)), Whole(("d1",)), Whole(("d0", "d1")))
 
 
 def test_one_device_has_one_configuration(graph: Graph) -> None:
     asked = study(graph, 1e9)
-    assert configurations(layer(asked, "conv2"), space(asked), {"d0": 1.0}) == (Whole(("d0",)),)
+    assert configurations(layer(asked.memo, "conv2"), space(asked.memo), {"d0": 1.0}) == (Whole(("d0",)),)
 
 
 @pytest.mark.parametrize(
@@ -104,16 +106,16 @@ def test_one_device_has_one_configuration(graph: Graph) -> None:
 )
 def test_a_forced_axis_is_the_only_one(graph: Graph, axis: str, axes: set[str]) -> None:
     asked = study(graph, 1e9, 1e9, axis=axis)
-    among = space(asked)
-    found = configurations(layer(asked, "conv2"), among, even(among))
+    among = space(asked.memo)
+    found = configurations(layer(asked.memo, "conv2"), among, even(among))
     used = {name for c in found if isinstance(c, Divide) for name in c.axes}
     assert used | {c.axis for c in found if isinstance(c, Reduce)} == axes
 
 
 def test_no_part_is_empty_and_cuts_fall_on_groups() -> None:
     asked = study(load_graph(light("shufflenet")), 1e9, 1e9, 1e9, 1e9)
-    among = space(asked)
-    for one in asked.layers[:20]:
+    among = space(asked.memo)
+    for one in asked.memo.layers[:20]:
         for choice in configurations(one, among, even(among)):
             if isinstance(choice, Divide) and len(choice.axes) == 1:
                 axis = one.axis(choice.axes[0])
@@ -138,9 +140,9 @@ def test_what_several_do_no_quicker_than_one_is_not_weighed() -> None:
 
 def test_many_devices_have_no_more_configurations_than_few(graph: Graph) -> None:
     asked = study(graph, *[1e9] * 32)
-    among = space(asked)
+    among = space(asked.memo)
     assert [len(team) for team in among.teams] == [32, 16, 8, 4, 2]
-    found = configurations(layer(asked, "conv2"), among, even(among))
+    found = configurations(layer(asked.memo, "conv2"), among, even(among))
     seconds = [1.0 if is_alone(choice) else 0.5 - 0.001 * n for n, choice in enumerate(found)]
     kept = worth(found, seconds, lambda choice: is_alone(choice) and choice == Whole(("d0",)), MOST)
     assert len(kept) == MOST and kept[0] == 0

@@ -24,6 +24,7 @@ from edgepart.planner.lowering.lower import lower
 from edgepart.planner.lowering.schedule import seconds_of
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.region import Region, span
+from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from tests.planner.small_models import quantised, residual
 from tests.planner.small_transformers import attention, mlp, shuffled
@@ -45,15 +46,15 @@ def study(model: str, *speeds: float, link: Link = LINK, memory_bytes: float = 4
     return Study(Problem(load_graph(MODELS[model]), Cluster(devices, {}, link), "d0"))
 
 
-def pricer(asked: Study) -> Pricer:
-    return Pricer(asked, space(asked))
+def pricer(memo: Memo) -> Pricer:
+    return Pricer(memo, space(memo))
 
 
 @cache
 def priced(model: str) -> tuple[Study, Pricer, Priced]:
     """On devices so slow that parts of sums are weighed too."""
     asked = study(model, 3e6, 2e6, 1e6, link=Link(1e8, 1e-5, 1e-5))
-    made = pricer(asked)
+    made = pricer(asked.memo)
     return asked, made, made.run()
 
 
@@ -63,8 +64,8 @@ def priced(model: str) -> tuple[Study, Pricer, Priced]:
 def test_what_is_priced_is_what_lowering_moves(model: str, seed: int) -> None:
     asked, made, problem = priced(model)
     taken = drawn(problem, seed)
-    strategy = asked.strategy("drawn", problem.taken(taken), "")
-    real = traffic(lower(asked.problem, strategy, asked.coarse.accesses)).elements
+    strategy = asked.candidates.make("drawn", problem.taken(taken), "")
+    real = traffic(lower(asked.memo.problem, strategy, asked.memo.coarse.accesses)).elements
     homes = {name: (n, k) for n, reach in enumerate(problem.reaches) for k, name in enumerate(reach.exits)}
     readers: dict[str, list[tuple[int, int]]] = {}
     for n, reach in enumerate(problem.reaches):
@@ -77,10 +78,10 @@ def test_what_is_priced_is_what_lowering_moves(model: str, seed: int) -> None:
         ((n, s),) = readers[name]
         moved = made.moved(problem.reaches[m], k, problem.reaches[n], s)[taken[m], taken[n]]
         expected = np.zeros_like(moved)
-        places = {device.name: i for i, device in enumerate(asked.cluster.devices)}
+        places = {device.name: i for i, device in enumerate(asked.memo.cluster.devices)}
         for (tensor, source, target), elements in real.items():
             if tensor == name:
-                expected[places[source], places[target]] += elements * asked.cost.item_bytes(name)
+                expected[places[source], places[target]] += elements * asked.memo.cost.item_bytes(name)
         assert np.array_equal(moved, expected), name
 
 
@@ -106,12 +107,12 @@ def test_a_layer_takes_as_long_as_its_slowest_device(model: str, seed: int) -> N
     ]
     rng = random.Random(seed)
     taken = [rng.choice(values) for values in plain]
-    strategy = asked.strategy("drawn", problem.taken(taken), "")
-    seconds = seconds_of(lower(asked.problem, strategy, asked.coarse.accesses), asked.cost)
+    strategy = asked.candidates.make("drawn", problem.taken(taken), "")
+    seconds = seconds_of(lower(asked.memo.problem, strategy, asked.memo.coarse.accesses), asked.memo.cost)
     for reach, n in zip(problem.reaches, taken, strict=True):
         each = [
             sum(seconds.get((op.name, device.name), 0.0) for op in reach.operators)
-            for device in asked.cluster.devices
+            for device in asked.memo.cluster.devices
         ]
         assert made.footprint(reach).seconds[n] == pytest.approx(max(each), rel=1e-9), reach.layer.anchor.name
 
@@ -119,7 +120,7 @@ def test_a_layer_takes_as_long_as_its_slowest_device(model: str, seed: int) -> N
 def test_parts_of_a_sum_cost_their_part_their_addends_and_their_sum() -> None:
     devices = tuple(Device(f"d{n}", "k", 1e6, 1e9, 4e9) for n in range(2))
     asked = Study(Problem(load_graph(MODELS["mlp"]), Cluster(devices, {}, Link(1e8, 1e-5, 1e-5)), "d0"))
-    made = pricer(asked)
+    made = pricer(asked.memo)
     problem = made.run()
     n = next(n for n, reach in enumerate(problem.reaches) if reach.layer.anchor.op_type == "MatMul" and n)
     one = made.footprint(problem.reaches[n])
@@ -144,13 +145,13 @@ def test_parts_of_a_sum_cost_their_part_their_addends_and_their_sum() -> None:
 def test_one_message_costs_what_the_simulator_says() -> None:
     """Conv on d0, pool on d1: the message, and a segment that is started and copies what it reads."""
     asked = study("residual", 1e9, 1e9)
-    made, problem = pricer(asked), pricer(asked).run()
+    made, problem = pricer(asked.memo), pricer(asked.memo).run()
     conv, pool = (next(r for r in problem.reaches if name in r.exits) for name in ("r3", "p"))
     found = made.edge(conv, 0, pool, 0)
     one, two = made.footprint(conv).choices, made.footprint(pool).choices
     here, there = Whole(("d0",)), Whole(("d1",))
     nbytes = 8 * 24 * 24 * 4
-    wire = asked.cost.transfer_s(nbytes, LINK)
+    wire = asked.memo.cost.transfer_s(nbytes, LINK)
     assert found[one.index(here), two.index(here)] == 0.0
     border = max(2e-4 + 2 * nbytes / 2.5e8, 2 * nbytes / 2.5e8)
     assert found[one.index(here), two.index(there)] == pytest.approx(wire + border)
@@ -160,7 +161,7 @@ def test_one_message_costs_what_the_simulator_says() -> None:
 
 def test_a_device_sends_one_message_after_another() -> None:
     asked = study("residual", 1e9, 1e9, 1e9)
-    made = pricer(asked)
+    made = pricer(asked.memo)
     problem = made.run()
     conv, pool = (next(r for r in problem.reaches if name in r.exits) for name in ("r3", "p"))
     one, two = made.footprint(conv).choices, made.footprint(pool).choices
@@ -177,7 +178,7 @@ def test_a_device_sends_one_message_after_another() -> None:
 def test_inputs_are_brought_once_and_answers_are_fetched() -> None:
     """Both readers of the input stand on d1: only the first one in the model waits for it."""
     far = study("mlp", 1e9, 1e9, link=Link(1e8, 0.5))
-    problem = pricer(far).run()
+    problem = pricer(far.memo).run()
     first, last = (next(n for n, r in enumerate(problem.reaches) if name in r.exits) for name in ("a", "y"))
     here, there = ([c.index(Whole((d,))) for c in problem.choices] for d in ("d0", "d1"))
     assert problem.unary[first][here[first]] < 0.1 < 0.5 < problem.unary[first][there[first]] < 0.6
@@ -187,9 +188,9 @@ def test_inputs_are_brought_once_and_answers_are_fetched() -> None:
 
 def test_weights_that_do_not_fit_cost_infinity() -> None:
     small = study("residual", 1e9, 1e9, memory_bytes=100_000)
-    problem = pricer(small).run()
+    problem = pricer(small.memo).run()
     n = next(n for n, reach in enumerate(problem.reaches) if "d1" in reach.exits)
-    weights = small.graph.constants["f1"].nbytes
+    weights = small.memo.graph.constants["f1"].nbytes
     assert 100_000 < weights < 200_000
     fits = {type(c) for c, s in zip(problem.choices[n], problem.unary[n], strict=True) if np.isfinite(s)}
     assert Whole not in fits and Divide in fits
@@ -201,25 +202,27 @@ def test_blocks_that_repeat_are_priced_once() -> None:
     few, many = (load_graph(transformer(nodes).SerializeToString()) for nodes in (60, 240))
     kinds = []
     for graph in (few, many):
-        asked = replace_graph(study("mlp", 1e9, 1e9), graph)
-        kinds.append({reach.kind for reach in reaches(asked.coarse, asked.cost.free)})
+        asked = replace_graph(study("mlp", 1e9, 1e9).memo, graph)
+        kinds.append({reach.kind for reach in reaches(asked.memo.coarse, asked.memo.cost.free)})
     assert len(kinds[0]) == len(kinds[1]) < 20
 
 
-def replace_graph(asked: Study, graph: object) -> Study:
-    return Study(replace(asked.problem, graph=graph))  # type: ignore[arg-type]
+def replace_graph(memo: Memo, graph: object) -> Study:
+    return Study(replace(memo.problem, graph=graph))  # type: ignore[arg-type]
 
 
 def test_several_readers_of_a_view_meet_at_a_junction() -> None:
     from benchmarks.models import light
 
-    asked = replace_graph(study("mlp", 1e9, 1e9), load_graph(light("inception_v1")))
-    found = reaches(asked.coarse)
+    asked = replace_graph(study("mlp", 1e9, 1e9).memo, load_graph(light("inception_v1")))
+    found = reaches(asked.memo.coarse)
     joints = [reach for reach in found if reach.is_junction]
     assert joints and all(reach.layer.anchor.op_type == "Concat" for reach in joints)
     named = {reach.exits[0] for reach in joints}
     assert all(len([r for r in found if name in r.sources]) > 1 for name in named)
-    assert {layer.number for layer in asked.layers} == {r.layer.number for r in found if not r.is_junction}
+    assert {layer.number for layer in asked.memo.layers} == {
+        r.layer.number for r in found if not r.is_junction
+    }
 
 
 @st.composite
@@ -244,7 +247,7 @@ def test_overlaps_count_what_regions_have_in_common(
 def test_choices_are_those_of_layers_only() -> None:
     asked, _, problem = priced("shuffled")
     taken: dict[int, Choice] = problem.taken([0] * len(problem.reaches))
-    assert set(taken) == {layer.number for layer in asked.layers}
+    assert set(taken) == {layer.number for layer in asked.memo.layers}
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -257,9 +260,9 @@ def test_what_is_not_measured_is_not_worth_it(
 ) -> None:
     """The plain twin measures every configuration. No bound is above what is measured."""
     asked = study(model, *speeds, link=Link(1e8, 1e-5, 1e-5), memory_bytes=memory_bytes)
-    made = pricer(asked)
-    for reach in asked.ground.reaches:
-        walker = Walker(asked, reach)
+    made = pricer(asked.memo)
+    for reach in asked.memo.operator_costs.reaches:
+        walker = Walker(asked.memo, reach)
         choices = configurations(reach.layer, made.among, walker.speeds(), made._may_sum(reach, walker.whole))
         found = walker.measure(choices)
         seconds = [float(s) for s in found.seconds + made._summing(found.addends)]

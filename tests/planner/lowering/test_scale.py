@@ -62,7 +62,7 @@ def test_each_declaration_is_bound_once_for_all_plans(big: Graph, bound: Counter
     check(alone_plan, big)
     assert [len(program.segments) for program in alone_plan.programs.values()] == [1]
     parted = make_plan(
-        problem, along(study, "sequence", NAMES), model_digest="m", accesses=study.coarse.accesses
+        problem, along(study, "sequence", NAMES), model_digest="m", accesses=study.memo.coarse.accesses
     )
     check(parted, big)
     assert set(parted.programs) == set(NAMES)

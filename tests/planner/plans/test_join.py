@@ -324,7 +324,7 @@ def test_two_copies_of_squeezenet_answer_twice_as_many() -> None:
     assert made.predicted_latency_s == pytest.approx(single.predicted_latency_s, rel=0.1)
     assert "requests are dealt out to 2 copies of the model: d0, d1" in made.why
     assert all(one.between_s > 0 for one in made.replicas)
-    assert simulate(made, problem.cluster, "d0", study.cost).paces == made.replicas
+    assert simulate(made, problem.cluster, "d0", study.memo.cost).paces == made.replicas
 
     document = summary(made, simulation, graph=graph, strategy=strategy, search_s=0.0, single=None)
     assert [one["devices"] for one in document["replicas"]] == [["d0"], ["d1"]]
@@ -351,9 +351,9 @@ def test_where_one_device_has_no_room_groups_answer() -> None:
     problem = Problem(graph, cluster, "d0", "throughput")
     study = Study(problem)
     found = plan_by(problem, "replicas", study)
-    groups = [set(study.forecast(one).compute_s) for one in found.replicas]
+    groups = [set(study.scorer.forecast(one).compute_s) for one in found.replicas]
     assert sorted(map(len, groups)) == [2, 2] and len(set.union(*groups)) == 4
-    peaks = study.forecast(found).peak_memory_bytes
+    peaks = study.scorer.forecast(found).peak_memory_bytes
     assert max(peaks.values()) <= 0.85 * weights
 
 

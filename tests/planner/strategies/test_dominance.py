@@ -50,7 +50,7 @@ def test_cells_that_were_measured_before_are_not_measured_again(tmp_path: Path) 
 
 
 def everything(study: Study) -> Iterator[Strategy]:
-    for device in study.by_speed:
+    for device in study.memo.by_speed:
         yield alone(study, device)
     for name in strategies():
         if name != "auto":
@@ -60,13 +60,15 @@ def everything(study: Study) -> Iterator[Strategy]:
 @pytest.mark.parametrize("bits_per_s", [1e8, 1e10])
 def test_no_plan_takes_less_than_its_floor(bits_per_s: float) -> None:
     study = Study(Problem(graph("squeezenet"), cluster("1:2:4:8", bits_per_s), "d0"))
-    floors = [(one, floor_s(study, one), study.forecast(one)) for one in everything(study)]
+    floors = [(one, floor_s(study, one), study.scorer.forecast(one)) for one in everything(study)]
     assert all(0 < floor <= forecast.latency_s * (1 + 1e-9) for _, floor, forecast in floors)
     for enough in {floor for _, floor, _ in floors}:
         for one, floor, _ in floors:
             assert (floor_s(study, one, enough) >= enough) == (floor >= enough)
     many = Study(Problem(graph("squeezenet"), cluster("1:2:4:8", bits_per_s), "d0", objective="throughput"))
-    assert all(floor_s(many, one) * many.forecast(one).most_per_s <= 1 + 1e-9 for one in everything(many))
+    assert all(
+        floor_s(many, one) * many.scorer.forecast(one).most_per_s <= 1 + 1e-9 for one in everything(many)
+    )
     tight = [one.name for one, floor, forecast in floors if floor > 0.9 * forecast.latency_s]
     assert "single" in tight
 
@@ -77,10 +79,10 @@ def test_no_candidate_of_auto_takes_less_than_its_floor(model: str) -> None:
     study = Study(Problem(graph(model), cluster("1:2:4:8", 1e10), "d0"))
     tight = 0
     for one in get("auto")(study):
-        floor, takes_s = floor_s(study, one), study.forecast(one).latency_s
+        floor, takes_s = floor_s(study, one), study.scorer.forecast(one).latency_s
         assert floor <= takes_s * (1 + 1e-9), one.why
         assert not is_hopeless(study, one, takes_s * (1 + 1e-6))
-        tight += len(study.forecast(one).compute_s) > 1 and floor > 0.5 * takes_s
+        tight += len(study.scorer.forecast(one).compute_s) > 1 and floor > 0.5 * takes_s
     assert tight
 
 
@@ -88,19 +90,19 @@ def test_no_candidate_of_auto_takes_less_than_its_floor(model: str) -> None:
 @pytest.mark.parametrize("kind", ["1:2:4:8", "1 slow link of 4", "8 equal"])
 def test_no_device_that_is_left_out_is_the_best_one_alone(kind: str, objective: str) -> None:
     study = Study(Problem(graph("squeezenet"), cluster(kind, 1e8), "d0", objective=objective))
-    few, every = list(singles(study)), [alone(study, device) for device in study.by_speed]
+    few, every = list(singles(study)), [alone(study, device) for device in study.memo.by_speed]
     assert len(few) < len(every)
-    assert min(map(study.score, few)) == min(map(study.score, every))
+    assert min(map(study.scorer.score, few)) == min(map(study.scorer.score, every))
 
 
 def test_who_holds_the_model_is_known_without_asking_each() -> None:
     among = cluster("1:2:4:8", 1e9)
     roomy = Study(Problem(graph("squeezenet"), among, "d0"))
-    needed = max(roomy.forecast(alone(roomy, "d0")).peak_memory_bytes.values())
+    needed = max(roomy.scorer.forecast(alone(roomy, "d0")).peak_memory_bytes.values())
     limits = {"d0": needed, "d1": needed - 1, "d2": 1.0}
     study = Study(Problem(graph("squeezenet"), among, "d0", memory_limit_bytes=limits))
-    for device in study.by_speed:
-        assert holds(study, device) == (not study.short_bytes(alone(study, device)))
+    for device in study.memo.by_speed:
+        assert holds(study, device) == (not study.scorer.short_bytes(alone(study, device)))
     assert [holds(study, f"d{n}") for n in range(4)] == [True, False, False, True]
 
 
@@ -115,9 +117,11 @@ def test_the_search_is_the_same_each_time() -> None:
 def test_an_ample_budget_looks_at_every_strategy() -> None:
     """What auto tries is as good as the best of each strategy, in cells that no test above has."""
     study = Study(Problem(graph("squeezenet"), cluster("4 equal", 1e10), "d0"))
-    best = study.forecast(study.best(auto.candidates(study))).latency_s
+    best = study.scorer.forecast(study.scorer.pick_best(auto.candidates(study))).latency_s
     for name in strategies():
-        assert best <= study.forecast(study.best(get(name)(study))).latency_s * (1 + 1e-9), name
+        assert best <= study.scorer.forecast(study.scorer.pick_best(get(name)(study))).latency_s * (
+            1 + 1e-9
+        ), name
 
 
 shares = st.lists(st.sampled_from("abcd"), min_size=2, max_size=4, unique=True).flatmap(

@@ -74,7 +74,7 @@ def test_stages_follow_the_devices_memory() -> None:
     among = Cluster((Device("d0", "k", 1e9, 1e9, 4e9), small), {}, FAST)
     (both,) = staged(Study(Problem(graph, among, "d0", "throughput")))
     study = Study(Problem(graph, among, "d0"))
-    assert study.forecast(both).kept_bytes["d1"] <= 0.3 * weights
+    assert study.scorer.forecast(both).kept_bytes["d1"] <= 0.3 * weights
 
 
 def test_so_many_requests_are_in_flight_as_fit() -> None:
