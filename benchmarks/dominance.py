@@ -31,7 +31,7 @@ from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import compare
-from edgepart.planner.search.moves import devices_of, without
+from edgepart.planner.search.moves import devices_of, leave_out
 from edgepart.planner.search.study import Study
 
 OTHERS = ("vit_b16", "bert_base")
@@ -144,7 +144,7 @@ def _lighter(study: Study, best: Strategy) -> Iterator[float]:
     for device in named if len(named) > 1 else ():
         instead = min((name for name in named if name != device), key=study.memo.by_speed.index)
         yield study.scorer.outline(
-            study.candidates.make("auto", without(choices, device, instead), "")
+            study.candidates.make("auto", leave_out(choices, device, instead), "")
         ).latency_s
 
 

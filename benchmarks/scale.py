@@ -41,8 +41,8 @@ from edgepart.planner.planner import best_strategy
 from edgepart.planner.region import Array
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.bbgrap import along
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.bbgrap import divide_along
+from edgepart.planner.strategies.single import run_alone
 
 WIDTH, HEADS, SEQUENCE = 64, 4, 48
 SPLITS = ("sequence", "feature")
@@ -181,7 +181,7 @@ def measure(path: Path, profiled: str | None = None) -> list[Measured]:
     problem = Problem(graph, cluster(), "a")
     steps.take("declare", lambda: (None, f"{sum(1 for _ in accesses(graph).values())} bound"))
     study = Study(problem)
-    strategies = {"single": steps.take("lay out single", lambda: (alone(study, study.memo.by_speed[0]), ""))}
+    strategies = {"single": steps.take("lay out single", lambda: (run_alone(study, study.memo.by_speed[0]), ""))}
     for axis in SPLITS:
         strategies[axis] = steps.take(f"lay out {axis}", partial(_split, study, axis))
     for name, strategy in strategies.items():
@@ -212,7 +212,7 @@ def _loaded(path: Path) -> tuple[Graph, str]:
 
 
 def _split(study: Study, axis: str) -> tuple[Strategy, str]:
-    strategy = along(study, axis, study.memo.by_speed)
+    strategy = divide_along(study, axis, study.memo.by_speed)
     return strategy, strategy.why.split(" over")[0]
 
 

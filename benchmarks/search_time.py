@@ -108,9 +108,9 @@ def _optcnn(study: Study) -> Times:
 def _tofu(study: Study) -> Times:
     """The paper's version; of its limits, none lifted."""
     start = time.process_time()
-    team, words = tofu.plain(study.memo)
+    team, words = tofu.choose_paper_team(study.memo)
     found = tofu.Recursion(ByteCosts(study.memo), team).run()
-    strategy = tofu.strategy(study, found, words)
+    strategy = tofu.make_strategy(study, found, words)
     searched = time.process_time()
     predicted = study.scorer.forecast(strategy).latency_s
     levels = ", ".join(f"{one.cost / 1e6:.3g}" for one in found.solutions)

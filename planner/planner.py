@@ -14,11 +14,11 @@ from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Region
 from edgepart.planner.report.explain import explain
-from edgepart.planner.search.choose_borders import hastened
-from edgepart.planner.search.choose_relays import passed_on
+from edgepart.planner.search.choose_borders import send_borders_first
+from edgepart.planner.search.choose_relays import add_relays
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, simulate
-from edgepart.planner.strategies.out_of_memory import infeasible
+from edgepart.planner.strategies.out_of_memory import explain_infeasible
 from edgepart.planner.strategies.registry import get, strategies
 
 Digests = MutableMapping[tuple[str, str, Region], str]
@@ -96,11 +96,11 @@ def best_strategy(problem: Problem, name: str = "auto", study: Study | None = No
     except Infeasible:
         if name != "auto":
             raise
-        raise infeasible(study) from None
+        raise explain_infeasible(study) from None
     if problem.borders_first and not best.early:
-        best = hastened(study, best) or best
+        best = send_borders_first(study, best) or best
     if problem.relays and not best.relays:
-        best = passed_on(study, best) or best
+        best = add_relays(study, best) or best
     return best
 
 

@@ -26,7 +26,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import Digests, choose, single
 from edgepart.planner.plans.plan import Plan, from_bytes, to_bytes
 from edgepart.planner.search import checkpoint as choices
-from edgepart.planner.search.refine import refined
+from edgepart.planner.search.refine import refine
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, simulate
 from edgepart.planner.strategies.registry import strategies
@@ -168,7 +168,7 @@ def _search(
     """The best plan of a strategy, the one that serves with its parts moved among its candidates, what it would do and
     what it was made from."""
     before = choices.read(order.chosen) if order.chosen else None
-    also = refined(study, before) if before is not None and before.name == strategy else ()
+    also = refine(study, before) if before is not None and before.name == strategy else ()
     model = order.deployment.model
     plan, simulation, found = choose(
         study.memo.problem, strategy, model, digests=digests, study=study, also=also

@@ -18,7 +18,7 @@ from edgepart.planner.cost.memory import OPERATOR_BYTES
 from edgepart.planner.cost.operator_cost import OperatorCost, OperatorCosts
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.errors import InternalError
-from edgepart.planner.layers.chains import chains, written
+from edgepart.planner.layers.chains import find_chains, output_of
 from edgepart.planner.layers.coarsen import Coarse
 from edgepart.planner.layout.choices import compact
 from edgepart.planner.model.graph import Graph, Operator
@@ -26,19 +26,19 @@ from edgepart.planner.region import Region
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class ChainCost:
     """What a chain does for one region of what it writes."""
 
     needs: tuple[Region | None, ...]
     pieces: tuple[OperatorCost, ...]
 
 
-class Bundle:
+class ChainAccess:
     """The declaration of a chain, for everything that a sketch asks."""
 
     opaque: str | None = None
 
-    def __init__(self, ground: OperatorCosts, chain: Sequence[Operator], known: dict[Region, _Done]) -> None:
+    def __init__(self, ground: OperatorCosts, chain: Sequence[Operator], known: dict[Region, ChainCost]) -> None:
         """`known` is shared by all chains that are alike."""
         self._ground = ground
         self._chain = chain
@@ -65,14 +65,14 @@ class Bundle:
     def localize(self, outputs: Outputs) -> Local:
         raise InternalError(f"the operators behind {self._chain[0].name!r} are not written out together")
 
-    def _done(self, outputs: Outputs) -> _Done:
+    def _done(self, outputs: Outputs) -> ChainCost:
         (region,) = outputs.values()
         found = self._known.get(region)
         if found is None:
             found = self._known[region] = self._follow(region)
         return found
 
-    def _follow(self, region: Region) -> _Done:
+    def _follow(self, region: Region) -> ChainCost:
         """From the last operator to the first."""
         needs: list[Region | None] = []
         pieces: list[OperatorCost] = []
@@ -82,14 +82,14 @@ class Bundle:
             piece = self._ground.piece(op, ((index, region),))
             pieces.append(piece)
             if n:
-                link = op.inputs.index(written(self._chain[n - 1]))
+                link = op.inputs.index(output_of(self._chain[n - 1]))
                 handed = piece.needs[link]
                 assert handed is not None
                 region = handed if handed.is_box else compact(handed)
                 needs[:0] = (*piece.needs[:link], *piece.needs[link + 1 :])
             else:
                 needs[:0] = piece.needs
-        return _Done(tuple(needs), tuple(pieces[::-1]))
+        return ChainCost(tuple(needs), tuple(pieces[::-1]))
 
 
 class ChainCosts:
@@ -98,8 +98,8 @@ class ChainCosts:
     def __init__(self, coarse: Coarse, ground: OperatorCosts) -> None:
         self.coarse = coarse
         self.ground = ground
-        self.chains = chains(coarse)
-        self._known: dict[tuple[int, ...], dict[Region, _Done]] = {}
+        self.chains = find_chains(coarse)
+        self._known: dict[tuple[int, ...], dict[Region, ChainCost]] = {}
         self._bundles = {chain[-1].name: self._bundle(chain) for chain in self.chains}
         """By name, which is that of the last operator."""
         self._found: dict[frozenset[str], tuple[Graph, Mapping[str, Access]]] = {}
@@ -109,7 +109,7 @@ class ChainCosts:
         """What a device needs at most, besides what a sketch of bundles says: for operators that are not counted there, and
         for what is handed on inside one chain."""
         tensors = self.coarse.graph.tensors
-        inside = [sum(tensors[written(op)].nbytes for op in chain) for chain in self.chains]
+        inside = [sum(tensors[output_of(op)].nbytes for op in chain) for chain in self.chains]
         fewer = sum(len(chain) - 1 for chain in self.chains)
         return max(inside, default=0) + fewer * OPERATOR_BYTES
 
@@ -133,15 +133,15 @@ class ChainCosts:
         known = {op.name: taken[op.name][1] if op.name in taken else accesses[op.name] for op in operators}
         return replace(whole, operators=operators), known
 
-    def _bundle(self, chain: Sequence[Operator]) -> tuple[Operator, Bundle]:
+    def _bundle(self, chain: Sequence[Operator]) -> tuple[Operator, ChainAccess]:
         head, last = chain[0], chain[-1]
         inputs = list(head.inputs)
         for before, op in pairwise(chain):
-            link = op.inputs.index(written(before))
+            link = op.inputs.index(output_of(before))
             inputs += (*op.inputs[:link], *op.inputs[link + 1 :])
         kind = tuple(self.ground.kind(op) for op in chain)
-        bundle = Bundle(self.ground, chain, self._known.setdefault(kind, {}))
-        made = replace(head, name=last.name, inputs=tuple(inputs), outputs=(written(last),))
+        bundle = ChainAccess(self.ground, chain, self._known.setdefault(kind, {}))
+        made = replace(head, name=last.name, inputs=tuple(inputs), outputs=(output_of(last),))
         return made, bundle
 
 
@@ -156,7 +156,7 @@ class ChainCostModel:
         self.cost.know(graph)
 
     def compute_s(self, op: Operator, access: Access, outputs: Outputs, device: str) -> float:
-        if isinstance(access, Bundle):
+        if isinstance(access, ChainAccess):
             return access.seconds(outputs, self._devices[device])
         return self.cost.compute_s(op, access, outputs, device)
 

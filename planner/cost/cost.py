@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from edgepart.planner.access.declare.protocol import Access, Outputs
-from edgepart.planner.cost.work import FUSED_BEHIND, NOTHING, VIEWS, Work, work_of
+from edgepart.planner.cost.work import FUSED_BEHIND, NO_WORK, VIEWS, Work, work_of
 from edgepart.planner.devices.cluster import Cluster, Link
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.plans.plan import Program, Segment
@@ -33,7 +33,7 @@ class Cost:
     def __post_init__(self) -> None:
         self._devices = {device.name: device for device in self.cluster.devices}
         self._work: dict[tuple[str, tuple[tuple[int, Region], ...]], Work] = {}
-        self.free = _fused(self.graph)
+        self.free = _find_fused(self.graph)
         """Operators that cost nothing of their own: the runtime computes them with the one before."""
         self._addends: dict[str, float] = {}
 
@@ -101,7 +101,7 @@ class Cost:
     def measure(self, op: Operator, access: Access, outputs: Outputs, needs: Sequence[Region | None]) -> Work:
         """The same for what is asked once only, with `needs` at hand."""
         if op.op_type in VIEWS or op.name in self.free:
-            return NOTHING
+            return NO_WORK
         reads = [
             (name, region, region.size * self.item_bytes(name))
             for name, region in zip(op.inputs, needs, strict=True)
@@ -115,7 +115,7 @@ class Cost:
         return work_of(self.graph, op, access.family, access.flops(outputs), reads, writes)
 
 
-def _fused(graph: Graph) -> frozenset[str]:
+def _find_fused(graph: Graph) -> frozenset[str]:
     """Names of the operators that cost nothing of their own: the runtime computes them with the one
     before."""
     heads: dict[str, str] = {}

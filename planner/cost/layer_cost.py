@@ -12,13 +12,13 @@ from edgepart.planner.cost.cost import Work
 from edgepart.planner.cost.operator_cost import OperatorCost, OperatorCosts
 from edgepart.planner.cost.work import work_of
 from edgepart.planner.devices.cluster import Device
-from edgepart.planner.layers.recompute import SearchNode
+from edgepart.planner.layers.search_nodes import SearchNode
 from edgepart.planner.layout.choices import compact
-from edgepart.planner.layout.partial_sums import reduced_axis
+from edgepart.planner.layout.partial_sums import find_reduced_axis
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Interval, Region
 
-Held = tuple[Region | None, ...]
+ExitRegions = tuple[Region | None, ...]
 """Of one device, its region of each exit of a layer."""
 
 
@@ -48,18 +48,18 @@ def unite(reads: dict[str, Region], more: Iterable[tuple[str, Region]]) -> None:
         reads[name] = region if before is None or before == region else before.union_spans(region)
 
 
-def portion(
+def measure_layer(
     ground: OperatorCosts, reach: SearchNode, held: Mapping[str, Region], without: str | None = None
 ) -> LayerCost:
     """What a device does that holds the regions `held` of the exits; without the operator `without`, and what only
     that one reads."""
-    found = _Growing(ground)
+    found = _LayerCostBuilder(ground)
     found.walk(reach.operators, reach.exits, held, without)
     return found.done()
 
 
 @dataclass
-class _Growing:
+class _LayerCostBuilder:
     """A portion while operators are added."""
 
     ground: OperatorCosts
@@ -118,7 +118,7 @@ Addends = dict[int, Region]
 """By addend, a region of it."""
 
 
-class Sums:
+class PartialSumCosts:
     """An operator that is parted along a reduced axis."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Sums:
         self.item_bytes = ground.cost.item_bytes
         self.op = op
         self.places = tuple(place for place, _ in parts)
-        self.reduction = access.reduction(reduced_axis(op, access, axis))
+        self.reduction = access.reduction(find_reduced_axis(op, access, axis))
         place = next(n for n, one in enumerate(reach.operators) if one.name == op.name)
         self._behind = reach.operators[place + 1 :]
         self._exits = reach.exits
@@ -182,7 +182,7 @@ class Sums:
             place: {k: r for k, r in enumerate(needs[n * each : (n + 1) * each]) if r is not None}
             for n, place in enumerate(self.places)
         }
-        again = _Growing(self.ground)
+        again = _LayerCostBuilder(self.ground)
         inputs = (self.op.inputs[index] for index in self.reduction.again)
         again.read(zip(inputs, needs[each * len(self.places) :], strict=True))
         again.works.append(self._work(self._combining, self._combines, needs, {0: region}))
@@ -190,7 +190,7 @@ class Sums:
         return again.done(), wanted
 
     def _make(self, access: Access, wanted: Addends) -> LayerCost:
-        found = _Growing(self.ground)
+        found = _LayerCostBuilder(self.ground)
         needs = access.needs(wanted)
         found.read(zip(self.op.inputs, needs, strict=False))
         found.works.append(self._work(self._making, access, needs, wanted))

@@ -8,10 +8,10 @@ from functools import cached_property, partial
 
 from edgepart.planner.access.declare.protocol import Outputs
 from edgepart.planner.cost.cost import Cost, Work
-from edgepart.planner.cost.work import standing
+from edgepart.planner.cost.work import describe_surroundings
 from edgepart.planner.devices.cluster import Device
 from edgepart.planner.layers.coarsen import Coarse
-from edgepart.planner.layers.recompute import SearchNode, reaches
+from edgepart.planner.layers.search_nodes import SearchNode, find_search_nodes
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
 
@@ -63,7 +63,7 @@ class OperatorCosts:
     @cached_property
     def reaches(self) -> tuple[SearchNode, ...]:
         """The nodes of a layer-wise search, for all searches of one study."""
-        return reaches(self.coarse, self.cost.free)
+        return find_search_nodes(self.coarse, self.cost.free)
 
     def piece(self, op: Operator, outputs: tuple[tuple[int, Region], ...]) -> OperatorCost:
         """Of `op`, for regions of its outputs by index."""
@@ -76,7 +76,7 @@ class OperatorCosts:
     def kind(self, op: Operator) -> int:
         """Equal for operators of which all pieces are the same; counted from 1."""
         family = self.coarse.accesses[op.name].family
-        around = op.name in self.cost.free, standing(self.graph, op, family)
+        around = op.name in self.cost.free, describe_surroundings(self.graph, op, family)
         kind = self.coarse.kinds[op.name], around
         self._kinds[op.name] = found = self._numbers.setdefault(kind, len(self._numbers) + 1)
         return found

@@ -154,7 +154,7 @@ class Work(NamedTuple):
         return computed + self.weights / rates.weights_per_s + values / stream
 
 
-NOTHING = Work(0.0, 0.0, "move")
+NO_WORK = Work(0.0, 0.0, "move")
 
 
 def work_of(
@@ -168,7 +168,7 @@ def work_of(
     """The work of `op`. `reads`: name, region and bytes for each input; `writes`: the same of outputs."""
     kind = kind_of(graph, op, family)
     if kind == "round" and _inside_group(graph, op):
-        return NOTHING
+        return NO_WORK
     written = sum([nbytes for _, nbytes in writes])
     if op.op_type in PICKING and reads:
         nbytes = 2 * written + sum([size for _, _, size in reads[1:]])
@@ -186,7 +186,7 @@ def work_of(
     return Work(flops, nbytes, exact, size, columns, weights, kernels=1)
 
 
-def standing(graph: Graph, op: Operator, family: str) -> Hashable:
+def describe_surroundings(graph: Graph, op: Operator, family: str) -> Hashable:
     """All that `work_of` learns from what stands around `op`: operators that are the same but for names, and stand
     alike, do the same work."""
     quantised = op.op_type in QUANTISED and _between_bytes(graph, op)

@@ -9,12 +9,12 @@ from edgepart.planner.layers.coarsen import DEQUANTIZE, PULLED_FAMILIES, QUANTIZ
 from edgepart.planner.model.graph import Operator
 
 
-def written(op: Operator) -> str:
+def output_of(op: Operator) -> str:
     """The one tensor that it writes."""
     return next(filter(None, op.outputs))
 
 
-def chains(coarse: Coarse) -> tuple[tuple[Operator, ...], ...]:
+def find_chains(coarse: Coarse) -> tuple[tuple[Operator, ...], ...]:
     """Each of two operators or more, as long as it can be; no two of a chain read the same constant."""
     found: dict[str, tuple[list[Operator], set[str]]] = {}
     """By its last operator's name, a chain and the constants that it reads."""

@@ -19,7 +19,7 @@ from functools import cached_property
 from edgepart.planner.access import accesses as accesses_of
 from edgepart.planner.access.declare.cache import remembered
 from edgepart.planner.access.declare.protocol import Access, Axis
-from edgepart.planner.layers.isomorphism import alike
+from edgepart.planner.layers.isomorphism import find_kinds
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.region import Interval
 
@@ -214,7 +214,7 @@ class Coarse:
 
 def coarsen(graph: Graph) -> Coarse:
     """The layers of `graph`."""
-    kinds = alike(graph)
+    kinds = find_kinds(graph)
     declared = accesses_of(graph)
     accesses = remembered(declared, kinds)
     position = {op.name: number for number, op in enumerate(graph.operators)}

@@ -19,7 +19,7 @@ LOOKING_AROUND = frozenset({"MaxUnpool"})
 """Operators whose regions depend on what writes their inputs: no other one is like them."""
 
 
-def alike(graph: Graph) -> Mapping[str, int]:
+def find_kinds(graph: Graph) -> Mapping[str, int]:
     """By operator name, its kind; equal for operators with equal attributes, shapes, types and telling constants. What
     stands around an operator is not looked at."""
     return dict(_kinds(graph))

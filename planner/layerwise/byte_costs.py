@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edgepart.planner.layers.recompute import SearchNode
+from edgepart.planner.layers.search_nodes import SearchNode
 from edgepart.planner.layerwise.elimination import Edge, Table
-from edgepart.planner.layerwise.footprint import Footprint, Walker
-from edgepart.planner.layerwise.overlap import overlaps
+from edgepart.planner.layerwise.configuration_cost import ConfigurationTable, ConfigurationCosts
+from edgepart.planner.layerwise.overlap import count_overlaps
 from edgepart.planner.layout.choices import Choice
 from edgepart.planner.search.memo import Memo
 
 
 @dataclass(frozen=True, eq=False)
-class Weighed:
+class MeasuredCuts:
     """Ways to cut one layer, measured. One object stands for all layers that are alike; itself its only equal."""
 
-    footprint: Footprint
+    footprint: ConfigurationTable
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -40,16 +40,16 @@ class ByteCosts:
         self.memo = memo
         self.weights = weights
         self.nodes: tuple[SearchNode, ...] = memo.operator_costs.reaches
-        self._walkers: dict[int, Walker] = {}
+        self._walkers: dict[int, ConfigurationCosts] = {}
         self._tables: dict[Hashable, Table] = {}
 
-    def weigh(self, node: SearchNode, choices: Sequence[Choice]) -> Weighed:
+    def weigh(self, node: SearchNode, choices: Sequence[Choice]) -> MeasuredCuts:
         """A measurement; all of `choices` are about the same groups of devices, each known by one of them."""
         if node.kind not in self._walkers:
-            self._walkers[node.kind] = Walker(self.memo, node)
-        return Weighed(self._walkers[node.kind].measure(choices, timed=False))
+            self._walkers[node.kind] = ConfigurationCosts(self.memo, node)
+        return MeasuredCuts(self._walkers[node.kind].measure(choices, timed=False))
 
-    def tables(self, weighed: Sequence[Weighed], gateway: str) -> tuple[list[Table], list[Edge]]:
+    def tables(self, weighed: Sequence[MeasuredCuts], gateway: str) -> tuple[list[Table], list[Edge]]:
         """Bytes of every node, and of every tensor between two of them; one of `weighed` for each of `nodes`. Inputs of
         the model come from the group that is known by the device `gateway`, and outputs go there.
 
@@ -70,7 +70,7 @@ class ByteCosts:
                     unary[n] = unary[n] + self._brought(name, one, s, home)
         return unary, edges
 
-    def _own(self, node: SearchNode, one: Weighed, home: int) -> Table:
+    def _own(self, node: SearchNode, one: MeasuredCuts, home: int) -> Table:
         """Addends, what the gateway lacks of the model's outputs, and perhaps weights."""
         found: Table = one.footprint.addends.sum((1, 2))
         if self.weights:
@@ -82,20 +82,20 @@ class ByteCosts:
                 found = found + lacks * self.memo.cost.item_bytes(name)
         return found
 
-    def _brought(self, name: str, one: Weighed, source: int, home: int) -> Table:
+    def _brought(self, name: str, one: MeasuredCuts, source: int, home: int) -> Table:
         """An input of the model, wherever it is read but at the gateway."""
         sizes = one.footprint.reads[source].sizes
         found: Table = (sizes.sum(1) - sizes[:, home]) * self.memo.cost.item_bytes(name)
         return found
 
-    def _edge(self, name: str, writer: tuple[Weighed, int], reader: tuple[Weighed, int]) -> Table:
+    def _edge(self, name: str, writer: tuple[MeasuredCuts, int], reader: tuple[MeasuredCuts, int]) -> Table:
         """What the reader's groups read and do not hold, by [writer's choice, reader's]; the writer's exit and the reader's
         source are `name`."""
         key = (writer, reader)
         if key not in self._tables:
             holds = writer[0].footprint.holds[writer[1]]
             reads = reader[0].footprint.reads[reader[1]]
-            common = overlaps(holds.regions, reads.regions)[holds.index[:, None], reads.index[None]]
+            common = count_overlaps(holds.regions, reads.regions)[holds.index[:, None], reads.index[None]]
             lacks = reads.sizes.sum(1)[None] - common.sum(2)
             self._tables[key] = np.maximum(lacks, 0.0) * self.memo.cost.item_bytes(name)
         return self._tables[key]

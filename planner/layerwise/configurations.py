@@ -16,17 +16,17 @@ from edgepart.planner.layout.choices import Choice, Divide, Reduce, Shares, Whol
 from edgepart.planner.search.candidates import ALIKE_AXES
 from edgepart.planner.search.memo import Memo
 
-MOST = 24
+MOST_CONFIGURATIONS = 24
 """Configurations of one layer, at most: the search takes time with their third power."""
 
 
-def most(devices: int) -> int:
+def max_configurations(devices: int) -> int:
     """The same for so many devices: few can do a layer in few ways that are worth it.
 
     >>> [most(count) for count in (2, 4, 8, 32)]
     [12, 16, 20, 24]
     """
-    return min(MOST, 8 + 4 * (devices - 1).bit_length())
+    return min(MOST_CONFIGURATIONS, 8 + 4 * (devices - 1).bit_length())
 
 
 FEW = 4
@@ -40,7 +40,7 @@ Speeds = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Space:
+class ConfigurationSpace:
     """What the configurations of all layers have in common."""
 
     devices: tuple[str, ...]
@@ -57,10 +57,10 @@ class Space:
         return self.axis is None or axis.name in (self.axis, *ALIKE_AXES.get(self.axis, ()))
 
 
-def space(memo: Memo) -> Space:
+def make_space(memo: Memo) -> ConfigurationSpace:
     """Of the problem that is studied."""
     shares = dict(memo.shares(memo.by_speed))
-    return Space(memo.by_speed, tuple(_teams(memo)), shares, memo.problem.gateway, memo.problem.axis)
+    return ConfigurationSpace(memo.by_speed, tuple(_teams(memo)), shares, memo.problem.gateway, memo.problem.axis)
 
 
 def _teams(memo: Memo) -> Iterator[tuple[str, ...]]:
@@ -81,7 +81,7 @@ def _alike(memo: Memo) -> bool:
     return len(links) <= 1 and len({memo.whole_s[name] for name in names}) == 1
 
 
-def configurations(layer: Layer, among: Space, speeds: Speeds, sums: bool = True) -> tuple[Choice, ...]:
+def list_configurations(layer: Layer, among: ConfigurationSpace, speeds: Speeds, sums: bool = True) -> tuple[Choice, ...]:
     """All that are weighed for `layer`, without repetition: whole ones first. `speeds` say how parts are proportioned;
     the parts that the whole model would have are tried too, so that neighbours can agree. Without `sums`, no
     reduced axis is parted."""
@@ -91,13 +91,13 @@ def configurations(layer: Layer, among: Space, speeds: Speeds, sums: bool = True
     if not layer.opaque:
         axes = [axis for axis in layer.axes if layer.splits(axis.name) and among.takes(axis)]
         for team in among.teams:
-            found |= dict.fromkeys(_divided(axes, team, among, speeds))
+            found |= dict.fromkeys(_divide(axes, team, among, speeds))
         for team in dict.fromkeys((*among.teams[: SUMS - 1], *among.teams[-1:])) if sums else ():
-            found |= dict.fromkeys(_summed(layer, axes, team, among, speeds))
+            found |= dict.fromkeys(_sum(layer, axes, team, among, speeds))
     return tuple(found)
 
 
-def _divided(axes: Sequence[Axis], team: tuple[str, ...], among: Space, speeds: Speeds) -> Iterator[Divide]:
+def _divide(axes: Sequence[Axis], team: tuple[str, ...], among: ConfigurationSpace, speeds: Speeds) -> Iterator[Divide]:
     """Along each axis with a part for everybody, and along each two."""
     for axis in axes:
         if axis.extent >= len(team) * axis.quantum:
@@ -111,8 +111,8 @@ def _divided(axes: Sequence[Axis], team: tuple[str, ...], among: Space, speeds: 
                 yield Divide((one.name, two.name), _shares(team, among.shares), (rows, columns))
 
 
-def _summed(
-    layer: Layer, axes: Sequence[Axis], team: tuple[str, ...], among: Space, speeds: Speeds
+def _sum(
+    layer: Layer, axes: Sequence[Axis], team: tuple[str, ...], among: ConfigurationSpace, speeds: Speeds
 ) -> Iterator[Reduce]:
     """Along each reduced axis; what is summed is then whole with everybody, or in pieces."""
     shares = _shares(team, speeds)
@@ -153,21 +153,21 @@ def grids(count: int) -> tuple[tuple[int, int], ...]:
     return tuple(dict.fromkeys(((rows, count // rows), (count // rows, rows))))
 
 
-def worth(
+def select_configurations(
     choices: Sequence[Choice], seconds: Sequence[float], kept: Callable[[Choice], bool], places: int
 ) -> tuple[int, ...]:
     """Indices of those that are weighed, in order: what takes several devices as long as one could do it alone is
     dominated; of more than `places`, those that take least. What `kept` says stays in any case."""
-    alone = [s for choice, s in zip(choices, seconds, strict=True) if is_alone(choice)]
+    alone = [s for choice, s in zip(choices, seconds, strict=True) if is_on_one_device(choice)]
     least = min(alone, default=float("inf"))
     always = {n for n, choice in enumerate(choices) if kept(choice)}
     rest = [
-        n for n in range(len(choices)) if n not in always and (is_alone(choices[n]) or seconds[n] < least)
+        n for n in range(len(choices)) if n not in always and (is_on_one_device(choices[n]) or seconds[n] < least)
     ]
     rest.sort(key=lambda n: (seconds[n], n))
     return tuple(sorted({*always, *rest[: max(0, places - len(always))]}))
 
 
-def is_alone(choice: Choice) -> bool:
+def is_on_one_device(choice: Choice) -> bool:
     """Whether one device does it all."""
     return isinstance(choice, Whole) and len(choice.devices) == 1

@@ -48,7 +48,7 @@ def _halves(group: Shares) -> tuple[Shares, ...]:
     return (group[: middle(len(group))], group[middle(len(group)) :]) if len(group) > 1 else (group,)
 
 
-def near_first(cluster: Cluster, devices: Sequence[str]) -> tuple[str, ...]:
+def order_near_first(cluster: Cluster, devices: Sequence[str]) -> tuple[str, ...]:
     """The devices so ordered that those joined by quick links stand together, and so are cut apart last: groups are joined
     over the quickest link between any two of them, in the given order where links are equal."""
 
@@ -65,7 +65,7 @@ def near_first(cluster: Cluster, devices: Sequence[str]) -> tuple[str, ...]:
     return tuple(group_of[devices[0]])
 
 
-def cuts(layer: Layer, before: Choice | None, team: Team, level: int, takes: Takes) -> tuple[Choice, ...]:
+def list_cuts(layer: Layer, before: Choice | None, team: Team, level: int, takes: Takes) -> tuple[Choice, ...]:
     """The ways to cut what each group of the level before `level` has (`before`; None for everything, at level 0) over
     its two halves. Never none."""
     groups = team.levels[level]

@@ -11,7 +11,7 @@ from edgepart.planner.layerwise.elimination import Table
 from edgepart.planner.region import Region, Span
 
 
-def overlaps(ones: Sequence[Region | None], twos: Sequence[Region | None]) -> Table:
+def count_overlaps(ones: Sequence[Region | None], twos: Sequence[Region | None]) -> Table:
     """Elements that each of `ones` has in common with each of `twos`; of None, nothing."""
     found = np.outer([r is not None for r in ones], [r is not None for r in twos]).astype(np.float64)
     rank = next((r.rank for r in (*ones, *twos) if r is not None), 0)

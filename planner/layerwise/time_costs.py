@@ -18,11 +18,11 @@ import numpy as np
 from edgepart.planner.cost.layer_cost import LayerCost
 from edgepart.planner.cost.work import CONVOLUTIONS
 from edgepart.planner.devices.cluster import Link
-from edgepart.planner.layers.recompute import SearchNode
-from edgepart.planner.layerwise.configurations import Space, configurations, is_alone, most, worth
+from edgepart.planner.layers.search_nodes import SearchNode
+from edgepart.planner.layerwise.configurations import ConfigurationSpace, list_configurations, is_on_one_device, max_configurations, select_configurations
 from edgepart.planner.layerwise.elimination import Edge, Table
-from edgepart.planner.layerwise.footprint import Footprint, TensorRegions, Walker
-from edgepart.planner.layerwise.overlap import overlaps
+from edgepart.planner.layerwise.configuration_cost import ConfigurationTable, TensorRegions, ConfigurationCosts
+from edgepart.planner.layerwise.overlap import count_overlaps
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part
 from edgepart.planner.plans.reduced_precision import SHARE
 from edgepart.planner.search.memo import Memo
@@ -37,7 +37,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True)
-class Priced:
+class LayerwiseProblem:
     """A search problem, as `elimination.minimise` takes it, and what its nodes stand for."""
 
     reaches: tuple[SearchNode, ...]
@@ -52,29 +52,29 @@ class Priced:
         return {reach.layer.number: choices[n] for reach, choices, n in named if not reach.is_junction}
 
 
-def price(memo: Memo, among: Space) -> Priced:
+def build_problem(memo: Memo, among: ConfigurationSpace) -> LayerwiseProblem:
     """Every layer and junction, and every tensor between two of them."""
-    return Pricer(memo, among).run()
+    return TimeCosts(memo, among).run()
 
 
-class Pricer:
+class TimeCosts:
     """Tables, each made once for all that are alike."""
 
-    def __init__(self, memo: Memo, among: Space) -> None:
+    def __init__(self, memo: Memo, among: ConfigurationSpace) -> None:
         self.memo = memo
         self.among = among
         self.devices = memo.cluster.devices
         self.gateway = next(n for n, d in enumerate(self.devices) if d.name == memo.problem.gateway)
-        self.wires = _wires(memo)
+        self.wires = _make_links(memo)
         self.share = SHARE[memo.problem.transfer_dtype]
         """Of the bytes of addends, what travels at the least."""
         self._masks: dict[Hashable, Mask] = {}
         self.start_s = np.array([memo.cost.segment_s(d.name) for d in self.devices])
         self.copy_s = np.array([memo.cost.copy_s(d.name, 1.0) for d in self.devices])
-        self._footprints: dict[Hashable, Footprint] = {}
+        self._footprints: dict[Hashable, ConfigurationTable] = {}
         self._tables: dict[Hashable, Table] = {}
 
-    def run(self) -> Priced:
+    def run(self) -> LayerwiseProblem:
         nodes = self.memo.operator_costs.reaches
         prints = [self.footprint(node) for node in nodes]
         homes = {name: (n, k) for n, node in enumerate(nodes) for k, name in enumerate(node.layer.exits)}
@@ -93,25 +93,25 @@ class Pricer:
             for k, name in enumerate(node.layer.exits):
                 if name in self.memo.graph.outputs:
                     unary[n] = unary[n] + self._answered(node, k, name)
-        return Priced(nodes, tuple(one.choices for one in prints), tuple(unary), tuple(edges))
+        return LayerwiseProblem(nodes, tuple(one.choices for one in prints), tuple(unary), tuple(edges))
 
-    def footprint(self, reach: SearchNode) -> Footprint:
+    def footprint(self, reach: SearchNode) -> ConfigurationTable:
         """Under the configurations that are worth weighing."""
         found = self._footprints.get(reach.kind)
         if found is None:
-            walker = Walker(self.memo, reach)
+            walker = ConfigurationCosts(self.memo, reach)
             speeds = walker.speeds()
-            choices = configurations(reach.layer, self.among, speeds, self._may_sum(reach, walker.whole))
+            choices = list_configurations(reach.layer, self.among, speeds, self._may_sum(reach, walker.whole))
             kept = tuple(self._worth(reach, walker, choices))
             one = walker.measure(kept)
             seconds = one.seconds + self._summing(one.addends)
             found = self._footprints[reach.kind] = replace(one, seconds=seconds)
         return found
 
-    def _worth(self, reach: SearchNode, walker: Walker, choices: Sequence[Choice]) -> Iterator[Choice]:
+    def _worth(self, reach: SearchNode, walker: ConfigurationCosts, choices: Sequence[Choice]) -> Iterator[Choice]:
         """Those that are worth weighing, in order; what is sure not to be among them is not measured."""
-        places = max(1, most(len(self.devices)) - sum(map(self._kept, choices)))
-        alone_s = min((walker.row(one).seconds for one in choices if is_alone(one)), default=float("inf"))
+        places = max(1, max_configurations(len(self.devices)) - sum(map(self._kept, choices)))
+        alone_s = min((walker.row(one).seconds for one in choices if is_on_one_device(one)), default=float("inf"))
         least = [
             (walker.least_s(choice) + self._least_summing_s(reach, choice)) * NEARLY for choice in choices
         ]
@@ -123,15 +123,15 @@ class Pricer:
                 break
             choice = choices[n]
             measured[n] = self._seconds(walker, choice)
-            if not self._kept(choice) and (is_alone(choice) or measured[n] < alone_s):
+            if not self._kept(choice) and (is_on_one_device(choice) or measured[n] < alone_s):
                 insort(ranked, measured[n])
         known = sorted(measured)
-        taken = worth(
-            [choices[n] for n in known], [measured[n] for n in known], self._kept, most(len(self.devices))
+        taken = select_configurations(
+            [choices[n] for n in known], [measured[n] for n in known], self._kept, max_configurations(len(self.devices))
         )
         yield from (choices[known[n]] for n in taken)
 
-    def _seconds(self, walker: Walker, choice: Choice) -> float:
+    def _seconds(self, walker: ConfigurationCosts, choice: Choice) -> float:
         """Of one configuration, and of summing what it makes parts of."""
         row = walker.row(choice)
         return row.seconds + (
@@ -163,7 +163,7 @@ class Pricer:
     def _kept(self, choice: Choice) -> bool:
         """On the fastest device, at the gateway, and on all."""
         ends = (self.among.devices[0], self.among.gateway)
-        return isinstance(choice, Whole) and (not is_alone(choice) or choice.devices[0] in ends)
+        return isinstance(choice, Whole) and (not is_on_one_device(choice) or choice.devices[0] in ends)
 
     def _summing(self, moved: Table) -> Table:
         """Seconds in which addends travel and are taken in, by configuration."""
@@ -249,7 +249,7 @@ class Pricer:
         return owners[min(range(len(owners)), key=rank)]
 
     def _moved(self, holds: TensorRegions, reads: TensorRegions, sends: Mask, name: str) -> Table:
-        common = overlaps(holds.regions, reads.regions) * self.memo.cost.item_bytes(name)
+        common = count_overlaps(holds.regions, reads.regions) * self.memo.cost.item_bytes(name)
         lanes = common[holds.index.T[:, None, :, None], reads.index.T[None, :, None, :]]
         lanes *= sends.transpose(1, 2, 0)[..., None]
         moved: Table = np.moveaxis(lanes, (0, 1), (2, 3))
@@ -267,7 +267,7 @@ class Pricer:
 
 
 @dataclass(frozen=True)
-class _Wires:
+class _Links:
     """The links between any two devices, [source, target]."""
 
     fixed_s: Table
@@ -296,11 +296,11 @@ class _Wires:
         return found
 
 
-def _wires(memo: Memo) -> _Wires:
+def _make_links(memo: Memo) -> _Links:
     names = [device.name for device in memo.cluster.devices]
     links: list[list[Link]] = [[memo.cluster.link(a, b) for b in names] for a in names]
 
     def table(attribute: str) -> Table:
         return np.array([[float(getattr(link, attribute)) for link in row] for row in links])
 
-    return _Wires(table("message_s"), table("latency_s"), 1 / table("bytes_per_s"))
+    return _Links(table("message_s"), table("latency_s"), 1 / table("bytes_per_s"))

@@ -71,7 +71,7 @@ Choice = Divide | Whole | Pull | Reduce
 
 
 @dataclass(frozen=True)
-class Laid:
+class PropagatedLayouts:
     """What follows from choices."""
 
     layouts: Mapping[str, Layout]
@@ -127,7 +127,7 @@ def part(layer: Layer, choice: Reduce) -> tuple[str, Parted] | None:
     return (op, Parted(choice.axis, parts)) if len(parts) > 1 else None
 
 
-def tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
+def cut_tiles(name: str, region: Region, layer: Layer, choice: Divide) -> dict[str, Region]:
     """By device, its part of the exit `name`, of which `region` is all; ValueError where the layer lacks an axis."""
     axes = [axis for name in choice.axes if (axis := layer.axis(name)) is not None]
     if len(axes) < len(choice.axes):

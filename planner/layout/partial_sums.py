@@ -22,7 +22,7 @@ Combined = Mapping[str, Region]
 """By device, the region of an operator's output 0 that it makes out of addends."""
 
 
-def reduced_axis(op: Operator, access: Access, name: str) -> Axis:
+def find_reduced_axis(op: Operator, access: Access, name: str) -> Axis:
     """InternalError where `op` has no reduced axis of that name."""
     found = next((axis for axis in access.axes() if axis.name == name and axis.reducer is not None), None)
     if found is None:
@@ -30,7 +30,7 @@ def reduced_axis(op: Operator, access: Access, name: str) -> Axis:
     return found
 
 
-def addends_wanted(reduction: Reduction, parts: Sequence[Interval], combined: Combined) -> list[Outputs]:
+def find_wanted_addends(reduction: Reduction, parts: Sequence[Interval], combined: Combined) -> list[Outputs]:
     """Per part, the regions of its addends that some device reads to make what it combines."""
     combine, count = reduction.combine(tuple(parts)), len(reduction.addends)
     found: list[dict[int, Region]] = [{} for _ in parts]
@@ -43,7 +43,7 @@ def addends_wanted(reduction: Reduction, parts: Sequence[Interval], combined: Co
     return list(found)
 
 
-def read_again(reduction: Reduction, count: int, region: Region) -> Iterator[tuple[int, Region]]:
+def find_reread_inputs(reduction: Reduction, count: int, region: Region) -> Iterator[tuple[int, Region]]:
     """Inputs of the operator, and their regions, that combining `region` from `count` parts reads besides the
     addends."""
     parts = tuple(Interval(n, n + 1) for n in range(count))  # Only how many there are matters here.
@@ -108,13 +108,13 @@ class PartialStrategies:
         if key not in self._found:
             regions = layout.regions if layout else {}
             combined = {device: region for device, region in regions.items() if not region.is_empty}
-            made = _written_out(graph, op, access, parted, combined) if combined else None
+            made = _write_out(graph, op, access, parted, combined) if combined else None
             self._found[key] = made, layout
         return self._found[key][0]
 
 
-def _written_out(graph: Graph, op: Operator, access: Access, parted: Parted, combined: Combined) -> _Parts:
-    axis = reduced_axis(op, access, parted.axis)
+def _write_out(graph: Graph, op: Operator, access: Access, parted: Parted, combined: Combined) -> _Parts:
+    axis = find_reduced_axis(op, access, parted.axis)
     intervals = [interval for _, interval in parted.parts]
     if not _make_up(intervals, axis):
         raise InternalError(f"{op.op_type} {op.name!r}: {intervals} are not the parts of {axis}")
@@ -123,7 +123,7 @@ def _written_out(graph: Graph, op: Operator, access: Access, parted: Parted, com
     tensors: dict[str, Tensor] = {}
     layouts: dict[str, Layout] = {}
     made: list[str] = []
-    wanted = addends_wanted(reduction, intervals, combined)
+    wanted = find_wanted_addends(reduction, intervals, combined)
     for (device, interval), regions in zip(parted.parts, wanted, strict=True):
         where = f"#{axis.name}[{interval.start}:{interval.stop}]"
         addends = [_addend(graph, op, k, where, addend) for k, addend in enumerate(reduction.addends)]

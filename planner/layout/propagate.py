@@ -10,16 +10,16 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from edgepart.planner.layers.chains import chains
-from edgepart.planner.layers.chains import written as written_by
+from edgepart.planner.layers.chains import find_chains
+from edgepart.planner.layers.chains import output_of as written_by
 from edgepart.planner.layers.coarsen import Coarse, Layer
-from edgepart.planner.layout.choices import Choice, Divide, Laid, Pull, Reduce, Whole, compact, part, tiles
-from edgepart.planner.layout.partial_sums import addends_wanted, read_again, reduced_axis
+from edgepart.planner.layout.choices import Choice, Divide, PropagatedLayouts, Pull, Reduce, Whole, compact, part, cut_tiles
+from edgepart.planner.layout.partial_sums import find_wanted_addends, find_reread_inputs, find_reduced_axis
 from edgepart.planner.layout.strategy import Layout, Parted
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
 
-Spread = Mapping[str, Region]
+DeviceRegions = Mapping[str, Region]
 """By device, a region of one tensor; never changed once it is made."""
 
 
@@ -27,35 +27,35 @@ Spread = Mapping[str, Region]
 class TensorReads:
     """What is read of one tensor, by whoever reads it."""
 
-    regions: Spread
-    by_parts: Spread
+    regions: DeviceRegions
+    by_parts: DeviceRegions
     """Without what is read for layers that are whole: that is all of it, and is no halo."""
     for_whole: frozenset[str] = frozenset()
     """Devices where a layer that is whole reads it, if only through layers that are left to it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Taken:
+class InternedChoice:
     """A choice; equal ones are the same one."""
 
     choice: Choice
 
 
-NOBODY = TensorReads({}, {})
-LEFT = Taken(Pull())
+NO_READS = TensorReads({}, {})
+PULLED = InternedChoice(Pull())
 
 Reads = tuple[tuple[int, TensorReads], ...]
 """What one operator reads: the places of tensors among its inputs and what it captures, and of each what."""
 
 
-class Laying:
+class LayoutPropagator:
     """Layouts for many candidates of one graph."""
 
     def __init__(self, coarse: Coarse) -> None:
         self.coarse = coarse
         self.graph = coarse.graph
         self._layers = {n: layer for layer in coarse.layers for n in layer.exits}
-        self._chains = {chain[-1].name: chain for chain in chains(coarse)}
+        self._chains = {chain[-1].name: chain for chain in find_chains(coarse)}
         self._chain_kinds: dict[str, Hashable] = {}
         self._walk = tuple(
             (
@@ -68,17 +68,17 @@ class Laying:
             for op in reversed(self.graph.operators)
         )
         self._followed: dict[Hashable, tuple[tuple[tuple[Layout, TensorReads], ...], Reads]] = {}
-        self._laid: dict[frozenset[tuple[int, Taken]], Laid] = {}
-        self._taken: dict[Choice, Taken] = {}
-        self._parts: dict[tuple[int, Taken], tuple[str, Parted] | None] = {}
-        self._layouts: dict[tuple[str, Taken, TensorReads | None], Layout] = {}
+        self._laid: dict[frozenset[tuple[int, InternedChoice]], PropagatedLayouts] = {}
+        self._taken: dict[Choice, InternedChoice] = {}
+        self._parts: dict[tuple[int, InternedChoice], tuple[str, Parted] | None] = {}
+        self._layouts: dict[tuple[str, InternedChoice, TensorReads | None], Layout] = {}
         self._tiled: dict[Hashable, Layout] = {}
         self._equal: dict[tuple[tuple[str, Region], ...], Layout] = {}
         self._opaque: dict[tuple[str, tuple[int, ...]], tuple[Layout, ...]] = {}
         self._reads: dict[Hashable, Reads] = {}
         self._unions: dict[tuple[TensorReads, TensorReads], TensorReads] = {}
 
-    def lay_out(self, choices: Mapping[int, Choice]) -> Laid:
+    def lay_out(self, choices: Mapping[int, Choice]) -> PropagatedLayouts:
         """A layout for every tensor that an operator writes, from a choice for every layer that has exits; the same
         records for the same choices."""
         taken = {number: self._intern(choice) for number, choice in choices.items()}
@@ -87,12 +87,12 @@ class Laying:
             self._laid[key] = self._lay_out(taken)
         return self._laid[key]
 
-    def _lay_out(self, taken: Mapping[int, Taken]) -> Laid:
+    def _lay_out(self, taken: Mapping[int, InternedChoice]) -> PropagatedLayouts:
         parted: dict[str, Parted] = {}
         for number, one in taken.items():
             if isinstance(one.choice, Reduce) and (found := self._part(number, one)):
                 parted[found[0]] = found[1]
-        read = dict.fromkeys(self.graph.tensors, NOBODY)
+        read = dict.fromkeys(self.graph.tensors, NO_READS)
         layouts: dict[str, Layout] = {}
         heads: dict[str, Reads] = {}
         """Of chains that were followed, by operator, what it reads: nothing, save for the first one."""
@@ -101,7 +101,7 @@ class Laying:
                 for place, more in heads[op.name]:
                     read[inputs[place]] = self._union(read[inputs[place]], more)
                 continue
-            one = taken.get(number, LEFT)
+            one = taken.get(number, PULLED)
             made = tuple(self._layout(name, one, read[name]) for name in written)
             if self.coarse.accesses[op.name].opaque is not None:
                 made = self._all_or_nothing(op, written, made)
@@ -116,7 +116,7 @@ class Laying:
                 continue
             for place, more in self._reads_of(op, parted.get(op.name), made, whole):
                 read[inputs[place]] = self._union(read[inputs[place]], more)
-        return Laid(layouts, parted, {name: one.regions for name, one in read.items()})
+        return PropagatedLayouts(layouts, parted, {name: one.regions for name, one in read.items()})
 
     def _follow(
         self, chain: Sequence[Operator], made: Layout, whole: frozenset[str] | None
@@ -132,35 +132,35 @@ class Laying:
         if found is None:
             inside: list[tuple[Layout, TensorReads]] = []
             for before, op in reversed(tuple(pairwise(chain))):
-                wanted = next((one for _, one in self._reads_of(op, None, (made,), whole)), NOBODY)
-                made = self._layout(written_by(before), LEFT, wanted)
+                wanted = next((one for _, one in self._reads_of(op, None, (made,), whole)), NO_READS)
+                made = self._layout(written_by(before), PULLED, wanted)
                 whole = None if whole is None else _for_whole((made,), (wanted,))
                 inside.append((made, wanted))
             reads = self._reads_of(chain[0], None, (made,), whole)
             found = self._followed[key] = tuple(reversed(inside)), reads
         return found
 
-    def _intern(self, choice: Choice) -> Taken:
+    def _intern(self, choice: Choice) -> InternedChoice:
         found = self._taken.get(choice)
         if found is None:
-            found = self._taken[choice] = Taken(choice)
+            found = self._taken[choice] = InternedChoice(choice)
         return found
 
-    def _part(self, number: int, one: Taken) -> tuple[str, Parted] | None:
+    def _part(self, number: int, one: InternedChoice) -> tuple[str, Parted] | None:
         if (number, one) not in self._parts:
             assert isinstance(one.choice, Reduce)
             self._parts[number, one] = part(self.coarse.layers[number], one.choice)
         return self._parts[number, one]
 
-    def _layout(self, name: str, one: Taken, read: TensorReads) -> Layout:
+    def _layout(self, name: str, one: InternedChoice, read: TensorReads) -> Layout:
         """What each device computes of one tensor. Few choices look at who reads it."""
         layer = self._layers.get(name)
-        choice = one.choice if layer else LEFT.choice
+        choice = one.choice if layer else PULLED.choice
         choice = choice.then if isinstance(choice, Reduce) else choice
         looks = isinstance(choice, Pull) or (
             isinstance(choice, Divide) and (choice.widened or choice.aligned)
         )
-        key = (name, one if layer else LEFT, read if looks else None)
+        key = (name, one if layer else PULLED, read if looks else None)
         found = self._layouts.get(key)
         if found is None:
             if isinstance(choice, Pull) and name in self.graph.outputs:
@@ -168,22 +168,22 @@ class Laying:
             found = self._layouts[key] = self._made(name, layer, one, choice, read)
         return found
 
-    def _made(self, name: str, layer: Layer | None, one: Taken, choice: Choice, read: TensorReads) -> Layout:
+    def _made(self, name: str, layer: Layer | None, one: InternedChoice, choice: Choice, read: TensorReads) -> Layout:
         full = self.graph.tensors[name].region
         if isinstance(choice, Whole):
             return self._same(dict.fromkeys(choice.devices, full))
         if not isinstance(choice, Divide) or layer is None:
             return self._same({device: compact(region) for device, region in read.regions.items()})
-        if choice.aligned and (needed := _aligned(full, choice, read)):
+        if choice.aligned and (needed := _align(full, choice, read)):
             return self._same(needed)
         axes = [layer.axis(axis) for axis in choice.axes]
         key = (full, one, *((axis, layer.place(axis, name)) for axis in axes if axis))
         if key not in self._tiled:
-            self._tiled[key] = self._same(tiles(name, full, layer, choice))
+            self._tiled[key] = self._same(cut_tiles(name, full, layer, choice))
         found = self._tiled[key]
-        return self._same(_widened(found.regions, read.by_parts)) if choice.widened else found
+        return self._same(_widen(found.regions, read.by_parts)) if choice.widened else found
 
-    def _same(self, regions: Spread) -> Layout:
+    def _same(self, regions: DeviceRegions) -> Layout:
         """The same layout for equal regions, whatever tensor they are of."""
         key = tuple(regions.items())
         found = self._equal.get(key)
@@ -237,20 +237,20 @@ class Laying:
                     yield place, device, region
 
     def _read_parted(
-        self, op: Operator, parted: Parted, combined: Spread
+        self, op: Operator, parted: Parted, combined: DeviceRegions
     ) -> Iterator[tuple[int, str, Region]]:
         """Each device reads for its part what all that is combined needs of it."""
         access = self.coarse.accesses[op.name]
-        reduction = access.reduction(reduced_axis(op, access, parted.axis))
+        reduction = access.reduction(find_reduced_axis(op, access, parted.axis))
         parts = [interval for _, interval in parted.parts]
         for (device, interval), wanted in zip(
-            parted.parts, addends_wanted(reduction, parts, combined), strict=True
+            parted.parts, find_wanted_addends(reduction, parts, combined), strict=True
         ):
             for place, region in enumerate(reduction.part(interval).needs(wanted) if wanted else ()):
                 if region is not None:
                     yield place, device, region
         for device, region in combined.items():
-            for place, again in read_again(reduction, len(parts), region):
+            for place, again in find_reread_inputs(reduction, len(parts), region):
                 yield place, device, again
 
     def _gathered(
@@ -271,13 +271,13 @@ class Laying:
                 yield place, TensorReads(regions, by_parts, whole.intersection(regions))
 
     def _union(self, one: TensorReads, two: TensorReads) -> TensorReads:
-        if one is NOBODY:
+        if one is NO_READS:
             return two
         found = self._unions.get((one, two))
         if found is None:
             for_whole = one.for_whole | two.for_whole
-            regions = _united(one.regions, two.regions)
-            by_parts = _united(one.by_parts, two.by_parts) if for_whole else regions
+            regions = _unite(one.regions, two.regions)
+            by_parts = _unite(one.by_parts, two.by_parts) if for_whole else regions
             found = self._unions[one, two] = TensorReads(regions, by_parts, for_whole)
         return found
 
@@ -291,7 +291,7 @@ def _for_whole(made: Iterable[Layout], reads: Iterable[TensorReads]) -> frozense
     return found
 
 
-def _aligned(full: Region, choice: Divide, read: TensorReads) -> Spread | None:
+def _align(full: Region, choice: Divide, read: TensorReads) -> DeviceRegions | None:
     """What each device needs, where that is a partition of the tensor."""
     needed = read.by_parts
     if not set(needed) <= {device for device, _ in choice.shares} or read.regions != needed:
@@ -301,13 +301,13 @@ def _aligned(full: Region, choice: Divide, read: TensorReads) -> Spread | None:
     return needed
 
 
-def _widened(regions: Spread, needed: Spread) -> Spread:
+def _widen(regions: DeviceRegions, needed: DeviceRegions) -> DeviceRegions:
     return {
         device: region.union_spans(needed.get(device, region)).hull() for device, region in regions.items()
     }
 
 
-def _united(one: Spread, two: Spread) -> Spread:
+def _unite(one: DeviceRegions, two: DeviceRegions) -> DeviceRegions:
     found = dict(one)
     for device, region in two.items():
         _add(found, device, region)

@@ -92,7 +92,7 @@ class Strategy:
         }
 
 
-def side_by_side(name: str, replicas: Sequence[Strategy], why: str) -> Strategy:
+def deal_to_replicas(name: str, replicas: Sequence[Strategy], why: str) -> Strategy:
     """Requests dealt out to these strategies, which are on different devices."""
     return Strategy(name, {}, why=why, replicas=tuple(replicas))
 

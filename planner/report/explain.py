@@ -25,9 +25,9 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import Simulation, run_schedule
 from edgepart.planner.simulation.throughput import stream
 from edgepart.planner.strategies.auto import CANDIDATE_S, SHARE_S
-from edgepart.planner.strategies.bbgrap import along
-from edgepart.planner.strategies.pipeline import staged
-from edgepart.planner.strategies.replicas import replicated
+from edgepart.planner.strategies.bbgrap import divide_along
+from edgepart.planner.strategies.pipeline import place_in_stages
+from edgepart.planner.strategies.replicas import make_replicas
 
 MOSTLY = 0.8
 """The part from which on a thing is as good as all there is."""
@@ -207,13 +207,13 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
         wider = {number: _with(choice, new, study.memo.by_speed[0]) for number, choice in choices.items()}
         yield other.candidates.make(strategy.name, wider, "", strategy.sync, strategy.hub)
     if strategy.replicas and strategy.name != "auto":
-        yield from replicated(other)
+        yield from make_replicas(other)
     if strategy.name != "auto":
         return
     forced = study.memo.problem.axis
     if other.memo.problem.objective == "throughput" and forced is None:
-        yield from replicated(other)
-        yield from staged(other)
+        yield from make_replicas(other)
+        yield from place_in_stages(other)
     axes = (
         other.memo.axis_names[:DIRECTIONS]
         if forced is None
@@ -221,7 +221,7 @@ def _variations(other: Study, study: Study, strategy: Strategy) -> Iterator[Stra
     )
     for axis in axes:
         for devices in dict.fromkeys((other.memo.by_speed, other.memo.by_speed[:2])):
-            yield along(other, axis, devices)
+            yield divide_along(other, axis, devices)
 
 
 def _with(choice: Choice, new: str, like: str) -> Choice:

@@ -23,7 +23,7 @@ _KINDS: Mapping[str, type[Divide] | type[Whole] | type[Pull] | type[Reduce]] = {
 
 
 @dataclass(frozen=True)
-class Chosen:
+class SavedStrategy:
     """What makes a strategy of any study of the same model."""
 
     name: str
@@ -75,7 +75,7 @@ def write(candidates: CandidateFactory, strategy: Strategy) -> bytes:
     )
 
 
-def read(data: bytes) -> Chosen:
+def read(data: bytes) -> SavedStrategy:
     """What `write` wrote."""
     document = msgpack.unpackb(data)
     different = [_unpack(packed) for packed in document["different"]]
@@ -84,7 +84,7 @@ def read(data: bytes) -> Chosen:
     relays = {name: RouteShape(shape) for name, shape in document.get("relays", {}).items()}
     sync = Sync(document["sync"])
     order = dict(map(tuple, document.get("order", ())))
-    return Chosen(document["name"], choices, sync, document["hub"], document["why"], early, relays, order)
+    return SavedStrategy(document["name"], choices, sync, document["hub"], document["why"], early, relays, order)
 
 
 def _pack(choice: Choice) -> list[Any]:

@@ -26,7 +26,7 @@ TRIALS = 128
 WHY = "borders are sent before the rest is computed"
 
 
-def hastened(study: Study, strategy: Strategy) -> Strategy | None:
+def send_borders_first(study: Study, strategy: Strategy) -> Strategy | None:
     """The strategy with those borders first that make a request faster; None where that is no gain, or does not fit."""
     if strategy.replicas or study.memo.problem.objective != "latency":
         return None

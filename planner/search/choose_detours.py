@@ -14,11 +14,11 @@ from edgepart.planner.devices.cluster import Cluster, Link
 from edgepart.planner.devices.routes import SLOWER, LinkTable, widest
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.choose_relays import MOST_DEVICES, passed_on
+from edgepart.planner.search.choose_relays import MOST_DEVICES, add_relays
 from edgepart.planner.search.study import Study
 
 
-def detoured(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> Iterator[Strategy]:
+def try_detours(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> Iterator[Strategy]:
     """What `search` finds best where slow links are as wide as the way around them; nothing where none is so slow."""
     cluster = as_wide_as_around(study.memo.cluster)
     if cluster is None:
@@ -34,7 +34,7 @@ def detoured(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> Ite
         return
     made = study.candidates.make(best.name, choices, best.why, best.sync, best.hub)
     made = replace(made, early=best.early, order=best.order)
-    yield passed_on(study, made) or made
+    yield add_relays(study, made) or made
 
 
 def as_wide_as_around(cluster: Cluster) -> Cluster | None:

@@ -38,7 +38,7 @@ MOST_DEVICES = 16
 WHY = "what several devices need is passed on by those that have it"
 
 
-def passed_on(study: Study, strategy: Strategy) -> Strategy | None:
+def add_relays(study: Study, strategy: Strategy) -> Strategy | None:
     """The strategy with those relays that make it better; None where that is no gain, or does not fit, and for what has an
     order of its own."""
     if strategy.replicas or strategy.order:
@@ -96,7 +96,7 @@ class _RelayedExchanges:
 
     def _gaining(self) -> Iterator[tuple[frozenset[str], RouteShape]]:
         """Exchanges that are quicker by themselves, in the order of their levels, and their best shapes."""
-        for one in exchanges(self.schedule):
+        for one in list_exchanges(self.schedule):
             key = _pattern(self.schedule, one)
             if key not in self._alone:
                 self._alone[key] = self._best(one)
@@ -106,7 +106,7 @@ class _RelayedExchanges:
 
     def _best(self, exchange: _Exchange) -> RouteShape | None:
         """The quickest shape; None where straight is about as quick."""
-        schedule = alone(self.schedule, exchange)
+        schedule = isolate(self.schedule, exchange)
         every = list(spreads(schedule))
         shapes = [*RouteShape] if self._repeats(every) else [] if self.ground.is_even else [RouteShape.AROUND]
         if not shapes:
@@ -167,7 +167,7 @@ class _RelayedExchanges:
         return max(busy) + hops_s if busy else 0.0
 
 
-def exchanges(schedule: Schedule) -> Iterator[_Exchange]:
+def list_exchanges(schedule: Schedule) -> Iterator[_Exchange]:
     """By level: what is sent there."""
     found: dict[int, list[StageMessage]] = {}
     for message in schedule.messages:
@@ -176,7 +176,7 @@ def exchanges(schedule: Schedule) -> Iterator[_Exchange]:
         yield _Exchange(tuple(found[level]))
 
 
-def alone(schedule: Schedule, exchange: _Exchange) -> Schedule:
+def isolate(schedule: Schedule, exchange: _Exchange) -> Schedule:
     """Nothing but this exchange, sent by everybody at once."""
     begin, end = At(0), At(1)
     messages = tuple(

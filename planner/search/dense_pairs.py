@@ -17,7 +17,7 @@ DENSE = frozenset({"gemm", "conv", "pointwise"})
 """Families of operators with weights that are worth splitting."""
 
 
-def paired(memo: Memo, shares: Shares) -> dict[int, Choice] | None:
+def pair_dense_layers(memo: Memo, shares: Shares) -> dict[int, Choice] | None:
     """Choices for every layer; None where nothing pairs. Between pairs every device has, and computes, all."""
     everywhere = Whole(tuple(name for name, _ in shares))
     choices: dict[int, Choice] = {}

@@ -20,15 +20,15 @@ Owned = Mapping[str, Region]
 """By device, what it holds of one tensor."""
 
 
-def floor_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> float:
+def lower_bound_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> float:
     """Seconds of the busiest device or card for one request; what a request takes and the time between two requests are
     never less. For one request also what has to be computed and moved one after another. Replicas together are as fast as
     all of them at their fastest. What is at least `enough` may be less than could be said."""
     if strategy.replicas:
-        floors = [floor_s(study, one) for one in strategy.replicas]
+        floors = [lower_bound_s(study, one) for one in strategy.replicas]
         return 1 / sum(1 / floor for floor in floors) if all(floors) else 0.0
     floor = 0.0
-    for busy_s, latency_s in _bounds(study.memo, _Sure(study, strategy)):
+    for busy_s, latency_s in _bounds(study.memo, _CertainWork(study, strategy)):
         floor = max(floor, busy_s, latency_s)
         if floor >= enough:
             break
@@ -38,11 +38,11 @@ def floor_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> f
 def is_hopeless(study: Study, strategy: Strategy, best: float, likely: float = 1.0) -> bool:
     """Whether it is sure to take at least `best`, or what computes or sends most to take `likely` times that. Not for
     replicas."""
-    bounds = _bounds(study.memo, _Sure(study, strategy))
+    bounds = _bounds(study.memo, _CertainWork(study, strategy))
     return any(busy_s >= likely * best or latency_s >= best for busy_s, latency_s in bounds)
 
 
-def _bounds(memo: Memo, found: _Sure) -> Iterator[tuple[float, float]]:
+def _bounds(memo: Memo, found: _CertainWork) -> Iterator[tuple[float, float]]:
     """Pairs: how long something is busy, and how long a request takes at the least. What costs least to find out comes
     first."""
     yield max(found.compute_s().values(), default=0.0), 0.0
@@ -53,7 +53,7 @@ def _bounds(memo: Memo, found: _Sure) -> Iterator[tuple[float, float]]:
         yield max((nbytes / cards[name] for name, nbytes in count.items()), default=0.0), 0.0
 
 
-class _Sure:
+class _CertainWork:
     """What a strategy is sure to do."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:

@@ -12,12 +12,12 @@ from typing import Any, TypeVar, cast
 
 from edgepart.planner.cost.chain_cost import ChainCosts
 from edgepart.planner.cost.cost import Cost, Profiles
-from edgepart.planner.cost.layer_cost import Held, LayerCost
+from edgepart.planner.cost.layer_cost import ExitRegions, LayerCost
 from edgepart.planner.cost.operator_cost import OperatorCosts
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layers.coarsen import Coarse, Layer, coarsen
 from edgepart.planner.layout.choices import Shares
-from edgepart.planner.layout.propagate import Laying
+from edgepart.planner.layout.propagate import LayoutPropagator
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.plans.reduced_precision import least_share
@@ -54,7 +54,7 @@ class Memo:
         problem.cluster.device(problem.gateway)
         self._seconds: dict[str, Mapping[str, float]] = {}
         self._made: dict[Callable[[Memo], Any], Any] = {}
-        self.portions: dict[int, dict[tuple[Held, str | None], LayerCost]] = {}
+        self.portions: dict[int, dict[tuple[ExitRegions, str | None], LayerCost]] = {}
         """By node of a layer-wise search, what was measured of it, by what is held and what is left out; for all such
         searches."""
 
@@ -113,9 +113,9 @@ class Memo:
     # Tools that work out candidates; each keeps what candidates have in common.
 
     @cached_property
-    def propagator(self) -> Laying:
+    def propagator(self) -> LayoutPropagator:
         """Works layouts out from choices."""
-        return Laying(self.coarse)
+        return LayoutPropagator(self.coarse)
 
     @cached_property
     def operator_costs(self) -> OperatorCosts:

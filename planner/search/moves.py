@@ -14,7 +14,7 @@ DIGITS = 4
 """Of a share of one; finer differences make no other rows."""
 
 
-def rescaled(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice]:
+def rescale(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice]:
     """Each device's part of every division times its factor; whole layers stay where they are."""
 
     def shares(before: Shares) -> Shares:
@@ -25,7 +25,7 @@ def rescaled(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice
     return {number: _with_shares(choice, shares) for number, choice in choices.items()}
 
 
-def without(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
+def leave_out(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
     """Nothing is left to `device`: its parts go to those that share the layer, and what it has for itself to `instead`."""
 
     def shares(before: Shares) -> Shares:
@@ -44,10 +44,10 @@ def without(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
             )
         else:
             found[number] = _with_shares(choice, shares)
-    return {number: _settled(choice) for number, choice in found.items()}
+    return {number: _simplify(choice) for number, choice in found.items()}
 
 
-def widened(choices: Choices, axes: Iterable[str]) -> dict[int, Choice]:
+def widen(choices: Choices, axes: Iterable[str]) -> dict[int, Choice]:
     """Divisions along `axes` with borders computed twice instead of fetched."""
     wanted = set(axes)
     return {
@@ -89,12 +89,12 @@ def _with_shares(choice: Choice, change: Callable[[Shares], Shares]) -> Choice:
     return choice
 
 
-def _settled(choice: Choice) -> Choice:
+def _simplify(choice: Choice) -> Choice:
     """What a single device has for itself is whole there."""
     if isinstance(choice, Divide) and len(choice.shares) == 1:
         return Whole((choice.shares[0][0],))
     if isinstance(choice, Reduce) and len(choice.shares) == 1:
-        then = _settled(choice.then)
+        then = _simplify(choice.then)
         assert not isinstance(then, Reduce | Pull)
         return then
     return choice

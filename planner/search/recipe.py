@@ -86,15 +86,15 @@ def stretches(memo: Memo, cuts: Sequence[CutPoint]) -> tuple[LayerStretch, ...]:
     return tuple(found)
 
 
-def cook(candidates: CandidateFactory, recipe: Recipe, parts: Sequence[LayerStretch]) -> dict[int, Choice]:
+def expand_recipe(candidates: CandidateFactory, recipe: Recipe, parts: Sequence[LayerStretch]) -> dict[int, Choice]:
     """The choices by layer that `recipe` stands for."""
     choices: dict[int, Choice] = {}
     for mode, stretch in zip(recipe.modes, parts, strict=True):
-        choices.update(cook_stretch(candidates, recipe, mode, stretch))
+        choices.update(expand_stretch(candidates, recipe, mode, stretch))
     return choices
 
 
-def cook_stretch(
+def expand_stretch(
     candidates: CandidateFactory, recipe: Recipe, mode: Mode, stretch: LayerStretch
 ) -> dict[int, Choice]:
     """The same for one stretch in `mode`; of the recipe, who takes part."""

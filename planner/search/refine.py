@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.checkpoint import Chosen
-from edgepart.planner.search.moves import rescaled
+from edgepart.planner.search.checkpoint import SavedStrategy
+from edgepart.planner.search.moves import rescale
 from edgepart.planner.search.scorer import Scorer
 from edgepart.planner.search.study import Study
 
@@ -25,7 +25,7 @@ MOST = 4.0
 WHY = "parts are fitted to what was measured"
 
 
-def refined(study: Study, present: Chosen) -> Iterator[Strategy]:
+def refine(study: Study, present: SavedStrategy) -> Iterator[Strategy]:
     """What is `present` as it is, then as long as it helps with parts moved; nothing where this model or these devices
     are not those that it was chosen for."""
     if not present.fits(study.memo):
@@ -34,7 +34,7 @@ def refined(study: Study, present: Chosen) -> Iterator[Strategy]:
     yield best
     for _ in range(ROUNDS):
         for step in STEPS:
-            moved = rescaled(choices, _factors(study.scorer, best, step))
+            moved = rescale(choices, _factors(study.scorer, best, step))
             if moved == choices:
                 return
             candidate = present.strategy(study.candidates, moved, WHY)

@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 from edgepart.planner.errors import Infeasible, NotInstalled, UsageError
 from edgepart.planner.layout.choices import Choice
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.choose_borders import hastened
-from edgepart.planner.search.choose_detours import detoured
-from edgepart.planner.search.choose_relays import passed_on
-from edgepart.planner.search.dense_pairs import paired
+from edgepart.planner.search.choose_borders import send_borders_first
+from edgepart.planner.search.choose_detours import try_detours
+from edgepart.planner.search.choose_relays import add_relays
+from edgepart.planner.search.dense_pairs import pair_dense_layers
 from edgepart.planner.search.lower_bound import is_hopeless
 from edgepart.planner.search.memo import Memo
-from edgepart.planner.search.moves import Choices, devices_of, rescaled, widened, without
+from edgepart.planner.search.moves import Choices, devices_of, rescale, widen, leave_out
 from edgepart.planner.search.openings import axes_of, openings
 from edgepart.planner.search.openings import teams as teams
 from edgepart.planner.search.recipe import (
@@ -40,14 +40,14 @@ from edgepart.planner.search.recipe import (
     LayerStretch,
     Mode,
     Recipe,
-    cook,
-    cook_stretch,
+    expand_recipe,
+    expand_stretch,
     stretches,
 )
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import out_of_memory, placed, tofu
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
-from edgepart.planner.strategies.deepthings import spread
+from edgepart.planner.strategies.deepthings import spread_cuts
 from edgepart.planner.strategies.registry import PLACERS, get, register, strategies
 from edgepart.planner.strategies.single import holds, singles
 
@@ -126,7 +126,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
     if not all(holds(study, device) for device in study.memo.by_speed):
         yield from out_of_memory.candidates(study)
     yield from _AutoSearch(study, tried).run()
-    yield from detoured(study, candidates)
+    yield from try_detours(study, candidates)
 
 
 def each_s(memo: Memo, devices: int) -> float:
@@ -154,7 +154,7 @@ class _AutoSearch:
 
     def __init__(self, study: Study, single: list[Strategy]) -> None:
         self.study = study
-        self.parts = stretches(study.memo, spread(study.memo, STRETCHES - 1))
+        self.parts = stretches(study.memo, spread_cuts(study.memo, STRETCHES - 1))
         self.left = float(budget(study.memo))
         self.seen: set[Hashable] = {
             _key(None, study.candidates.keep_whole(device), {}) for device in study.memo.by_speed
@@ -190,7 +190,7 @@ class _AutoSearch:
             if self.left <= kept:
                 break
             yield from self._cook(
-                cook(self.study.candidates, recipe, self.parts), self._said(recipe), likely=LIKELY
+                expand_recipe(self.study.candidates, recipe, self.parts), self._said(recipe), likely=LIKELY
             )
         if self.found and self.found[0].score < HOPEFUL * self.alone:
             yield from self._improve()
@@ -212,10 +212,10 @@ class _AutoSearch:
         """The best with borders first, and with relays. Not counted, as nothing is laid out for it."""
         count = max(1, min(2, HASTENED // len(self.study.memo.by_speed)))
         for tried in self.found[:count]:
-            found = hastened(self.study, tried.strategy)
+            found = send_borders_first(self.study, tried.strategy)
             if found is not None:
                 yield found
-            passed = passed_on(self.study, found or tried.strategy)
+            passed = add_relays(self.study, found or tried.strategy)
             if passed is not None:
                 yield passed
 
@@ -229,7 +229,7 @@ class _AutoSearch:
             first = self.study.memo.problem.objective == "throughput"
             names = ["replicas", "pipeline", *names] if first else [*names, "pipeline"]
         for name in names:
-            yield from tofu.likely(self.study, LIKELY) if name == "tofu" else get(name)(self.study)
+            yield from tofu.find_likely(self.study, LIKELY) if name == "tofu" else get(name)(self.study)
 
     def _placements(self) -> Iterator[Strategy]:
         """Whole operators on devices; the best of them is remembered, for its stretches."""
@@ -243,7 +243,7 @@ class _AutoSearch:
         for name in QUICK:
             yield from self._place(name, quick_s)
         with suppress(Infeasible):
-            self.eager = placed.eager(QUICK[0], study)
+            self.eager = placed.place_on_free_links(QUICK[0], study)
         best = min(self.alone, self.found[0].score if self.found else float("inf"))
         if self.placed is None or self.placed.score >= NEARLY * best:
             return
@@ -276,7 +276,7 @@ class _AutoSearch:
         if study.memo.problem.axis is not None or dense < DENSE_PART * sum(study.memo.fastest_s.values()):
             return
         for devices in teams(study.memo):
-            choices = paired(study.memo, study.memo.shares(devices))
+            choices = pair_dense_layers(study.memo, study.memo.shares(devices))
             if choices is not None:
                 why = f"dense layers in pairs are shared by {', '.join(devices)}: columns of the first, rows of the second"
                 yield from self._cook(choices, why)
@@ -327,7 +327,7 @@ class _AutoSearch:
             mean = sum(busy.values()) / len(busy)
             factors = {name: (mean / max(s, mean / 4)) ** 0.5 for name, s in busy.items()}
             why = _also(best, "parts are fitted to how long each device is busy")
-            yield from self._cook(rescaled(best.choices, factors), why, order=best.strategy.order)
+            yield from self._cook(rescale(best.choices, factors), why, order=best.strategy.order)
             if self.found[0] is best:
                 return
 
@@ -340,7 +340,7 @@ class _AutoSearch:
                 if len(used) > 1:
                     instead = min(used, key=self.study.memo.by_speed.index)
                     why = _also(best, f"without {device}")
-                    changed = without(best.choices, device, instead)
+                    changed = leave_out(best.choices, device, instead)
                     yield from self._cook(changed, why, free=True, order=best.strategy.order)
                 if self.found[0] is not best:
                     break
@@ -385,11 +385,11 @@ class _AutoSearch:
             changed = {number: choices[number] for number in numbers if choices}
             if strategy and len(devices_of(choices)) > 1 and changed != now:
                 yield PLACED, changed, strategy.order
-        yield "borders are computed twice", widened(now, SPATIAL), {}
+        yield "borders are computed twice", widen(now, SPATIAL), {}
         used = sorted(devices_of(self.found[0].choices), key=study.memo.by_speed.index)
         recipe = Recipe((), study.memo.shares(used), used[0])
         for mode in self._modes(recipe):
-            yield str(mode), cook_stretch(study.candidates, recipe, mode, part), {}
+            yield str(mode), expand_stretch(study.candidates, recipe, mode, part), {}
 
     def _modes(self, now: Recipe) -> Iterator[Mode]:
         """Whole here or at the gateway, and every direction, with borders fetched or computed twice."""

@@ -17,7 +17,7 @@ from edgepart.planner.region import Region
 from edgepart.planner.search.candidates import CandidateFactory
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 KNOWN_AXES = ("height", "width", "channel", "batch", "sequence", "feature", "head", "depth")
 """What may be forced on any model; one that the model does not have is said so, and the model is not
@@ -39,32 +39,32 @@ def candidates(study: Study) -> Iterator[Strategy]:
     splittable = [axis for axis in axes if axis in study.memo.axis_names]
     made: list[Strategy] = []
     for axis in splittable:
-        made.append(along(study, axis, study.memo.by_speed))
-        if not any(mirrored(study.candidates, made[-1], before) for before in made[:-1]):
+        made.append(divide_along(study, axis, study.memo.by_speed))
+        if not any(is_mirrored(study.candidates, made[-1], before) for before in made[:-1]):
             yield made[-1]
     if not splittable or len(study.memo.by_speed) == 1:
-        yield from _unsplit(study, forced)
+        yield from _place_unsplit(study, forced)
 
 
-def _unsplit(study: Study, forced: str | None) -> Iterator[Strategy]:
+def _place_unsplit(study: Study, forced: str | None) -> Iterator[Strategy]:
     if len(study.memo.by_speed) == 1:
         reason = "there is only one device; "
     else:
         reason = f"no layer can be split along {forced or 'any axis'}; "
     for device in study.memo.by_speed:
-        yield alone(study, device, "bbgrap", reason)
+        yield run_alone(study, device, "bbgrap", reason)
 
 
-def mirrored(candidates: CandidateFactory, one: Strategy, other: Strategy) -> bool:
+def is_mirrored(candidates: CandidateFactory, one: Strategy, other: Strategy) -> bool:
     """Whether the two do the same to a square picture, but for rows that are columns."""
     ways = (one, other), (candidates.reads_of(one), candidates.reads_of(other))
     if not all(ways[1]) or one.layouts.keys() != other.layouts.keys():
         return False
-    laid = all(_turned(one.layouts[n].regions, other.layouts[n].regions) for n in one.layouts)
-    return laid and all(_turned(read, ways[1][1][n]) for n, read in ways[1][0].items())
+    laid = all(_is_turned(one.layouts[n].regions, other.layouts[n].regions) for n in one.layouts)
+    return laid and all(_is_turned(read, ways[1][1][n]) for n, read in ways[1][0].items())
 
 
-def _turned(one: Mapping[str, Region], other: Mapping[str, Region]) -> bool:
+def _is_turned(one: Mapping[str, Region], other: Mapping[str, Region]) -> bool:
     """Whether each device's region of a picture is that of the other, with rows for columns."""
     if one is other:
         return all(r.rank != PICTURE or r.spans[2] == r.spans[3] for r in one.values())
@@ -76,7 +76,7 @@ def _turned(one: Mapping[str, Region], other: Mapping[str, Region]) -> bool:
     )
 
 
-def along(study: Study, axis: str, devices: tuple[str, ...]) -> Strategy:
+def divide_along(study: Study, axis: str, devices: tuple[str, ...]) -> Strategy:
     """Every layer along `axis`, over `devices`, the fastest of them first."""
     shares = study.memo.shares(devices)
     choices: dict[int, Choice] = {}

@@ -15,7 +15,7 @@ from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import KNOWN_AXES
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 Wanted = Callable[[Layer], str | None]
 """Of a layer, the axis that it is to be divided along; None leaves it whole."""
@@ -25,10 +25,10 @@ Wanted = Callable[[Layer], str | None]
 def candidates(study: Study) -> Iterator[Strategy]:
     """The batch over all devices; the fastest ones alone where there is nothing to divide."""
     none = "no layer has a batch of more than one to divide, so one device gets it all; "
-    yield from divided(study, "data", lambda layer: "batch", {"batch": "by the batch"}, none)
+    yield from divide_layers(study, "data", lambda layer: "batch", {"batch": "by the batch"}, none)
 
 
-def divided(
+def divide_layers(
     study: Study, name: str, wanted: Wanted, words: Mapping[str, str], none: str, because: str = ""
 ) -> Iterator[Strategy]:
     """The strategy `name`: each layer along its `wanted` axis over all devices, the others whole, with everybody or on
@@ -51,7 +51,7 @@ def divided(
             counts[words[axis]] = counts.get(words[axis], 0) + 1
     if not split:
         reason = none if len(devices) > 1 else "there is only one device; "
-        yield from (alone(study, device, name, reason) for device in devices)
+        yield from (run_alone(study, device, name, reason) for device in devices)
         return
     layers = ", ".join(f"{count} {how}" for how, count in counts.items())
     for homes, where in ((devices[:1], f"on {devices[0]}"), (devices, "with everybody")):

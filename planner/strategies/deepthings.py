@@ -14,7 +14,7 @@ from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.memo import CutPoint, Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 CUTS_TRIED = 6
 """Ends of the block that are simulated for each shape of tiles, evenly spread over the model's
@@ -27,15 +27,15 @@ def candidates(study: Study) -> Iterator[Strategy]:
     count = len(study.memo.by_speed)
     shapes = ((study.memo.problem.axis,),) if study.memo.problem.axis else shapes_of(study.memo)
     made = 0
-    for cut in spread(study.memo, CUTS_TRIED) if count > 1 else ():
+    for cut in spread_cuts(study.memo, CUTS_TRIED) if count > 1 else ():
         for axes in shapes:
-            strategy = fused(study, cut, axes)
+            strategy = fuse_block(study, cut, axes)
             if strategy is not None:
                 made += 1
                 yield strategy
     if not made:
         for device in study.memo.by_speed:
-            yield alone(
+            yield run_alone(
                 study, device, "deepthings", "no block of layers can be cut into tiles for several devices; "
             )
 
@@ -46,7 +46,7 @@ def shapes_of(memo: Memo) -> tuple[tuple[str, ...], ...]:
     return (("height",) if longer >= 0 else ("width",), ("height", "width"))
 
 
-def spread(memo: Memo, count: int) -> tuple[CutPoint, ...]:
+def spread_cuts(memo: Memo, count: int) -> tuple[CutPoint, ...]:
     """At most `count` cut points, at even distances by the seconds before them; the last one is always
     in."""
     cuts = [cut for cut in memo.cut_points if cut.seconds > 0]
@@ -60,7 +60,7 @@ def _nearest(cuts: list[CutPoint], seconds: float) -> CutPoint:
     return min(cuts, key=lambda cut: (abs(cut.seconds - seconds), len(cut.crossing)))
 
 
-def fused(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None:
+def fuse_block(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None:
     """The block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
     devices = study.memo.by_speed
     grid = square(len(devices)) if len(axes) == 2 else ()

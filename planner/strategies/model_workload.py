@@ -20,7 +20,7 @@ import networkx as nx
 
 from edgepart.planner.cost.memory import OPERATOR_BYTES, whole_bytes
 from edgepart.planner.layers.coarsen import Layer
-from edgepart.planner.layers.runtime_fusion import fused
+from edgepart.planner.layers.runtime_fusion import find_fused_groups
 from edgepart.planner.layout.choices import Choice, Whole
 from edgepart.planner.placing.problem.workload import Machine, Placement, Task, TaskTensor, Workload
 from edgepart.planner.search.memo import Memo
@@ -30,7 +30,7 @@ ENTRY, END = "inputs", "outputs"
 
 
 @dataclass(frozen=True)
-class Modelled:
+class ModelWorkload:
     """A workload that stands for a model on a cluster."""
 
     workload: Workload
@@ -52,7 +52,7 @@ class Modelled:
         tasks = sorted(range(len(starts)), key=lambda task: (starts[task], place[task]))
         return {layer.number: float(n) for n, task in enumerate(tasks) for layer in self.layers[task]}
 
-    def tightened(self, placement: Placement, short_bytes: Mapping[str, int]) -> Modelled:
+    def tightened(self, placement: Placement, short_bytes: Mapping[str, int]) -> ModelWorkload:
         """With so much less memory than a placement takes, where that turned out to be too much."""
         kept = self.workload.memory_bytes(placement)
         machines = tuple(
@@ -64,20 +64,20 @@ class Modelled:
         return replace(self, workload=replace(self.workload, machines=machines))
 
 
-def modelled(memo: Memo, groups: Iterable[Sequence[str]] = ()) -> Modelled:
+def build_workload(memo: Memo, groups: Iterable[Sequence[str]] = ()) -> ModelWorkload:
     """The study's model on its cluster. `groups`: operators' names that stay together, where that makes no circle."""
-    reading = _reading(memo)
+    reading = _find_readers(memo)
     parts = _parts(memo, reading, groups)
-    return Modelled(_Making(memo, reading, parts).workload(), ((), *parts, ()))
+    return ModelWorkload(_WorkloadBuilder(memo, reading, parts).workload(), ((), *parts, ()))
 
 
-def fused_workload(memo: Memo) -> Modelled:
+def build_fused_workload(memo: Memo) -> ModelWorkload:
     """The same, with what the runtime computes as one in one place where the problem says so."""
-    groups = fused(memo.graph) if memo.problem.fusion else ()
-    return modelled(memo, [[op.name for op in group] for group in groups])
+    groups = find_fused_groups(memo.graph) if memo.problem.fusion else ()
+    return build_workload(memo, [[op.name for op in group] for group in groups])
 
 
-def _reading(memo: Memo) -> Mapping[str, frozenset[int]]:
+def _find_readers(memo: Memo) -> Mapping[str, frozenset[int]]:
     """By tensor, the layers that read it: what is left to its readers reads for those that read it."""
     graph, coarse = memo.graph, memo.coarse
     found: dict[str, frozenset[int]] = dict.fromkeys(graph.tensors, frozenset())
@@ -124,7 +124,7 @@ def _parts(
     return tuple(tuple(layers[number] for number in part) for part in ordered)
 
 
-class _Making:
+class _WorkloadBuilder:
     """One model's workload; its first task is what the gateway has, its last one what it wants."""
 
     def __init__(

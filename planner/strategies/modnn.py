@@ -14,7 +14,7 @@ from edgepart.planner.layout.strategy import Strategy, Sync
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 SPATIAL = ("height", "width", "depth")
 
@@ -39,7 +39,7 @@ def tiles(study: Study, hub: str) -> Strategy:
             choices[layer.number] = Divide((axis,), shares)
             split += 1
     if not split or len(shares) == 1:
-        return alone(study, hub, "modnn", "no layer has an edge to cut into tiles for several devices; ")
+        return run_alone(study, hub, "modnn", "no layer has an edge to cut into tiles for several devices; ")
     why = f"{split} of {len(study.memo.layers)} layers are cut into tiles, which meet at {hub} after every layer"
     return study.candidates.make("modnn", choices, why, Sync.HUB, hub)
 

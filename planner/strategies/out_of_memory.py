@@ -21,11 +21,11 @@ from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.choices import Choice, Divide, Shares, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.placing.chain_partition import Stages, balance
-from edgepart.planner.search.dense_pairs import COLUMNS, paired
+from edgepart.planner.search.dense_pairs import COLUMNS, pair_dense_layers
 from edgepart.planner.search.force_axis import reduce
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 PLACES = 160
 """Where a chain of layers is cut at most; what lies between two places stays together."""
@@ -81,16 +81,16 @@ def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Ite
     if len(study.memo.by_speed) < 2 or not study.memo.layers:
         return
     weights = weights_of(study.memo)
-    ways: list[Make] = [placed, filled]
+    ways: list[Make] = [place_in_chain, fill_fastest]
     if study.memo.problem.axis is None:
-        ways += [in_pairs, along_columns, *(partial(mixed, part=part) for part in LARGE)]
+        ways += [divide_in_pairs, divide_columns, *(partial(divide_large_layers, part=part) for part in LARGE)]
     tried: Tried = []
-    for seen in (_alike(study),) if steady else (study, _alike(study)):
+    for seen in (_equalise_devices(study),) if steady else (study, _equalise_devices(study)):
         for make in ways:
-            yield from _refined(study, partial(make, seen, weights), tried, name)
+            yield from _refine(study, partial(make, seen, weights), tried, name)
 
 
-def _alike(study: Study) -> Study:
+def _equalise_devices(study: Study) -> Study:
     """The same with devices that differ in their memory only."""
     devices = sorted(study.memo.cluster.devices, key=lambda device: device.name)
     like = (replace(devices[0], name=one.name, memory_bytes=one.memory_bytes) for one in devices)
@@ -120,7 +120,7 @@ def weights_of(memo: Memo) -> Weights:
     return Weights(layers, tuple(nbytes.get(layer.number, 0) for layer in layers))
 
 
-def _refined(
+def _refine(
     study: Study, make: Callable[[Rooms], LayerDivision | None], tried: Tried, name: str
 ) -> Iterator[Strategy]:
     """The same way again with what the last forecast has shown, as long as it does not fit and changes."""
@@ -143,15 +143,15 @@ def _refined(
         rooms = {d: limit - peaks.get(d, 0) + way.held.get(d, 0.0) for d, limit in limits.items()}
 
 
-def placed(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
+def place_in_chain(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Layers on one device after another: on as few as have room, else on all, as full as each other."""
-    return _chained(study.memo, weights, weights.nbytes, rooms, {})
+    return _chain(study.memo, weights, weights.nbytes, rooms, {})
 
 
-def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDivision | None:
+def divide_large_layers(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDivision | None:
     """Large layers divided along what they write, the others placed in the room that is left."""
     least, shares = part * min(rooms.values()), _by_room(rooms)
-    chosen = [_divided(layer, shares) if size > least else None for layer, size in _each(weights)]
+    chosen = [_divide(layer, shares) if size > least else None for layer, size in _each(weights)]
     large = sum(size for size, choice in zip(weights.nbytes, chosen, strict=True) if choice)
     if not large:
         return None
@@ -160,14 +160,14 @@ def mixed(study: Study, weights: Weights, rooms: Rooms, part: float) -> LayerDiv
     total = sum(share for _, share in shares)
     taken = {device: large * share / total for device, share in shares}
     left = {device: room - taken.get(device, 0.0) for device, room in rooms.items()}
-    way = _chained(study.memo, weights, rest, left, divided)
+    way = _chain(study.memo, weights, rest, left, divided)
     if way is None:
         return None
     held = {device: way.held.get(device, 0.0) + taken.get(device, 0.0) for device in rooms}
     return replace(way, held=held, why=f"{len(divided)} large layers are divided, and the others {way.why}")
 
 
-def _chained(
+def _chain(
     memo: Memo, weights: Weights, nbytes: Sequence[int], rooms: Rooms, divided: Mapping[int, Choice]
 ) -> LayerDivision | None:
     devices = [device for device in memo.by_speed if rooms[device] > 0]
@@ -202,7 +202,7 @@ def _in_stages(
     )
 
 
-def filled(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
+def fill_fastest(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """The fastest device takes as many layers as it has room for, then the next."""
     devices = [device for device in study.memo.by_speed if rooms[device] > 0]
     choices: dict[int, Choice] = {}
@@ -218,24 +218,24 @@ def filled(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None
     return LayerDivision(choices, held, f"the fastest devices are filled first: {_said(held)}")
 
 
-def in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
+def divide_in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Columns of one dense layer and rows of the next, by speed as far as there is room."""
     shares = _by_speed(study.memo, weights, rooms)
-    choices = paired(study.memo, shares) if len(shares) > 1 else None
+    choices = pair_dense_layers(study.memo, shares) if len(shares) > 1 else None
     if choices is None:
         return None
     held = _parts(weights, shares)
     return LayerDivision(choices, held, f"weights of dense layers are divided in pairs: {_said(held)}")
 
 
-def along_columns(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
+def divide_columns(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
     """Every layer that has weights divided along what it writes, by speed as far as there is room."""
     shares = _by_speed(study.memo, weights, rooms)
     if len(shares) < 2:
         return None
     choices: dict[int, Choice] = {}
     for layer, size in _each(weights):
-        divided = _divided(layer, shares) if size else None
+        divided = _divide(layer, shares) if size else None
         choices[layer.number] = divided or Whole((shares[0][0],))
     held = _parts(weights, shares)
     return LayerDivision(choices, held, f"every layer's weights are divided: {_said(held)}")
@@ -245,7 +245,7 @@ def _each(weights: Weights) -> Iterator[tuple[Layer, int]]:
     return zip(weights.layers, weights.nbytes, strict=True)
 
 
-def _divided(layer: Layer, shares: Shares) -> Choice | None:
+def _divide(layer: Layer, shares: Shares) -> Choice | None:
     """By columns of its weights; by rows where there are too few columns; None where neither can be."""
     if len(shares) < 2:
         return None
@@ -288,12 +288,12 @@ def _said(held: Mapping[str, float]) -> str:
     return ", ".join(f"{figures.nbytes(size)} on {device}" for device, size in held.items() if size)
 
 
-def infeasible(study: Study) -> Infeasible:
+def explain_infeasible(study: Study) -> Infeasible:
     """What to say where nothing fits: the least limits that were found to do, all larger in the same proportion. A plan
     is found again under them, also where speeds were measured anew meanwhile."""
     low, high, factor = 1.0, float("inf"), 1.0
     for _ in range(TRIES):
-        needed = _needed(_under(study, _larger(study.memo, factor)))[0]
+        needed = _needed(_with_limits(study, _larger(study.memo, factor)))[0]
         if needed <= 1:
             high = factor
         else:
@@ -303,11 +303,11 @@ def infeasible(study: Study) -> Infeasible:
             break
     while high == float("inf"):
         factor *= 2
-        high = factor if _needed(_under(study, _larger(study.memo, factor)))[0] <= 1 else high
+        high = factor if _needed(_with_limits(study, _larger(study.memo, factor)))[0] <= 1 else high
     enough = _larger(study.memo, high)
-    peaks = _needed(_under(study, enough))[1]
+    peaks = _needed(_with_limits(study, enough))[1]
     fewer = {name: max(limit, float(peaks.get(name, 0))) for name, limit in _larger(study.memo, 1.0).items()}
-    return _error(study.memo, fewer if _needed(_under(study, fewer))[0] <= 1 else enough)
+    return _error(study.memo, fewer if _needed(_with_limits(study, fewer))[0] <= 1 else enough)
 
 
 def _larger(memo: Memo, factor: float) -> dict[str, float]:
@@ -315,7 +315,7 @@ def _larger(memo: Memo, factor: float) -> dict[str, float]:
     return {device.name: ceil(memo.limit_bytes(device.name) * factor) for device in memo.cluster.devices}
 
 
-def _under(study: Study, limits: Rooms) -> Study:
+def _with_limits(study: Study, limits: Rooms) -> Study:
     """The same under other limits."""
     devices = (replace(device, memory_bytes=limits[device.name]) for device in study.memo.cluster.devices)
     cluster = replace(study.memo.cluster, devices=tuple(devices))
@@ -327,7 +327,7 @@ def _needed(study: Study) -> tuple[float, Mapping[str, int]]:
     each device."""
     nearest: tuple[float, Mapping[str, int]] = (float("inf"), {})
     ways = candidates(study, steady=True)
-    for strategy in chain((alone(study, device, "auto") for device in study.memo.by_speed), ways):
+    for strategy in chain((run_alone(study, device, "auto") for device in study.memo.by_speed), ways):
         peaks = study.scorer.forecast(strategy).peak_memory_bytes
         times = max((peak / study.memo.limit_bytes(device) for device, peak in peaks.items()), default=0.0)
         if times < nearest[0]:

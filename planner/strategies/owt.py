@@ -12,7 +12,7 @@ from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.data import divided
+from edgepart.planner.strategies.data import divide_layers
 from edgepart.planner.strategies.model import COLUMNS, column
 from edgepart.planner.strategies.registry import register
 
@@ -28,7 +28,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
     none = "no layer has a batch of more than one, or is dense, so one device gets it all; "
     batched = any(layer.splits("batch") for layer in study.memo.layers)
     because = "" if batched else "the batch is 1, so all but the dense layers are not divided; "
-    yield from divided(study, "owt", wanted, words, none, because)
+    yield from divide_layers(study, "owt", wanted, words, none, because)
 
 
 def is_dense(memo: Memo, layer: Layer) -> bool:

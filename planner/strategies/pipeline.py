@@ -20,9 +20,9 @@ from edgepart.planner.search.candidates import CandidateFactory
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.recipe import LayerStretch, stretches
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.deepthings import spread
+from edgepart.planner.strategies.deepthings import spread_cuts
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 CUTS = 63
 """Places that are tried, evenly spread over the model's work."""
@@ -32,19 +32,19 @@ CUTS = 63
 def candidates(study: Study) -> Iterator[Strategy]:
     """The best stages for two devices, for three, and so on."""
     made = 0
-    for strategy in staged(study):
+    for strategy in place_in_stages(study):
         made += 1
         yield strategy
     if not made:
         for device in study.memo.by_speed:
-            yield alone(
+            yield run_alone(
                 study, device, "pipeline", "there is no place to part the model for several devices; "
             )
 
 
-def staged(study: Study, name: str = "pipeline", devices: Sequence[str] = ()) -> Iterator[Strategy]:
+def place_in_stages(study: Study, name: str = "pipeline", devices: Sequence[str] = ()) -> Iterator[Strategy]:
     """Stages on two devices and more, of these or of all; fewer devices first."""
-    parts = stretches(study.memo, spread(study.memo, CUTS))
+    parts = stretches(study.memo, spread_cuts(study.memo, CUTS))
     devices = devices or study.memo.by_speed
     if len(parts) < 2 or len(devices) < 2:
         return

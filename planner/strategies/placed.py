@@ -18,7 +18,7 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.problem.schedule import Asked
 from edgepart.planner.placing.registry import placer
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.model_workload import fused_workload
+from edgepart.planner.strategies.model_workload import build_fused_workload
 from edgepart.planner.strategies.registry import PLACERS, register
 
 ATTEMPTS = 4
@@ -42,7 +42,7 @@ class Looks:
 
 def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
     """What the placer `name` finds. Infeasible where it finds nothing; NotInstalled where it needs what is not here."""
-    problem, found = study.memo.problem, study.memo.once(fused_workload)
+    problem, found = study.memo.problem, study.memo.once(build_fused_workload)
     for _ in range(ATTEMPTS):
         budget_s /= 2
         asked = Asked(problem.clock or Looks(), problem.objective, budget_s)
@@ -59,10 +59,10 @@ def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
         found = found.tightened(answer.placement, short)
 
 
-def eager(name: str, study: Study) -> Strategy:
+def place_on_free_links(name: str, study: Study) -> Strategy:
     """What the placer `name` finds where links take no time: what shares the work of a stretch, where all devices have what
     it begins with. Infeasible, NotInstalled."""
-    problem, found = study.memo.problem, study.memo.once(fused_workload)
+    problem, found = study.memo.problem, study.memo.once(build_fused_workload)
     still = tuple((0.0,) * len(row) for row in found.workload.latency_s)
     wide = tuple((inf,) * len(row) for row in found.workload.bytes_per_s)
     workload = replace(found.workload, latency_s=still, bytes_per_s=wide)

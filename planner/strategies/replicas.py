@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from edgepart.planner.errors import Infeasible
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
-from edgepart.planner.layout.strategy import Strategy, side_by_side
+from edgepart.planner.layout.strategy import Strategy, deal_to_replicas
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.scorer import Scorer
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.bbgrap import along
-from edgepart.planner.strategies.pipeline import staged
+from edgepart.planner.strategies.bbgrap import divide_along
+from edgepart.planner.strategies.pipeline import place_in_stages
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import alone, holds, kind, singles
+from edgepart.planner.strategies.single import run_alone, holds, kind, singles
 
 NAME = "replicas"
 
@@ -46,23 +46,23 @@ def candidates(study: Study) -> Iterator[Strategy]:
     elif len(study.memo.by_speed) == 1:
         because = "there is only one device; "
     if because:
-        yield from (alone(study, device, NAME, because) for device in study.memo.by_speed)
+        yield from (run_alone(study, device, NAME, because) for device in study.memo.by_speed)
     else:
         yield from singles(study, NAME)
-        yield from replicated(study)
+        yield from make_replicas(study)
 
 
-def replicated(study: Study) -> Iterator[Strategy]:
+def make_replicas(study: Study) -> Iterator[Strategy]:
     """Two replicas and more; throughput only."""
     groups = _Groups(study)
     whole = [device for device in study.memo.by_speed if holds(study, device)]
     lacking = [device for device in study.memo.by_speed if device not in whole]
     seen = set[frozenset[str]]()
     for grouping in ([], *_groupings(study.memo, lacking)):
-        yield from _dealt(study.scorer, groups.made([*((device,) for device in whole), *grouping]), seen)
+        yield from _deal(study.scorer, groups.made([*((device,) for device in whole), *grouping]), seen)
     if whole and lacking:
         for grouping in _groupings(study.memo, study.memo.by_speed):
-            yield from _dealt(study.scorer, groups.made(grouping), seen)
+            yield from _deal(study.scorer, groups.made(grouping), seen)
 
 
 def _groupings(memo: Memo, devices: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
@@ -71,10 +71,10 @@ def _groupings(memo: Memo, devices: Sequence[str]) -> Iterator[list[tuple[str, .
     room = {device: memo.limit_bytes(device) for device in devices}
     for count in dict.fromkeys(-(-len(devices) // size) for size in SIZES if size <= len(devices)):
         for weights in (speed, room):
-            yield _balanced(devices, weights, count)
+            yield _balance(devices, weights, count)
 
 
-def _balanced(devices: Sequence[str], weights: dict[str, float], count: int) -> list[tuple[str, ...]]:
+def _balance(devices: Sequence[str], weights: dict[str, float], count: int) -> list[tuple[str, ...]]:
     """So many groups of nearly equal number: the heaviest first, to the lightest group that has a place."""
     places = -(-len(devices) // count)
     groups: list[list[str]] = [[] for _ in range(count)]
@@ -103,7 +103,7 @@ class _Groups:
         """What devices do that are alike is not looked for again."""
         study = self.study
         if len(group) == 1:
-            return alone(study, group[0], NAME) if holds(study, group[0]) else None
+            return run_alone(study, group[0], NAME) if holds(study, group[0]) else None
         kinds = tuple(kind(study.memo, device) for device in group)
         if kinds not in self._ways:
             self._ways[kinds] = group, self._best(group)
@@ -111,7 +111,7 @@ class _Groups:
         if strategy is None or like == group:
             return strategy
         names = dict(zip(like, group, strict=True))
-        choices = {n: renamed(choice, names) for n, choice in study.candidates.choices_of(strategy).items()}
+        choices = {n: rename_devices(choice, names) for n, choice in study.candidates.choices_of(strategy).items()}
         found = study.candidates.make(NAME, choices, strategy.why, strategy.sync)
         return None if study.scorer.short_bytes(found) else found
 
@@ -120,26 +120,26 @@ class _Groups:
         axes = study.memo.axis_names[:AXES]
         try:
             return study.scorer.pick_best(
-                (*staged(study, NAME, group), *(along(study, axis, group) for axis in axes))
+                (*place_in_stages(study, NAME, group), *(divide_along(study, axis, group) for axis in axes))
             )
         except Infeasible:
             return None
 
 
-def renamed(choice: Choice, names: Mapping[str, str]) -> Choice:
+def rename_devices(choice: Choice, names: Mapping[str, str]) -> Choice:
     """The choice on other devices."""
     if isinstance(choice, Whole):
         return Whole(tuple(names[name] for name in choice.devices))
     if isinstance(choice, Divide):
         return replace(choice, shares=tuple((names[name], share) for name, share in choice.shares))
     if isinstance(choice, Reduce):
-        then = renamed(choice.then, names)
+        then = rename_devices(choice.then, names)
         assert not isinstance(then, Pull | Reduce)
         return replace(choice, shares=tuple((names[n], share) for n, share in choice.shares), then=then)
     return choice
 
 
-def _dealt(scorer: Scorer, replicas: Sequence[Strategy], seen: set[frozenset[str]]) -> Iterator[Strategy]:
+def _deal(scorer: Scorer, replicas: Sequence[Strategy], seen: set[frozenset[str]]) -> Iterator[Strategy]:
     """The quickest two of them, three and so on, without those that get next to nothing to do."""
     pace = {id(one): scorer.forecast(one).most_per_s for one in replicas}
     order = sorted(replicas, key=lambda one: -pace[id(one)])
@@ -148,12 +148,12 @@ def _dealt(scorer: Scorer, replicas: Sequence[Strategy], seen: set[frozenset[str
         if len(order) > FEW and count not in halves:
             continue
         chosen = order[:count]
-        parts = scorer.forecast_stream(side_by_side(NAME, chosen, "")).parts
+        parts = scorer.forecast_stream(deal_to_replicas(NAME, chosen, "")).parts
         used = [one for one, part in zip(chosen, parts, strict=True) if part >= LEAST]
         key = frozenset(" ".join(scorer.forecast(one).compute_s) for one in used)
         if len(used) > 1 and key not in seen:
             seen.add(key)
-            yield side_by_side(NAME, used, _said(scorer, used))
+            yield deal_to_replicas(NAME, used, _said(scorer, used))
 
 
 def _said(scorer: Scorer, replicas: Sequence[Strategy]) -> str:

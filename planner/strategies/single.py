@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 
 from edgepart.planner.figures import seconds
 from edgepart.planner.layout.strategy import Strategy
-from edgepart.planner.search.lower_bound import floor_s
+from edgepart.planner.search.lower_bound import lower_bound_s
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import register
@@ -26,8 +26,8 @@ def singles(study: Study, name: str = "single") -> Iterator[Strategy]:
         first.setdefault(kind(study.memo, device), device)
     best = float("inf")
     for device in first.values():
-        strategy = alone(study, device, name)
-        if best < float("inf") and floor_s(study, strategy) > best:
+        strategy = run_alone(study, device, name)
+        if best < float("inf") and lower_bound_s(study, strategy) > best:
             continue
         yield strategy
         if not study.scorer.short_bytes(strategy):
@@ -48,7 +48,7 @@ def holds(study: Study, device: str) -> bool:
     """Whether the device has the memory for the whole model."""
     threads = study.memo.cluster.device(device).threads
     like = next(name for name in study.memo.by_speed if study.memo.cluster.device(name).threads == threads)
-    one, limit = alone(study, like), study.memo.limit_bytes(device)
+    one, limit = run_alone(study, like), study.memo.limit_bytes(device)
     peak = (
         max(study.scorer.outline(one).peak_memory_bytes.values(), default=0)
         + study.memo.chain_costs.inner_bytes
@@ -59,7 +59,7 @@ def holds(study: Study, device: str) -> bool:
     return max(study.scorer.forecast(one).peak_memory_bytes.values(), default=0) <= limit
 
 
-def alone(study: Study, device: str, name: str = "single", because: str = "") -> Strategy:
+def run_alone(study: Study, device: str, name: str = "single", because: str = "") -> Strategy:
     """Everything on `device`."""
     why = f"the whole model runs on {device}, which computes it in {seconds(study.memo.whole_s[device])}"
     if device != study.memo.problem.gateway:

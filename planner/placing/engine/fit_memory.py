@@ -98,7 +98,7 @@ def choices(workload: Workload) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
-def fitted(workload: Workload, placement: Placement) -> tuple[int, ...]:
+def fit(workload: Workload, placement: Placement) -> tuple[int, ...]:
     """The placement where it fits; else one near it that does. Infeasible, with what is short, where none is found."""
     fitting = _Fitting(workload, placement)
     if fitting.over() and not (fitting.moved() or fitting.swapped() or fitting.searched()):

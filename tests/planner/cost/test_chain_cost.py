@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from edgepart.planner.layers.chains import chains, written
+from edgepart.planner.layers.chains import find_chains, output_of
 from edgepart.planner.layout.choices import Choice, Reduce, Whole
 from edgepart.planner.layout.strategy import Problem, Strategy, Sync
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 
 MODELS = ("squeezenet", "inception_v2", "shufflenet", "resnet50")
 
@@ -30,15 +30,15 @@ def studied(model: str) -> Study:
 @pytest.mark.parametrize("model", MODELS)
 def test_nobody_else_sees_what_is_inside_a_chain(model: str) -> None:
     study = studied(model)
-    found = chains(study.memo.coarse)
+    found = find_chains(study.memo.coarse)
     members = [op.name for chain in found for op in chain]
     assert found and len(members) == len(set(members))
     for chain in found:
         assert len({study.memo.coarse.layer_of[op.name] for op in chain}) == 1
         for before, op in pairwise(chain):
-            assert study.memo.graph.consumers[written(before)] == (op,)
-            assert written(before) not in study.memo.graph.outputs
-            assert list(study.memo.graph.reads(op)) == [written(before)]
+            assert study.memo.graph.consumers[output_of(before)] == (op,)
+            assert output_of(before) not in study.memo.graph.outputs
+            assert list(study.memo.graph.reads(op)) == [output_of(before)]
 
 
 class Counting(dict[str, Any]):
@@ -62,7 +62,7 @@ def test_a_long_chain_is_found_in_one_pass(length: int) -> None:
     coarse = Study(Problem(load_graph(row.SerializeToString()), cluster("1:2:4:8", 1e9), "d0")).memo.coarse
     constants = Counting(coarse.graph.constants)
     object.__setattr__(coarse.graph, "constants", constants)
-    (chain,) = chains(coarse)
+    (chain,) = find_chains(coarse)
     assert len(chain) == length
     assert constants.asked <= 4 * length
 
@@ -104,7 +104,7 @@ def test_an_outline_is_a_forecast(model: str, data: st.DataObject) -> None:
 def test_what_does_not_fit_by_a_byte_is_said_to_lack_it() -> None:
     """The bound that spares most candidates the long way does not hide a lack."""
     roomy = studied("squeezenet")
-    peak = roomy.scorer.forecast(alone(roomy, "d0")).peak_memory_bytes["d0"]
+    peak = roomy.scorer.forecast(run_alone(roomy, "d0")).peak_memory_bytes["d0"]
     for limit, short in ((peak, {}), (peak - 1, {"d0": 1}), (peak * 10, {})):
         study = Study(Problem(roomy.memo.graph, roomy.memo.cluster, "d0", memory_limit_bytes={"d0": limit}))
-        assert study.scorer.short_bytes(alone(study, "d0")) == short
+        assert study.scorer.short_bytes(run_alone(study, "d0")) == short

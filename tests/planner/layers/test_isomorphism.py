@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edgepart.planner.access import accesses
 from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.layers.isomorphism import alike
+from edgepart.planner.layers.isomorphism import find_kinds
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.model.graph import Graph, Operator
 from edgepart.planner.model.load import load_graph
@@ -132,11 +132,11 @@ def twins(**second: Any) -> Graph:
     ],
 )
 def test_what_tells_operators_apart(second: dict[str, Any], slices: bool, behind: bool) -> None:
-    kinds = alike(twins(**second))
+    kinds = find_kinds(twins(**second))
     assert (kinds["a"] == kinds["b"], kinds["ra"] == kinds["rb"]) == (slices, behind)
 
 
 def test_blocks_that_repeat_add_no_kinds() -> None:
     few, many = (load_graph(transformer(n).SerializeToString()) for n in (60, 240))
     assert len(many.operators) > 2 * len(few.operators)
-    assert len(set(alike(few).values())) == len(set(alike(many).values()))
+    assert len(set(find_kinds(few).values())) == len(set(find_kinds(many).values()))

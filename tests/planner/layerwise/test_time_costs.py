@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.devices.cluster import Cluster, Device, Link
-from edgepart.planner.layers.recompute import reaches
-from edgepart.planner.layerwise.configurations import configurations, is_alone, most, space, worth
-from edgepart.planner.layerwise.footprint import Walker
-from edgepart.planner.layerwise.overlap import overlaps
-from edgepart.planner.layerwise.time_costs import Priced, Pricer
+from edgepart.planner.layers.search_nodes import find_search_nodes
+from edgepart.planner.layerwise.configurations import list_configurations, is_on_one_device, max_configurations, make_space, select_configurations
+from edgepart.planner.layerwise.configuration_cost import ConfigurationCosts
+from edgepart.planner.layerwise.overlap import count_overlaps
+from edgepart.planner.layerwise.time_costs import LayerwiseProblem, TimeCosts
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Problem
 from edgepart.planner.lowering.draft import traffic
@@ -46,12 +46,12 @@ def study(model: str, *speeds: float, link: Link = LINK, memory_bytes: float = 4
     return Study(Problem(load_graph(MODELS[model]), Cluster(devices, {}, link), "d0"))
 
 
-def pricer(memo: Memo) -> Pricer:
-    return Pricer(memo, space(memo))
+def pricer(memo: Memo) -> TimeCosts:
+    return TimeCosts(memo, make_space(memo))
 
 
 @cache
-def priced(model: str) -> tuple[Study, Pricer, Priced]:
+def priced(model: str) -> tuple[Study, TimeCosts, LayerwiseProblem]:
     """On devices so slow that parts of sums are weighed too."""
     asked = study(model, 3e6, 2e6, 1e6, link=Link(1e8, 1e-5, 1e-5))
     made = pricer(asked.memo)
@@ -85,7 +85,7 @@ def test_what_is_priced_is_what_lowering_moves(model: str, seed: int) -> None:
         assert np.array_equal(moved, expected), name
 
 
-def drawn(problem: Priced, seed: int) -> list[int]:
+def drawn(problem: LayerwiseProblem, seed: int) -> list[int]:
     """Nothing on several devices as a whole: lowering does not compute what is there once too often."""
     rng = random.Random(seed)
     return [rng.choice([n for n, one in enumerate(choices) if is_shared(one)]) for choices in problem.choices]
@@ -93,7 +93,7 @@ def drawn(problem: Priced, seed: int) -> list[int]:
 
 def is_shared(choice: Choice) -> bool:
     ends = choice.then if isinstance(choice, Reduce) else choice
-    return isinstance(ends, Divide) or is_alone(ends)
+    return isinstance(ends, Divide) or is_on_one_device(ends)
 
 
 @pytest.mark.parametrize("model", ["residual", "mlp", "quantised"])
@@ -102,7 +102,7 @@ def is_shared(choice: Choice) -> bool:
 def test_a_layer_takes_as_long_as_its_slowest_device(model: str, seed: int) -> None:
     asked, made, problem = priced(model)
     plain = [
-        [n for n, choice in enumerate(choices) if isinstance(choice, Divide) or is_alone(choice)]
+        [n for n, choice in enumerate(choices) if isinstance(choice, Divide) or is_on_one_device(choice)]
         for choices in problem.choices
     ]
     rng = random.Random(seed)
@@ -203,7 +203,7 @@ def test_blocks_that_repeat_are_priced_once() -> None:
     kinds = []
     for graph in (few, many):
         asked = replace_graph(study("mlp", 1e9, 1e9).memo, graph)
-        kinds.append({reach.kind for reach in reaches(asked.memo.coarse, asked.memo.cost.free)})
+        kinds.append({reach.kind for reach in find_search_nodes(asked.memo.coarse, asked.memo.cost.free)})
     assert len(kinds[0]) == len(kinds[1]) < 20
 
 
@@ -215,7 +215,7 @@ def test_several_readers_of_a_view_meet_at_a_junction() -> None:
     from benchmarks.models import light
 
     asked = replace_graph(study("mlp", 1e9, 1e9).memo, load_graph(light("inception_v1")))
-    found = reaches(asked.memo.coarse)
+    found = find_search_nodes(asked.memo.coarse)
     joints = [reach for reach in found if reach.is_junction]
     assert joints and all(reach.layer.anchor.op_type == "Concat" for reach in joints)
     named = {reach.exits[0] for reach in joints}
@@ -238,7 +238,7 @@ def regions(draw: st.DrawFn) -> Region:
 def test_overlaps_count_what_regions_have_in_common(
     ones: list[Region | None], twos: list[Region | None]
 ) -> None:
-    found = overlaps(ones, twos)
+    found = count_overlaps(ones, twos)
     for n, a in enumerate(ones):
         for m, b in enumerate(twos):
             assert found[n, m] == (0 if a is None or b is None else a.intersect(b).size)
@@ -262,11 +262,11 @@ def test_what_is_not_measured_is_not_worth_it(
     asked = study(model, *speeds, link=Link(1e8, 1e-5, 1e-5), memory_bytes=memory_bytes)
     made = pricer(asked.memo)
     for reach in asked.memo.operator_costs.reaches:
-        walker = Walker(asked.memo, reach)
-        choices = configurations(reach.layer, made.among, walker.speeds(), made._may_sum(reach, walker.whole))
+        walker = ConfigurationCosts(asked.memo, reach)
+        choices = list_configurations(reach.layer, made.among, walker.speeds(), made._may_sum(reach, walker.whole))
         found = walker.measure(choices)
         seconds = [float(s) for s in found.seconds + made._summing(found.addends)]
         bounds = [walker.least_s(one) + made._least_summing_s(reach, one) for one in choices]
         assert all(bound <= s * (1 + 1e-9) for bound, s in zip(bounds, seconds, strict=True))
-        kept = tuple(choices[n] for n in worth(choices, seconds, made._kept, most(len(speeds))))
+        kept = tuple(choices[n] for n in select_configurations(choices, seconds, made._kept, max_configurations(len(speeds))))
         assert made.footprint(reach).choices == kept

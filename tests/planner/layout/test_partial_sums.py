@@ -21,7 +21,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.plans.check import check
 from edgepart.planner.plans.plan import Plan
 from edgepart.planner.region import Interval
-from edgepart.planner.search.dense_pairs import paired
+from edgepart.planner.search.dense_pairs import pair_dense_layers
 from edgepart.planner.search.force_axis import axes_of, axis_names, force
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
@@ -208,14 +208,14 @@ def test_an_axis_that_is_not_there_is_refused_with_those_that_are() -> None:
 def test_pairs_are_found_and_need_one_sum_each() -> None:
     """An all-reduce over three devices is six transfers; attention and dense layers are one pair each."""
     study = study_of(MODELS["attention"])
-    choices = paired(study.memo, SHARES)
+    choices = pair_dense_layers(study.memo, SHARES)
     assert choices is not None
     plan = planned(study.memo, study.candidates.make("paired", choices, ""))
     assert plan.syncs <= 2 * 6 and all(
         p.tensor.startswith(("o#", "d#")) for t in plan.transfers if t.source and t.target for p in t.pieces
     )
     assert_same(study.memo, MODELS["attention"], plan)
-    assert paired(study_of(MODELS["shuffled"]).memo, SHARES) is None
+    assert pair_dense_layers(study_of(MODELS["shuffled"]).memo, SHARES) is None
 
 
 def test_rows_stay_where_they_are_through_norms_and_global_pools() -> None:

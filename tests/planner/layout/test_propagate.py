@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edgepart.planner.layers.coarsen import Coarse, Layer, coarsen
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
-from edgepart.planner.layout.propagate import Laying
+from edgepart.planner.layout.propagate import LayoutPropagator
 from edgepart.planner.model.load import load_graph
 from tests.planner.layout.plain_layouts import lay_out
 from tests.planner.small_models import residual
@@ -38,7 +38,7 @@ def options(coarse: Coarse, layer: Layer, shares: tuple[tuple[str, float], ...])
 @given(st.data())
 def test_candidates_after_one_another_are_laid_out_as_each_alone(data: st.DataObject) -> None:
     coarse = COARSE[data.draw(st.sampled_from(sorted(COARSE)))]
-    laying = Laying(coarse)
+    laying = LayoutPropagator(coarse)
     layers = [layer for layer in coarse.layers if layer.exits]
     shares = [
         tuple((name, data.draw(st.sampled_from([0.5, 1.0, 3.0]))) for name in NAMES),
@@ -60,7 +60,7 @@ def test_candidates_after_one_another_are_laid_out_as_each_alone(data: st.DataOb
 
 def test_an_unchanged_layer_has_the_very_same_layout() -> None:
     coarse = COARSE["residual"]
-    laying, shares = Laying(coarse), (("a", 1.0), ("b", 1.0))
+    laying, shares = LayoutPropagator(coarse), (("a", 1.0), ("b", 1.0))
     choices: dict[int, Choice] = {
         layer.number: Divide(("height",), shares) if layer.splits("height") else Whole(("a",))
         for layer in coarse.layers
@@ -74,7 +74,7 @@ def test_an_unchanged_layer_has_the_very_same_layout() -> None:
 
 
 def test_an_output_cannot_be_left_to_its_readers_however_often_that_is_asked() -> None:
-    laying = Laying(COARSE["residual"])
+    laying = LayoutPropagator(COARSE["residual"])
     for _ in range(2):
         with pytest.raises(ValueError, match="output"):
             laying.lay_out({})

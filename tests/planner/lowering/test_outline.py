@@ -13,7 +13,7 @@ from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.plans.timeline import Compute
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import schedule_of
-from edgepart.planner.strategies.single import alone
+from edgepart.planner.strategies.single import run_alone
 from tests.planner.cost.test_chain_cost import drawn, studied
 
 
@@ -42,13 +42,13 @@ def test_an_outline_is_what_is_simulated_of_the_plan(model: str, data: st.DataOb
 def test_memory_is_counted_where_it_may_be_short(memory: int) -> None:
     """Devices with so many times the memory that the whole model takes on one of them."""
     known = studied("squeezenet")
-    peak = known.scorer.forecast(alone(known, "d0")).peak_memory_bytes["d0"]
+    peak = known.scorer.forecast(run_alone(known, "d0")).peak_memory_bytes["d0"]
     devices = tuple(replace(one, memory_bytes=memory * peak) for one in known.memo.cluster.devices)
     study = Study(Problem(known.memo.graph, replace(known.memo.cluster, devices=devices), "d0"))
     for name in study.memo.by_speed:
-        strategy = alone(study, name)
+        strategy = run_alone(study, name)
         outline, forecast = study.scorer.outline(strategy), study.scorer.forecast(strategy)
-        assert outline.latency_s == pytest.approx(known.scorer.forecast(alone(known, name)).latency_s)
+        assert outline.latency_s == pytest.approx(known.scorer.forecast(run_alone(known, name)).latency_s)
         assert study.scorer.short_bytes(strategy) == {}
         assert (
             forecast.peak_memory_bytes[name]

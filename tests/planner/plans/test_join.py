@@ -19,7 +19,7 @@ from edgepart.agent.verify.same_answer import differences
 from edgepart.cli.drawing import draw
 from edgepart.planner.devices.cluster import Cluster, Device, Link
 from edgepart.planner.errors import FrameError, InternalError
-from edgepart.planner.layout.strategy import Problem, Strategy, Sync, side_by_side
+from edgepart.planner.layout.strategy import Problem, Strategy, Sync, deal_to_replicas
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
@@ -55,7 +55,7 @@ GROUPS = [(("ada", "bob"), ("cyd",)), (("cyd", "ada"), ("bob",)), (("ada",), ("b
 def replicated(graph: Graph, groups: tuple[tuple[str, ...], ...], sync: Sync = Sync.NEEDED) -> Strategy:
     axes = ("height", "channel", "width")
     made = [rows(graph, group, axis, sync) for group, axis in zip(groups, axes, strict=False)]
-    return side_by_side("replicas", made, "side by side")
+    return deal_to_replicas("replicas", made, "side by side")
 
 
 @pytest.fixture(scope="module")

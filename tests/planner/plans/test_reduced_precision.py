@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.errors import FrameError, UsageError
-from edgepart.planner.layerwise.configurations import space
-from edgepart.planner.layerwise.time_costs import Pricer
+from edgepart.planner.layerwise.configurations import make_space
+from edgepart.planner.layerwise.time_costs import TimeCosts
 from edgepart.planner.lowering.lower import Lowering
 from edgepart.planner.model.graph import Tensor
 from edgepart.planner.planner import choose
@@ -31,7 +31,7 @@ from edgepart.planner.plans.reduced_precision import (
 )
 from edgepart.planner.plans.timeline import Compute
 from edgepart.planner.region import Region
-from edgepart.planner.search.lower_bound import floor_s
+from edgepart.planner.search.lower_bound import lower_bound_s
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.simulation.latency import schedule_of
@@ -88,7 +88,7 @@ def test_whoever_predicts_knows_what_travels(kind: str, data: st.DataObject) -> 
     for device, steps in twin.steps.items():
         took = [one.seconds for one in outline.steps[device] if isinstance(one, Compute)]
         assert took == pytest.approx([one.seconds for one in steps if isinstance(one, Compute)])
-    assert floor_s(study, strategy) <= study.scorer.forecast(strategy).latency_s * (1 + 1e-9)
+    assert lower_bound_s(study, strategy) <= study.scorer.forecast(strategy).latency_s * (1 + 1e-9)
     for transfer in plan.transfers:  # All of this model is float32, addends too.
         kinds = transfer.dtypes or (EXACT,) * len(transfer.pieces)
         pieces = zip(kinds, transfer.pieces, strict=True)
@@ -120,7 +120,7 @@ def test_a_search_by_layers_prices_what_travels() -> None:
 
 def price_sum(memo: Memo) -> float:
     """Of the ways that all have, between the first layers."""
-    pricer = Pricer(memo, space(memo))
+    pricer = TimeCosts(memo, make_space(memo))
     before, after = memo.operator_costs.reaches[:2]
     return float(pricer.edge(before, 0, after, after.sources.index(before.exits[0])).sum())
 

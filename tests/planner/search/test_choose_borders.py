@@ -16,7 +16,7 @@ from edgepart.planner.model.graph import Graph
 from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy, choose
 from edgepart.planner.search import checkpoint, choose_borders
-from edgepart.planner.search.choose_borders import WHY, hastened
+from edgepart.planner.search.choose_borders import WHY, send_borders_first
 from edgepart.planner.search.study import Study
 from tests.planner.cost.test_chain_cost import drawn, studied
 
@@ -43,11 +43,11 @@ def plain(study: Study, name: str = "optcnn") -> Strategy:
 def test_it_is_never_slower(model: str, data: st.DataObject) -> None:
     study = studied(model)
     strategy = drawn(data, study)
-    found = hastened(study, strategy)
+    found = send_borders_first(study, strategy)
     if found is not None:
         assert found.early and found.layouts is strategy.layouts
         assert study.scorer.score(found) < study.scorer.score(strategy)
-        assert hastened(study, strategy) == found
+        assert send_borders_first(study, strategy) == found
 
 
 @pytest.mark.parametrize(("model", "devices"), [("resnet50", 2), ("inception_v1", 4)])
@@ -81,14 +81,14 @@ def test_others_do_where_they_are_asked_to() -> None:
 def test_many_requests_need_no_borders_first() -> None:
     """While one request waits another computes."""
     study = study_of("squeezenet", 2, "throughput")
-    assert hastened(study, plain(study)) is None
+    assert send_borders_first(study, plain(study)) is None
     assert not best_strategy(study.memo.problem, "auto", study).early
 
 
 def test_where_memory_is_short_nothing_is_cut() -> None:
     study = study_of("resnet50", 4)
     strategy = plain(study)
-    faster = hastened(study, strategy)
+    faster = send_borders_first(study, strategy)
     assert faster is not None
     peaks, more = (
         study.scorer.forecast(strategy).peak_memory_bytes,
@@ -98,12 +98,12 @@ def test_where_memory_is_short_nothing_is_cut() -> None:
     assert more[device] > peaks[device]
     limits = {device: float(peaks[device] + more[device]) / 2}
     short = Study(replace(study.memo.problem, memory_limit_bytes=limits))
-    assert hastened(short, short.candidates.make("x", study.candidates.choices_of(strategy), "")) is None
+    assert send_borders_first(short, short.candidates.make("x", study.candidates.choices_of(strategy), "")) is None
 
 
 def test_a_plan_is_chosen_again_with_its_borders_first() -> None:
     study = study_of("resnet50", 2)
-    strategy = hastened(study, plain(study))
+    strategy = send_borders_first(study, plain(study))
     assert strategy is not None
     found = checkpoint.read(checkpoint.write(study.candidates, strategy))
     assert found.early == strategy.early

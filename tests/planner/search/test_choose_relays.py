@@ -17,7 +17,7 @@ from edgepart.planner.planner import best_strategy, choose
 from edgepart.planner.region import span
 from edgepart.planner.search import checkpoint, choose_relays
 from edgepart.planner.search.choose_detours import as_wide_as_around
-from edgepart.planner.search.choose_relays import WHY, passed_on
+from edgepart.planner.search.choose_relays import WHY, add_relays
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import MODULES
 from tests.planner.cost.test_chain_cost import drawn, studied
@@ -40,7 +40,7 @@ def shape_of(count: int, link: Link, height: int) -> RouteShape | None:
     problem, strategy = fan(count, height)
     devices = tuple(Device(f"d{n}", "k", 1e12, 1e12, 8e9) for n in range(count))
     study = Study(replace(problem, cluster=Cluster(devices, {}, link)))
-    found = passed_on(study, strategy)
+    found = add_relays(study, strategy)
     return None if found is None else found.relays["a"]
 
 
@@ -67,11 +67,11 @@ def test_the_shape_is_what_theory_says(count: int, link: Link, height: int, shap
 def test_it_is_never_slower(model: str, data: st.DataObject) -> None:
     study = studied(model)
     strategy = drawn(data, study)
-    found = passed_on(study, strategy)
+    found = add_relays(study, strategy)
     if found is not None:
         assert found.relays and found.layouts is strategy.layouts
         assert study.scorer.score(found) < study.scorer.score(strategy)
-        assert passed_on(study, strategy) == found
+        assert add_relays(study, strategy) == found
         forecast = study.scorer.forecast(found)
         assert study.scorer.outline(found).latency_s == pytest.approx(forecast.latency_s, rel=2e-3)
         assert study.scorer.outline(found).sent_bytes == forecast.sent_bytes
@@ -82,7 +82,7 @@ def test_a_symmetric_exchange_is_left_as_it_is() -> None:
     input, which one place sends to all, gains."""
     study = study_of("resnet50", linked(4, Link(1.25e7, 2e-4)))
     strategy = best_strategy(study.memo.problem, "model", study)
-    found = passed_on(study, strategy)
+    found = add_relays(study, strategy)
     assert found is not None and set(found.relays) == {*study.memo.graph.inputs}
     before, after = study.scorer.forecast(strategy), study.scorer.forecast(found)
     assert after.latency_s < before.latency_s
@@ -92,7 +92,7 @@ def test_one_slow_link_is_gone_around() -> None:
     link = Link(1.25e8, 2e-4)
     study = study_of("resnet50", linked(4, link, Link(2.5e6, 2e-4)))
     strategy = best_strategy(study.memo.problem, "tofu", study)
-    found = passed_on(study, strategy)
+    found = add_relays(study, strategy)
     assert found is not None
     assert Counter(found.relays.values()).most_common(1)[0][0] is RouteShape.AROUND
     assert study.scorer.score(found) < 0.85 * study.scorer.score(strategy)
@@ -137,7 +137,7 @@ def test_where_memory_is_short_nothing_is_passed_on() -> None:
     parts = {name: y.replace(2, span(bounds)) for name, bounds in rows.items()}
     strategy = replace(strategy, layouts={**strategy.layouts, "y": Layout(parts)})
     study = Study(problem)
-    faster = passed_on(study, strategy)
+    faster = add_relays(study, strategy)
     assert faster is not None and set(faster.relays.values()) == {RouteShape.AROUND}
     before, after = (
         study.scorer.forecast(strategy).peak_memory_bytes,
@@ -145,19 +145,19 @@ def test_where_memory_is_short_nothing_is_passed_on() -> None:
     )
     assert after["d1"] > before["d1"] + problem.graph.tensors["a"].nbytes / 3
     limits = {"d1": (before["d1"] + after["d1"]) / 2}
-    assert passed_on(Study(replace(problem, memory_limit_bytes=limits)), strategy) is None
+    assert add_relays(Study(replace(problem, memory_limit_bytes=limits)), strategy) is None
 
 
 def test_many_devices_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, strategy = fan(8, 64)
-    assert passed_on(Study(problem), strategy) is not None
+    assert add_relays(Study(problem), strategy) is not None
     monkeypatch.setattr(choose_relays, "MOST_DEVICES", 7)
-    assert passed_on(Study(problem), strategy) is None
+    assert add_relays(Study(problem), strategy) is None
 
 
 def test_a_plan_is_chosen_again_with_its_relays() -> None:
     study = study_of("resnet50", linked(4, Link(1.25e8, 2e-4), Link(2.5e6, 2e-4)))
-    strategy = passed_on(study, best_strategy(study.memo.problem, "tofu", study))
+    strategy = add_relays(study, best_strategy(study.memo.problem, "tofu", study))
     assert strategy is not None
     found = checkpoint.read(checkpoint.write(study.candidates, strategy))
     assert found.relays == strategy.relays
@@ -191,7 +191,7 @@ def test_it_is_remembered_apart() -> None:
     """The same layouts with and without relays are two things to simulate."""
     problem, strategy = fan(4, 64)
     study = Study(problem)
-    found = passed_on(study, strategy)
+    found = add_relays(study, strategy)
     assert isinstance(found, Strategy)
     assert (
         study.scorer.score(found)

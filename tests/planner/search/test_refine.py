@@ -18,7 +18,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import best_strategy
 from edgepart.planner.search import checkpoint
 from edgepart.planner.search.moves import devices_of
-from edgepart.planner.search.refine import refined
+from edgepart.planner.search.refine import refine
 from edgepart.planner.search.study import Study
 
 NAMES = ("a", "b", "c")
@@ -84,7 +84,7 @@ def test_parts_move_from_a_device_that_slowed_down_and_nothing_else_changes(way:
     one = study()
     before = checkpoint.read(checkpoint.write(one.candidates, best_strategy(one.memo.problem, way, one)))
     slow = study(b=4.0)
-    found = list(refined(slow, before))
+    found = list(refine(slow, before))
     present, best = found[0], min(found, key=slow.scorer.score)
     assert slow.scorer.forecast(best).latency_s < 0.9 * slow.scorer.forecast(present).latency_s
     busy, calm = slow.scorer.forecast(best).compute_s, slow.scorer.forecast(present).compute_s
@@ -96,14 +96,14 @@ def test_parts_move_from_a_device_that_slowed_down_and_nothing_else_changes(way:
             assert (choice.axes, choice.grid) == (old.axes, old.grid)
             assert dict(choice.shares).keys() == dict(old.shares).keys()
     assert found[0].sync is before.sync
-    again = [slow.scorer.score(one) for one in refined(slow, before)]
+    again = [slow.scorer.score(one) for one in refine(slow, before)]
     assert again == [slow.scorer.score(one) for one in found]  # the same question, the same answer
 
 
 def test_one_whole_device_has_no_parts_to_move() -> None:
     one = study()
     before = checkpoint.read(checkpoint.write(one.candidates, best_strategy(one.memo.problem, "single", one)))
-    assert len(list(refined(study(a=4.0), before))) == 1
+    assert len(list(refine(study(a=4.0), before))) == 1
 
 
 def test_nothing_is_refined_where_its_devices_are_not() -> None:
@@ -111,6 +111,6 @@ def test_nothing_is_refined_where_its_devices_are_not() -> None:
     before = checkpoint.read(checkpoint.write(one.candidates, best_strategy(one.memo.problem, "bbgrap", one)))
     assert set(devices_of(before.choices)) == set(NAMES)
     fewer = Study(replace(one.memo.problem, cluster=one.memo.cluster.only(("a", "b"))))
-    assert list(refined(fewer, before)) == []
+    assert list(refine(fewer, before)) == []
     hub = replace(before, sync=Sync.HUB, hub="elsewhere")
     assert not hub.fits(one.memo)

@@ -23,7 +23,7 @@ from edgepart.planner.model.load import load_graph
 from edgepart.planner.planner import choose
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.optcnn import described, reasons, solve
+from edgepart.planner.strategies.optcnn import describe_choice, explain_choices, solve
 from edgepart.planner.strategies.registry import get
 from tests.planner.small_models import model, residual
 from tests.planner.small_models import random as weights
@@ -260,15 +260,15 @@ def test_baselines_on_one_device_say_so() -> None:
 
 def test_configurations_have_words() -> None:
     shares = (("a", 0.5), ("b", 0.5))
-    assert described(Divide(("height", "width"), shares, (2, 1))) == "height x width over 2"
-    assert described(Reduce("inner", shares, Whole(("a",)))) == "sums along inner over 2, then whole"
-    assert described(Whole(("a",))) == "whole on a" and described(Whole(("a", "b"))) == "whole on each of 2"
+    assert describe_choice(Divide(("height", "width"), shares, (2, 1))) == "height x width over 2"
+    assert describe_choice(Reduce("inner", shares, Whole(("a",)))) == "sums along inner over 2, then whole"
+    assert describe_choice(Whole(("a",))) == "whole on a" and describe_choice(Whole(("a", "b"))) == "whole on each of 2"
 
 
 def test_an_unproven_solution_says_why() -> None:
     asked = study(load_graph(mlp()), 3e6, 2e6)
     _, priced, found = solve(asked)
     choices = priced.taken(found.choice)
-    assert "none costs less by its model" in reasons(asked.memo, choices, found)
+    assert "none costs less by its model" in explain_choices(asked.memo, choices, found)
     other = replace(found, exact=False, why="7 nodes remain")
-    assert "not proven best: 7 nodes remain" in reasons(asked.memo, choices, other)
+    assert "not proven best: 7 nodes remain" in explain_choices(asked.memo, choices, other)

@@ -21,7 +21,7 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.planner import best_strategy, choose, compare
 from edgepart.planner.search import checkpoint
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.model_workload import END, ENTRY, Modelled, fused_workload, modelled
+from edgepart.planner.strategies.model_workload import END, ENTRY, ModelWorkload, build_fused_workload, build_workload
 from edgepart.planner.strategies.registry import PLACERS
 from tests.planner.placing.models import branches, forked, looped
 
@@ -41,7 +41,7 @@ def study_of(model: bytes, among: Cluster = SLOW, **options: object) -> Study:
 
 def test_a_model_is_tasks_between_what_the_gateway_has_and_wants() -> None:
     study = study_of(branches(), fusion=False)
-    made = modelled(study.memo)
+    made = build_workload(study.memo)
     names = [task.name.split(": ")[-1] for task in made.workload.tasks]
     assert names == [ENTRY, "stem", "left1", "left2", "right1", "right2", "last", "pool", END]
     stem, _, _, _, _, last = made.workload.tasks[1:7]
@@ -59,28 +59,28 @@ def test_a_model_is_tasks_between_what_the_gateway_has_and_wants() -> None:
 
 
 def test_the_gateways_tasks_stay_there() -> None:
-    made = modelled(study_of(branches()).memo)
+    made = build_workload(study_of(branches()).memo)
     for task in (made.workload.tasks[0], made.workload.tasks[-1]):
         assert task.compute_s == (0.0, float("inf"))
 
 
-def groups_of(made: Modelled) -> list[set[str]]:
+def groups_of(made: ModelWorkload) -> list[set[str]]:
     return [{op.name for layer in layers for op in layer.operators} for layers in made.layers if layers]
 
 
 def test_groups_stay_together_unless_that_makes_a_circle() -> None:
     study = study_of(branches())
-    together = groups_of(modelled(study.memo, [("left1", "left2"), ("right1",)]))
+    together = groups_of(build_workload(study.memo, [("left1", "left2"), ("right1",)]))
     assert any({"left1", "left2"} <= group for group in together)
     # The last one waits for the right branch, which waits for the stem.
-    apart = groups_of(modelled(study.memo, [("stem", "last"), ("left1", "left2")]))
+    apart = groups_of(build_workload(study.memo, [("stem", "last"), ("left1", "left2")]))
     assert not any({"stem", "last"} <= group for group in apart)
     assert any({"left1", "left2"} <= group for group in apart)
 
 
 def test_a_placement_is_a_whole_layer_each_in_the_order_of_its_schedule() -> None:
     study = study_of(branches())
-    made = modelled(study.memo)
+    made = build_workload(study.memo)
     placement = [0, *([0, 1] * len(made.layers))[: len(made.layers) - 2], 0]
     choices = made.choices(placement)
     assert choices.keys() == {layer.number for layer in study.memo.layers}
@@ -163,7 +163,7 @@ def test_a_placement_that_does_not_fit_is_looked_for_again_or_says_what_is_short
 
 def test_a_choice_that_is_written_keeps_its_order() -> None:
     study = study_of(branches())
-    made = study.memo.once(fused_workload)
+    made = study.memo.once(build_fused_workload)
     strategy = study.candidates.make("heft", made.choices([0] * len(made.layers)), "")
     strategy = replace(strategy, order={layer.number: float(-layer.number) for layer in study.memo.layers})
     again = checkpoint.read(checkpoint.write(study.candidates, strategy))

@@ -20,8 +20,8 @@ from edgepart.planner.errors import UsageError
 from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layerwise.byte_costs import ByteCosts
 from edgepart.planner.layerwise.elimination import minimise
-from edgepart.planner.layerwise.halving import Takes, Team, cuts, near_first
-from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, tiles
+from edgepart.planner.layerwise.halving import Takes, Team, list_cuts, order_near_first
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, cut_tiles
 from edgepart.planner.layout.strategy import Problem, Strategy
 from edgepart.planner.lowering.lower import lower, make_plan
 from edgepart.planner.model.load import load_graph
@@ -29,7 +29,7 @@ from edgepart.planner.region import Region
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import get
-from edgepart.planner.strategies.tofu import Recursion, RecursiveCuts, equal_s, lifted, plain, strategy
+from edgepart.planner.strategies.tofu import Recursion, RecursiveCuts, equal_s, list_teams, choose_paper_team, make_strategy
 from tests.planner.small_models import model, quantised, random, residual
 from tests.planner.small_transformers import attention, mlp, shuffled
 
@@ -65,7 +65,7 @@ def study(
 
 
 def search(asked: Study, team: Team | None = None) -> RecursiveCuts:
-    return Recursion(ByteCosts(asked.memo), team or plain(asked.memo)[0]).run()
+    return Recursion(ByteCosts(asked.memo), team or choose_paper_team(asked.memo)[0]).run()
 
 
 def moved(asked: Study, choices: dict[int, Choice]) -> float:
@@ -79,7 +79,7 @@ def moved(asked: Study, choices: dict[int, Choice]) -> float:
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 8])
 def test_what_is_counted_is_what_lowering_moves(count: int, gateway: str) -> None:
     asked = study(chain(), *[1e6] * count, gateway=gateway)
-    for team, _ in (plain(asked.memo), *lifted(asked.memo)):
+    for team, _ in (choose_paper_team(asked.memo), *list_teams(asked.memo)):
         found = search(asked, team)
         assert moved(asked, found.choices) == found.moved_bytes > 0
         assert all(one.exact for one in found.solutions)
@@ -88,8 +88,8 @@ def test_what_is_counted_is_what_lowering_moves(count: int, gateway: str) -> Non
 def test_a_step_moves_least_of_all_that_could_be_cut() -> None:
     """Every combination is lowered; nothing here uses the search's tables."""
     asked = study(chain(), 1e6, 1e6)
-    team = plain(asked.memo)[0]
-    ways = [cuts(layer, None, team, 0, lambda axis: True) for layer in asked.memo.layers]
+    team = choose_paper_team(asked.memo)[0]
+    ways = [list_cuts(layer, None, team, 0, lambda axis: True) for layer in asked.memo.layers]
     numbers = [layer.number for layer in asked.memo.layers]
     everything = [moved(asked, dict(zip(numbers, taken, strict=True))) for taken in product(*ways)]
     assert len(everything) > 100
@@ -98,9 +98,9 @@ def test_a_step_moves_least_of_all_that_could_be_cut() -> None:
 
 def test_the_second_step_moves_least_of_all_that_halves_the_first() -> None:
     asked = study(mlp(), 1e6, 1e6, 1e6, 1e6)
-    team, traffic = plain(asked.memo)[0], ByteCosts(asked.memo)
+    team, traffic = choose_paper_team(asked.memo)[0], ByteCosts(asked.memo)
     first = Recursion(traffic, Team(team.levels[0])).run().choices
-    ways = [cuts(layer, first[layer.number], team, 1, lambda axis: True) for layer in asked.memo.layers]
+    ways = [list_cuts(layer, first[layer.number], team, 1, lambda axis: True) for layer in asked.memo.layers]
     assert [node.layer for node in traffic.nodes] == list(asked.memo.layers)
     costs = []
     for taken in product(*ways):
@@ -126,12 +126,12 @@ def has_a_part_for_everybody(memo: Memo, name: str) -> bool:
 
 def along(memo: Memo, axis: str) -> float:
     """Bytes where every layer that has `axis` is cut along it at each level, and the others as moves least."""
-    traffic, team = ByteCosts(memo), plain(memo)[0]
+    traffic, team = ByteCosts(memo), choose_paper_team(memo)[0]
     before: list[Choice | None] = [None] * len(traffic.nodes)
     cost = 0.0
     for level in range(len(team.levels)):
         weighed = [
-            traffic.weigh(node, cuts(node.layer, one, team, level, only(node.layer, axis)))
+            traffic.weigh(node, list_cuts(node.layer, one, team, level, only(node.layer, axis)))
             for node, one in zip(traffic.nodes, before, strict=True)
         ]
         solution = minimise(*traffic.tables(weighed, "d0"))
@@ -166,10 +166,10 @@ def used(made: Strategy) -> set[str]:
 
 def test_as_in_the_paper_all_devices_that_make_a_power_of_two_take_equal_parts_of_every_layer() -> None:
     asked = study(residual(rows=32), 4e6, 1e6, 2e6, 3e6, 1e6)
-    team, _ = plain(asked.memo)
+    team, _ = choose_paper_team(asked.memo)
     assert team.shares == (("d0", 0.25), ("d3", 0.25), ("d2", 0.25), ("d1", 0.25))
     found = search(asked, team)
-    made = strategy(asked, found, "")
+    made = make_strategy(asked, found, "")
     assert used(made) == {"d0", "d1", "d2", "d3"}
     convolutions = [name for name in made.layouts if name.startswith("c")]
     for name in convolutions:
@@ -192,8 +192,8 @@ def test_beyond_the_paper_parts_follow_speed_and_slow_devices_may_be_left_out() 
 def test_equal_halves_take_at_least_as_long_as_they_are_said_to(name: str, count: int) -> None:
     """Every device has its part of every layer, whatever was cut; and no candidate is left out that would be the best."""
     asked = study(MODELS[name](), *(1e9 * (1 + n % 3) for n in range(count)))
-    first, words = plain(asked.memo)
-    made = strategy(asked, search(asked, first), words)
+    first, words = choose_paper_team(asked.memo)
+    made = make_strategy(asked, search(asked, first), words)
     least_s = equal_s(asked.memo, first)
     assert 0 <= least_s <= max(asked.scorer.outline(made).compute_s.values()) * (1 + 1e-9)
     scores = [asked.scorer.score(one) for one in get("tofu")(asked)]
@@ -212,10 +212,10 @@ def test_where_memory_is_short_few_copies_of_weights_are_kept() -> None:
     weights = sum(constant.nbytes for constant in graph.constants.values())
     devices = tuple(Device(f"d{n}", "k", 1.2e10, 3e9, 0.5 * weights) for n in range(4))
     asked = Study(Problem(graph, Cluster(devices, {}, LAN), "d0"))
-    team, _ = plain(asked.memo)
+    team, _ = choose_paper_team(asked.memo)
     free, counted = (Recursion(ByteCosts(asked.memo, one), team).run() for one in (False, True))
-    assert asked.scorer.short_bytes(strategy(asked, free, "")) != {}
-    assert asked.scorer.short_bytes(strategy(asked, counted, "")) == {}
+    assert asked.scorer.short_bytes(make_strategy(asked, free, "")) != {}
+    assert asked.scorer.short_bytes(make_strategy(asked, counted, "")) == {}
     assert counted.moved_bytes >= free.moved_bytes + weights
     assert "copies of weights counted" in asked.scorer.pick_best(get("tofu")(asked)).why
 
@@ -231,7 +231,7 @@ def test_devices_on_quick_links_are_cut_apart_last() -> None:
     room = {name: n % 2 for n, name in enumerate(names)}
     links = {(a, b): quick for a in names for b in names if a < b and room[a] == room[b]}
     devices = tuple(Device(name, "k", 1e6, 1e6, 1e9) for name in names)
-    order = near_first(Cluster(devices, links, slow), names)
+    order = order_near_first(Cluster(devices, links, slow), names)
     assert order == ("d0", "d2", "d4", "d1", "d3", "d5")
     first, second = Team(tuple((name, 1.0) for name in order)).levels[0]
     assert first == ("d0", 3.0) and second == ("d1", 3.0)
@@ -263,7 +263,7 @@ def test_halves_of_halves_are_the_whole_and_each_level_refines_the_last(
     team = Team(tuple((f"d{n}", share) for n, share in enumerate(shares)))
     coarser = {"d0": FULL}
     for level, groups in enumerate(team.levels):
-        found = tiles("t", FULL, BOX, Divide(tuple(axes[: level + 1]), groups))
+        found = cut_tiles("t", FULL, BOX, Divide(tuple(axes[: level + 1]), groups))
         assert sum(tile.size for tile in found.values()) == FULL.size
         assert not FULL.subtract_all(found.values())
         assert all(tile.is_box for tile in found.values())
@@ -275,47 +275,47 @@ def test_halves_of_halves_are_the_whole_and_each_level_refines_the_last(
 def test_equal_halves_along_three_axes_are_a_grid() -> None:
     eight = tuple((f"d{n}", 1.0) for n in range(8))
     layer = Layer(0, (), ("t",), tuple(Axis(n, i, 4) for i, n in enumerate("abc")), opaque=False)
-    found = tiles("t", Region.full((4, 4, 4)), layer, Divide(("a", "b", "a"), eight))
+    found = cut_tiles("t", Region.full((4, 4, 4)), layer, Divide(("a", "b", "a"), eight))
     assert found["d0"] == Region.box((0, 1), (0, 2), (0, 4))
     assert found["d1"] == Region.box((1, 2), (0, 2), (0, 4))
     assert found["d6"] == Region.box((2, 3), (2, 4), (0, 4))
-    cubes = tiles("t", Region.full((4, 4, 4)), layer, Divide(("a", "b", "c"), eight))
+    cubes = cut_tiles("t", Region.full((4, 4, 4)), layer, Divide(("a", "b", "c"), eight))
     assert {tile.shape for tile in cubes.values()} == {(2, 2, 2)}
 
 
 def test_too_few_axes_for_the_devices_are_an_error() -> None:
     five = tuple((f"d{n}", 1.0) for n in range(5))
     with pytest.raises(ValueError, match="not enough"):
-        tiles("t", FULL, BOX, Divide(("batch", "height"), five))
+        cut_tiles("t", FULL, BOX, Divide(("batch", "height"), five))
 
 
 def test_what_cannot_be_cut_is_on_one_half_or_on_both() -> None:
     team = Team(tuple((name, 1.0) for name in "abc"))
     opaque = Layer(0, (), ("t",), (), opaque=True)
     anything = lambda axis: True  # noqa: E731
-    assert cuts(opaque, None, team, 0, anything) == (Whole(("a",)), Whole(("c",)), Whole(("a", "c")))
-    assert cuts(opaque, Whole(("a",)), team, 1, anything) == (Whole(("a",)), Whole(("b",)))
-    assert cuts(opaque, Whole(("c",)), team, 1, anything) == (Whole(("c",)),)
-    assert cuts(opaque, Whole(("a", "c")), team, 1, anything) == (Whole(("a", "b", "c")),)
+    assert list_cuts(opaque, None, team, 0, anything) == (Whole(("a",)), Whole(("c",)), Whole(("a", "c")))
+    assert list_cuts(opaque, Whole(("a",)), team, 1, anything) == (Whole(("a",)), Whole(("b",)))
+    assert list_cuts(opaque, Whole(("c",)), team, 1, anything) == (Whole(("c",)),)
+    assert list_cuts(opaque, Whole(("a", "c")), team, 1, anything) == (Whole(("a", "b", "c")),)
 
 
 def test_an_axis_is_cut_while_there_is_a_part_for_everybody() -> None:
     team = Team(tuple((name, 1.0) for name in "abcdefgh"))
     axes = (Axis("batch", 0, 2), Axis("height", 1, 4))
     layer, before = Layer(0, (), ("t",), axes, opaque=False), Divide(("batch",), team.levels[0])
-    found = cuts(layer, before, team, 1, lambda axis: True)
+    found = list_cuts(layer, before, team, 1, lambda axis: True)
     assert found == (Divide(("batch", "height"), team.levels[1]),)
-    last = cuts(layer, found[0], team, 2, lambda axis: True)
+    last = list_cuts(layer, found[0], team, 2, lambda axis: True)
     assert last == (Divide(("batch", "height", "height"), team.levels[2]),)
 
 
 def test_sums_stay_sums_and_are_cut_in_pieces() -> None:
     asked = study(mlp(), 1e6, 1e6, 1e6, 1e6)
-    team = plain(asked.memo)[0]
+    team = choose_paper_team(asked.memo)[0]
     layer = asked.memo.layers[0]
-    first = [c for c in cuts(layer, None, team, 0, lambda axis: True) if isinstance(c, Reduce)]
+    first = [c for c in list_cuts(layer, None, team, 0, lambda axis: True) if isinstance(c, Reduce)]
     assert first and all(isinstance(one.then, Divide) and one.shares == team.levels[0] for one in first)
-    second = cuts(layer, first[0], team, 1, lambda axis: True)
+    second = list_cuts(layer, first[0], team, 1, lambda axis: True)
     assert second and all(isinstance(c, Reduce) and c.axis == first[0].axis for c in second)
     assert all(c.shares == team.levels[1] for c in second if isinstance(c, Reduce))
 
@@ -323,7 +323,7 @@ def test_sums_stay_sums_and_are_cut_in_pieces() -> None:
 @pytest.mark.parametrize("axis", ["height", "channel", "inner"])
 def test_a_forced_axis_is_kept(axis: str) -> None:
     asked = study(residual(), 3e6, 2e6, 1e6, axis=axis)
-    found = search(asked, next(lifted(asked.memo))[0])
+    found = search(asked, next(list_teams(asked.memo))[0])
     names: set[str] = set()
     for one in found.choices.values():
         names |= (

@@ -37,14 +37,14 @@ class SearchNode:
         return self.layer.number < 0
 
 
-def reaches(coarse: Coarse, free: frozenset[str] = frozenset()) -> tuple[SearchNode, ...]:
+def find_search_nodes(coarse: Coarse, free: frozenset[str] = frozenset()) -> tuple[SearchNode, ...]:
     """Of every layer that has exits, and of every junction; in the order of their last operators. `free` are the
     operators that cost nothing where they stand, which makes otherwise equal reaches different."""
-    return tuple(_RecomputeBuilder(coarse, free).run())
+    return tuple(_SearchNodeBuilder(coarse, free).run())
 
 
 @dataclass
-class _RecomputeBuilder:
+class _SearchNodeBuilder:
     coarse: Coarse
     free: frozenset[str]
     pulled: frozenset[str] = field(init=False)

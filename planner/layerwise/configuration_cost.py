@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from edgepart.planner.cost.layer_cost import Addends, Held, LayerCost, Sums, portion
-from edgepart.planner.layers.recompute import SearchNode
+from edgepart.planner.cost.layer_cost import Addends, ExitRegions, LayerCost, PartialSumCosts, measure_layer
+from edgepart.planner.layers.search_nodes import SearchNode
 from edgepart.planner.layerwise.elimination import Table
-from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part, tiles
+from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole, part, cut_tiles
 from edgepart.planner.layout.strategy import Parted
 from edgepart.planner.region import Region
 from edgepart.planner.search.memo import Memo
@@ -45,7 +45,7 @@ class TensorRegions:
 
 
 @dataclass(frozen=True)
-class Footprint:
+class ConfigurationTable:
     """Of one layer; arrays have one row for each configuration."""
 
     choices: tuple[Choice, ...]
@@ -62,16 +62,16 @@ class Footprint:
 
 
 @dataclass(frozen=True)
-class ConfigurationRow:
+class ConfigurationCost:
     """One configuration; by device."""
 
-    held: list[Held]
+    held: list[ExitRegions]
     done: list[LayerCost]
     seconds: float
     addends: Table
 
 
-class Walker:
+class ConfigurationCosts:
     """Measures one layer: walks from its exits back to its sources, once for each region that some device may be
     given."""
 
@@ -86,9 +86,9 @@ class Walker:
         self.nothing = np.zeros((len(self.devices), len(self.devices)))
         self.timed = True
         self._portions = memo.portions.setdefault(reach.layer.number, {})
-        self._rows: dict[Choice, ConfigurationRow] = {}
-        self._given: dict[Choice, list[Held]] = {}
-        self._parted: dict[tuple[str, Parted], Sums] = {}
+        self._rows: dict[Choice, ConfigurationCost] = {}
+        self._given: dict[Choice, list[ExitRegions]] = {}
+        self._parted: dict[tuple[str, Parted], PartialSumCosts] = {}
 
     @cached_property
     def whole(self) -> LayerCost:
@@ -100,12 +100,12 @@ class Walker:
         named = zip(self.devices, self.whole_s, strict=True)
         return {device.name: 1 / max(seconds, LEAST_S) for device, seconds in named}
 
-    def measure(self, choices: Sequence[Choice], timed: bool = True) -> Footprint:
+    def measure(self, choices: Sequence[Choice], timed: bool = True) -> ConfigurationTable:
         """The footprint under each of `choices`; not `timed`, it has no seconds."""
         self.timed = timed
         rows = [self.row(choice) for choice in choices]
         exits, sources = self.reach.layer.exits, self.reach.sources
-        return Footprint(
+        return ConfigurationTable(
             tuple(choices),
             np.array([row.seconds for row in rows]),
             np.stack([row.addends for row in rows]),
@@ -117,7 +117,7 @@ class Walker:
             ),
         )
 
-    def row(self, choice: Choice) -> ConfigurationRow:
+    def row(self, choice: Choice) -> ConfigurationCost:
         """Under one configuration; remembered."""
         found = self._rows.get(choice)
         if found is None:
@@ -151,35 +151,35 @@ class Walker:
         """By device, seconds of everything."""
         return tuple(map(self.whole.seconds, self.devices))
 
-    def _row(self, choice: Choice) -> ConfigurationRow:
+    def _row(self, choice: Choice) -> ConfigurationCost:
         held = self._held(choice.then if isinstance(choice, Reduce) else choice)
         parted = part(self.reach.layer, choice) if isinstance(choice, Reduce) else None
         if parted is not None:
             return self._summed(held, *parted)
         done = [self._portion(one) for one in held]
-        return ConfigurationRow(held, done, self._longest(enumerate(done)), self.nothing)
+        return ConfigurationCost(held, done, self._longest(enumerate(done)), self.nothing)
 
-    def _held(self, choice: Choice) -> list[Held]:
+    def _held(self, choice: Choice) -> list[ExitRegions]:
         found = self._given.get(choice)
         if found is None:
             found = self._given[choice] = self._laid(choice)
         return found
 
-    def _laid(self, choice: Choice) -> list[Held]:
+    def _laid(self, choice: Choice) -> list[ExitRegions]:
         if isinstance(choice, Whole):
             given = [dict.fromkeys(choice.devices, region) for region in self.full.values()]
         elif isinstance(choice, Divide):
-            given = [tiles(name, region, self.reach.layer, choice) for name, region in self.full.items()]
+            given = [cut_tiles(name, region, self.reach.layer, choice) for name, region in self.full.items()]
         else:
             raise ValueError(f"{choice} is no configuration: a layer's regions would hang on its readers'")
         return [tuple(regions.get(device.name) for regions in given) for device in self.devices]
 
-    def _portion(self, held: Held, without: str | None = None) -> LayerCost:
+    def _portion(self, held: ExitRegions, without: str | None = None) -> LayerCost:
         key = (held, without)
         found = self._portions.get(key)
         if found is None:
             named = {n: r for n, r in zip(self.full, held, strict=True) if r is not None and not r.is_empty}
-            found = self._portions[key] = portion(self.ground, self.reach, named, without)
+            found = self._portions[key] = measure_layer(self.ground, self.reach, named, without)
         return found
 
     def _longest(self, done: Iterator[tuple[int, LayerCost]]) -> float:
@@ -191,7 +191,7 @@ class Walker:
             for n, one in done
         )
 
-    def _summed(self, held: list[Held], name: str, parted: Parted) -> ConfigurationRow:
+    def _summed(self, held: list[ExitRegions], name: str, parted: Parted) -> ConfigurationCost:
         """Each device makes the addends of its part; then the rest of the layer is computed where it is held."""
         sums = self._sums(name, parted)
         rest = [self._portion(one, name) for one in held]
@@ -207,19 +207,19 @@ class Walker:
                     mine[k] = mine[k].union_spans(addend) if k in mine else addend
         first = {source: sums.make(source, wanted) for source, wanted in made.items()}
         seconds = self._longest(iter(first.items())) + self._longest(enumerate(rest))
-        return ConfigurationRow(
+        return ConfigurationCost(
             held, [one + first[n] if n in first else one for n, one in enumerate(rest)], seconds, addends
         )
 
-    def _sums(self, name: str, parted: Parted) -> Sums:
+    def _sums(self, name: str, parted: Parted) -> PartialSumCosts:
         key = (name, parted)
         if key not in self._parted:
             parts = [(self.places[device], one) for device, one in parted.parts]
             op = self.ground.graph.by_name[name]
-            self._parted[key] = Sums(self.ground, self.reach, op, parted.axis, parts)
+            self._parted[key] = PartialSumCosts(self.ground, self.reach, op, parted.axis, parts)
         return self._parted[key]
 
-    def _combined(self, sums: Sums, held: list[Held], rest: list[LayerCost]) -> Iterator[tuple[int, Region]]:
+    def _combined(self, sums: PartialSumCosts, held: list[ExitRegions], rest: list[LayerCost]) -> Iterator[tuple[int, Region]]:
         """By device, what of the parted operator's output it makes out of addends."""
         name, exits = sums.op.outputs[0], self.reach.layer.exits
         for n, one in enumerate(rest):
