@@ -181,7 +181,9 @@ def measure(path: Path, profiled: str | None = None) -> list[Measured]:
     problem = Problem(graph, cluster(), "a")
     steps.take("declare", lambda: (None, f"{sum(1 for _ in accesses(graph).values())} bound"))
     study = Study(problem)
-    strategies = {"single": steps.take("lay out single", lambda: (run_alone(study, study.memo.by_speed[0]), ""))}
+    strategies = {
+        "single": steps.take("lay out single", lambda: (run_alone(study, study.memo.by_speed[0]), ""))
+    }
     for axis in SPLITS:
         strategies[axis] = steps.take(f"lay out {axis}", partial(_split, study, axis))
     for name, strategy in strategies.items():

@@ -95,13 +95,13 @@ Times = tuple[float, float, float, str]
 
 def _optcnn(study: Study) -> Times:
     start = time.process_time()
-    strategy, priced, found = solve(study)
+    strategy, problem, found = solve(study)
     searched = time.process_time()
     predicted = study.scorer.forecast(strategy).latency_s
-    kinds = len({reach.kind for reach in priced.reaches})
-    largest = max(map(len, priced.choices))
+    kinds = len({node.kind for node in problem.nodes})
+    largest = max(map(len, problem.choices))
     proof = "exact" if found.exact else found.why
-    detail = f"{len(priced.reaches)} nodes, {kinds} kinds, {len(priced.edges)} edges, {largest} configurations; {proof}"
+    detail = f"{len(problem.nodes)} nodes, {kinds} kinds, {len(problem.edges)} edges, {largest} configurations; {proof}"
     return searched - start, time.process_time() - searched, predicted, detail
 
 

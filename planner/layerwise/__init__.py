@@ -4,4 +4,4 @@ May import: planner/access/declare, planner/cost, planner/devices, planner/layer
 planner/region, planner/search.
 """
 
-__all__ = ["byte_costs", "configurations", "elimination", "configuration_cost", "halving", "time_costs"]
+__all__ = ["byte_costs", "configuration_cost", "configurations", "elimination", "halving", "time_costs"]

@@ -21,7 +21,7 @@ MOST_CONFIGURATIONS = 24
 
 
 def max_configurations(devices: int) -> int:
-    """The same for so many devices: few can do a layer in few ways that are worth it.
+    """Configurations of one layer for so many devices, at most: few devices share a layer in few ways that are worth it.
 
     >>> [most(count) for count in (2, 4, 8, 32)]
     [12, 16, 20, 24]
@@ -51,16 +51,18 @@ class ConfigurationSpace:
     """By device, its part of the whole model."""
     gateway: str
     axis: str | None = None
-    """Only this one, and what goes by it elsewhere (`study.ALIKE_AXES`); None for all."""
+    """Only this one, and what goes by it elsewhere (planner/search/candidates.py); None for all."""
 
     def takes(self, axis: Axis) -> bool:
         return self.axis is None or axis.name in (self.axis, *ALIKE_AXES.get(self.axis, ()))
 
 
 def make_space(memo: Memo) -> ConfigurationSpace:
-    """Of the problem that is studied."""
+    """The space for the problem of `memo`."""
     shares = dict(memo.shares(memo.by_speed))
-    return ConfigurationSpace(memo.by_speed, tuple(_teams(memo)), shares, memo.problem.gateway, memo.problem.axis)
+    return ConfigurationSpace(
+        memo.by_speed, tuple(_teams(memo)), shares, memo.problem.gateway, memo.problem.axis
+    )
 
 
 def _teams(memo: Memo) -> Iterator[tuple[str, ...]]:
@@ -81,7 +83,9 @@ def _alike(memo: Memo) -> bool:
     return len(links) <= 1 and len({memo.whole_s[name] for name in names}) == 1
 
 
-def list_configurations(layer: Layer, among: ConfigurationSpace, speeds: Speeds, sums: bool = True) -> tuple[Choice, ...]:
+def list_configurations(
+    layer: Layer, among: ConfigurationSpace, speeds: Speeds, sums: bool = True
+) -> tuple[Choice, ...]:
     """All that are weighed for `layer`, without repetition: whole ones first. `speeds` say how parts are proportioned;
     the parts that the whole model would have are tried too, so that neighbours can agree. Without `sums`, no
     reduced axis is parted."""
@@ -97,7 +101,9 @@ def list_configurations(layer: Layer, among: ConfigurationSpace, speeds: Speeds,
     return tuple(found)
 
 
-def _divide(axes: Sequence[Axis], team: tuple[str, ...], among: ConfigurationSpace, speeds: Speeds) -> Iterator[Divide]:
+def _divide(
+    axes: Sequence[Axis], team: tuple[str, ...], among: ConfigurationSpace, speeds: Speeds
+) -> Iterator[Divide]:
     """Along each axis with a part for everybody, and along each two."""
     for axis in axes:
         if axis.extent >= len(team) * axis.quantum:
@@ -162,7 +168,9 @@ def select_configurations(
     least = min(alone, default=float("inf"))
     always = {n for n, choice in enumerate(choices) if kept(choice)}
     rest = [
-        n for n in range(len(choices)) if n not in always and (is_on_one_device(choices[n]) or seconds[n] < least)
+        n
+        for n in range(len(choices))
+        if n not in always and (is_on_one_device(choices[n]) or seconds[n] < least)
     ]
     rest.sort(key=lambda n: (seconds[n], n))
     return tuple(sorted({*always, *rest[: max(0, places - len(always))]}))

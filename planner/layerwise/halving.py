@@ -65,7 +65,9 @@ def order_near_first(cluster: Cluster, devices: Sequence[str]) -> tuple[str, ...
     return tuple(group_of[devices[0]])
 
 
-def list_cuts(layer: Layer, before: Choice | None, team: Team, level: int, takes: Takes) -> tuple[Choice, ...]:
+def list_cuts(
+    layer: Layer, before: Choice | None, team: Team, level: int, takes: Takes
+) -> tuple[Choice, ...]:
     """The ways to cut what each group of the level before `level` has (`before`; None for everything, at level 0) over
     its two halves. Never none."""
     groups = team.levels[level]

@@ -13,8 +13,18 @@ from itertools import pairwise
 from edgepart.planner.layers.chains import find_chains
 from edgepart.planner.layers.chains import output_of as written_by
 from edgepart.planner.layers.coarsen import Coarse, Layer
-from edgepart.planner.layout.choices import Choice, Divide, PropagatedLayouts, Pull, Reduce, Whole, compact, part, cut_tiles
-from edgepart.planner.layout.partial_sums import find_wanted_addends, find_reread_inputs, find_reduced_axis
+from edgepart.planner.layout.choices import (
+    Choice,
+    Divide,
+    PropagatedLayouts,
+    Pull,
+    Reduce,
+    Whole,
+    compact,
+    cut_tiles,
+    part,
+)
+from edgepart.planner.layout.partial_sums import find_reduced_axis, find_reread_inputs, find_wanted_addends
 from edgepart.planner.layout.strategy import Layout, Parted
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region
@@ -168,7 +178,9 @@ class LayoutPropagator:
             found = self._layouts[key] = self._made(name, layer, one, choice, read)
         return found
 
-    def _made(self, name: str, layer: Layer | None, one: InternedChoice, choice: Choice, read: TensorReads) -> Layout:
+    def _made(
+        self, name: str, layer: Layer | None, one: InternedChoice, choice: Choice, read: TensorReads
+    ) -> Layout:
         full = self.graph.tensors[name].region
         if isinstance(choice, Whole):
             return self._same(dict.fromkeys(choice.devices, full))

@@ -84,7 +84,9 @@ def read(data: bytes) -> SavedStrategy:
     relays = {name: RouteShape(shape) for name, shape in document.get("relays", {}).items()}
     sync = Sync(document["sync"])
     order = dict(map(tuple, document.get("order", ())))
-    return SavedStrategy(document["name"], choices, sync, document["hub"], document["why"], early, relays, order)
+    return SavedStrategy(
+        document["name"], choices, sync, document["hub"], document["why"], early, relays, order
+    )
 
 
 def _pack(choice: Choice) -> list[Any]:

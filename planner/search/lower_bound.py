@@ -61,7 +61,7 @@ class _CertainWork:
         self.strategy = strategy
         bundles = not strategy.parted
         self.graph, self.accesses = (
-            study.memo.chain_costs.graph(()) if bundles else (study.memo.graph, study.memo.coarse.accesses)
+            study.memo.chain_costs.merge(()) if bundles else (study.memo.graph, study.memo.coarse.accesses)
         )
         self.seconds = {
             d: study.memo.chain_s[d] if bundles else study.memo.seconds_on(d) for d in study.memo.whole_s

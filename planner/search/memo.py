@@ -12,10 +12,11 @@ from typing import Any, TypeVar, cast
 
 from edgepart.planner.cost.chain_cost import ChainCosts
 from edgepart.planner.cost.cost import Cost, Profiles
-from edgepart.planner.cost.layer_cost import ExitRegions, LayerCost
+from edgepart.planner.cost.layer_cost import LayerCosts
 from edgepart.planner.cost.operator_cost import OperatorCosts
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layers.coarsen import Coarse, Layer, coarsen
+from edgepart.planner.layers.search_nodes import SearchNode
 from edgepart.planner.layout.choices import Shares
 from edgepart.planner.layout.propagate import LayoutPropagator
 from edgepart.planner.layout.strategy import Problem
@@ -54,15 +55,14 @@ class Memo:
         problem.cluster.device(problem.gateway)
         self._seconds: dict[str, Mapping[str, float]] = {}
         self._made: dict[Callable[[Memo], Any], Any] = {}
-        self.portions: dict[int, dict[tuple[ExitRegions, str | None], LayerCost]] = {}
-        """By node of a layer-wise search, what was measured of it, by what is held and what is left out; for all such
-        searches."""
+        self._layer_costs: dict[int, LayerCosts] = {}
+        """By number of a search node's layer."""
 
     def on(self, problem: Problem) -> Memo:
         """A memo of another problem about the same graph, as with another cluster or other memory limits. It shares what
         depends on the graph alone."""
         other = Memo(problem, self.cost.profiles)
-        other.portions = self.portions
+        other._layer_costs = self._layer_costs
         shared = ("coarse", "propagator", "operator_costs", "chain_costs")
         other.__dict__.update({name: getattr(self, name) for name in shared})  # Fills the cached properties.
         return other
@@ -126,6 +126,13 @@ class Memo:
     def chain_costs(self) -> ChainCosts:
         """Measures what chains of operators do for regions."""
         return ChainCosts(self.coarse, self.operator_costs)
+
+    def layer_costs_of(self, node: SearchNode) -> LayerCosts:
+        """Measures what devices do for their parts of one node of a layer-wise search."""
+        found = self._layer_costs.get(node.layer.number)
+        if found is None:
+            found = self._layer_costs[node.layer.number] = LayerCosts(self.operator_costs, node)
+        return found
 
     @cached_property
     def lowering(self) -> Lowering:

@@ -86,7 +86,9 @@ def stretches(memo: Memo, cuts: Sequence[CutPoint]) -> tuple[LayerStretch, ...]:
     return tuple(found)
 
 
-def expand_recipe(candidates: CandidateFactory, recipe: Recipe, parts: Sequence[LayerStretch]) -> dict[int, Choice]:
+def expand_recipe(
+    candidates: CandidateFactory, recipe: Recipe, parts: Sequence[LayerStretch]
+) -> dict[int, Choice]:
     """The choices by layer that `recipe` stands for."""
     choices: dict[int, Choice] = {}
     for mode, stretch in zip(recipe.modes, parts, strict=True):

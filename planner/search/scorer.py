@@ -90,7 +90,7 @@ class Scorer:
 
     def sketch_lowering(self, parted: Iterable[str]) -> Lowering:
         """The lowering that takes each chain of operators as one; the operators `parted` stay apart."""
-        graph, accesses = self.memo.chain_costs.graph(parted)
+        graph, accesses = self.memo.chain_costs.merge(parted)
         found = self._sketch_lowerings.get(id(graph))
         if found is None:
             first = next(iter(self._sketch_lowerings.values()), None)

@@ -31,7 +31,7 @@ from edgepart.planner.search.choose_relays import add_relays
 from edgepart.planner.search.dense_pairs import pair_dense_layers
 from edgepart.planner.search.lower_bound import is_hopeless
 from edgepart.planner.search.memo import Memo
-from edgepart.planner.search.moves import Choices, devices_of, rescale, widen, leave_out
+from edgepart.planner.search.moves import Choices, devices_of, leave_out, rescale, widen
 from edgepart.planner.search.openings import axes_of, openings
 from edgepart.planner.search.openings import teams as teams
 from edgepart.planner.search.recipe import (

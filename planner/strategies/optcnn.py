@@ -49,11 +49,11 @@ def solve(study: Study) -> tuple[Strategy, LayerwiseProblem, Solution]:
         raise UsageError(
             f"axis {wanted!r}: this model has {', '.join((*study.memo.axis_names, *sorted(there)))}"
         )
-    priced = build_problem(study.memo, make_space(study.memo))
-    found = minimise(priced.unary, priced.edges)
-    choices = priced.taken(found.choice)
+    problem = build_problem(study.memo, make_space(study.memo))
+    found = minimise(problem.unary, problem.edges)
+    choices = problem.choices_of(found.choice)
     strategy = study.candidates.make("optcnn", choices, explain_choices(study.memo, choices, found))
-    return strategy, priced, found
+    return strategy, problem, found
 
 
 def explain_choices(memo: Memo, choices: Mapping[int, Choice], found: Solution) -> str:

@@ -83,7 +83,11 @@ def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Ite
     weights = weights_of(study.memo)
     ways: list[Make] = [place_in_chain, fill_fastest]
     if study.memo.problem.axis is None:
-        ways += [divide_in_pairs, divide_columns, *(partial(divide_large_layers, part=part) for part in LARGE)]
+        ways += [
+            divide_in_pairs,
+            divide_columns,
+            *(partial(divide_large_layers, part=part) for part in LARGE),
+        ]
     tried: Tried = []
     for seen in (_equalise_devices(study),) if steady else (study, _equalise_devices(study)):
         for make in ways:

@@ -20,7 +20,7 @@ from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.bbgrap import divide_along
 from edgepart.planner.strategies.pipeline import place_in_stages
 from edgepart.planner.strategies.registry import register
-from edgepart.planner.strategies.single import run_alone, holds, kind, singles
+from edgepart.planner.strategies.single import holds, kind, run_alone, singles
 
 NAME = "replicas"
 
@@ -111,7 +111,9 @@ class _Groups:
         if strategy is None or like == group:
             return strategy
         names = dict(zip(like, group, strict=True))
-        choices = {n: rename_devices(choice, names) for n, choice in study.candidates.choices_of(strategy).items()}
+        choices = {
+            n: rename_devices(choice, names) for n, choice in study.candidates.choices_of(strategy).items()
+        }
         found = study.candidates.make(NAME, choices, strategy.why, strategy.sync)
         return None if study.scorer.short_bytes(found) else found
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from edgepart.planner.errors import UsageError
 from edgepart.planner.figures import nbytes
 from edgepart.planner.layerwise.byte_costs import ByteCosts, MeasuredCuts
+from edgepart.planner.layerwise.configuration_cost import LEAST_S
 from edgepart.planner.layerwise.configurations import make_space
 from edgepart.planner.layerwise.elimination import Solution, minimise
-from edgepart.planner.layerwise.configuration_cost import LEAST_S
-from edgepart.planner.layerwise.halving import Team, list_cuts, least_part, order_near_first
+from edgepart.planner.layerwise.halving import Team, least_part, list_cuts, order_near_first
 from edgepart.planner.layout.choices import Choice, Shares
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.memo import Memo
@@ -67,24 +67,26 @@ def find_likely(study: Study, part: float) -> Iterator[Strategy]:
         yield run_alone(study, name, "tofu")
 
 
-def _halve(study: Study, traffic: ByteCosts, part: float) -> Iterator[Strategy]:
+def _halve(study: Study, byte_costs: ByteCosts, part: float) -> Iterator[Strategy]:
     """For each team, those beyond the paper first, and of these none behind one that is slower than the larger one before
     it."""
     tight, best = is_tight(study.memo), float("inf")
-    said = ", copies of weights counted" if traffic.weights else ""
+    said = ", copies of weights counted" if byte_costs.weights else ""
     first, usual = choose_paper_team(study.memo)
     beyond = dict(list_teams(study.memo))
     for team, words in beyond.items():
         if part < 1 and not tight and _is_hopeless(study.memo, team, part * best):
             break
-        found = make_strategy(study, Recursion(traffic, team).run(), (usual if team == first else words) + said)
+        found = make_strategy(
+            study, Recursion(byte_costs, team).run(), (usual if team == first else words) + said
+        )
         yield found
         score = study.scorer.score(found)
         if score > best and not tight:
             break
         best = min(best, score)
     if first not in beyond and (tight or equal_s(study.memo, first) < part * best):
-        yield make_strategy(study, Recursion(traffic, first).run(), usual + said)
+        yield make_strategy(study, Recursion(byte_costs, first).run(), usual + said)
 
 
 def _is_hopeless(memo: Memo, team: Team, enough: float) -> bool:
@@ -153,11 +155,11 @@ def make_strategy(study: Study, found: RecursiveCuts, words: str) -> Strategy:
 class Recursion:
     """Level after level; every group takes the same cuts."""
 
-    def __init__(self, traffic: ByteCosts, team: Team) -> None:
+    def __init__(self, byte_costs: ByteCosts, team: Team) -> None:
         """UsageError for a forced axis that the model does not have."""
-        self.traffic = traffic
+        self.byte_costs = byte_costs
         self.team = team
-        self.memo = traffic.memo
+        self.memo = byte_costs.memo
         wanted = self.memo.problem.axis
         there = {axis.name for layer in self.memo.layers for _, axis in layer.reduced}
         if wanted is not None and wanted not in {*KNOWN_AXES, *self.memo.axis_names, *there}:
@@ -167,28 +169,28 @@ class Recursion:
 
     def run(self) -> RecursiveCuts:
         """The cuts of all levels."""
-        before: list[tuple[MeasuredCuts, int] | None] = [None] * len(self.traffic.nodes)
+        before: list[tuple[MeasuredCuts, int] | None] = [None] * len(self.byte_costs.nodes)
         solutions: list[Solution] = []
         for level in range(len(self.team.levels)):
-            weighed = self._weighed(level, before)
-            unary, edges = self.traffic.tables(weighed, self._gateway(level))
+            measured = self._measure_cuts(level, before)
+            unary, edges = self.byte_costs.tables(measured, self._gateway(level))
             solutions.append(minimise(unary, edges))
-            before = list(zip(weighed, solutions[-1].choice, strict=True))
-        named = zip(self.traffic.nodes, before, strict=True)
+            before = list(zip(measured, solutions[-1].choice, strict=True))
+        named = zip(self.byte_costs.nodes, before, strict=True)
         choices = {
             node.layer.number: one[0].choices[one[1]] for node, one in named if one and not node.is_junction
         }
         return RecursiveCuts(choices, tuple(solutions))
 
-    def _weighed(self, level: int, before: list[tuple[MeasuredCuts, int] | None]) -> list[MeasuredCuts]:
+    def _measure_cuts(self, level: int, before: list[tuple[MeasuredCuts, int] | None]) -> list[MeasuredCuts]:
         """The next cuts; equal layers that were cut alike have the same."""
         found: dict[tuple[int, tuple[MeasuredCuts, int] | None], MeasuredCuts] = {}
-        for node, one in zip(self.traffic.nodes, before, strict=True):
+        for node, one in zip(self.byte_costs.nodes, before, strict=True):
             if (node.kind, one) not in found:
                 choice = one[0].choices[one[1]] if one else None
                 ways = list_cuts(node.layer, choice, self.team, level, self._takes)
-                found[node.kind, one] = self.traffic.weigh(node, ways)
-        return [found[node.kind, one] for node, one in zip(self.traffic.nodes, before, strict=True)]
+                found[node.kind, one] = self.byte_costs.measure(node, ways)
+        return [found[node.kind, one] for node, one in zip(self.byte_costs.nodes, before, strict=True)]
 
     def _gateway(self, level: int) -> str:
         """The device by which its group is known; its own name where it does not take part."""

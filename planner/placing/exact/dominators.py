@@ -125,7 +125,9 @@ def _piece(workload: Workload, tasks: tuple[int, ...], entry: int | None, exit: 
     )
 
 
-def join_schedules(workload: Workload, parts: list[tuple[GraphPiece, PlacementSchedule]]) -> PlacementSchedule:
+def join_schedules(
+    workload: Workload, parts: list[tuple[GraphPiece, PlacementSchedule]]
+) -> PlacementSchedule:
     """The schedules of all pieces, one after the other."""
     placement, start_s = [0] * len(workload.tasks), [0.0] * len(workload.tasks)
     transfers: list[PlacedTransfer] = []

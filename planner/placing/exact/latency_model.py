@@ -427,7 +427,9 @@ def _same(workload: Workload, one: int, other: int) -> bool:
     )
 
 
-def rename_machines(schedule: PlacementSchedule, workload: Workload, classes: list[list[int]]) -> PlacementSchedule:
+def rename_machines(
+    schedule: PlacementSchedule, workload: Workload, classes: list[list[int]]
+) -> PlacementSchedule:
     """The same but for the names of machines that are alike: the earlier name to who is used by an earlier group."""
     first = list(dict.fromkeys(schedule.placement[group[0]] for group in workload.groups))
     names = {m: m for m in range(len(workload.machines))}

@@ -25,9 +25,9 @@ from edgepart.planner.placing.exact.coarse_workload import coarsen, expand, expa
 from edgepart.planner.placing.exact.contract import contract
 from edgepart.planner.placing.exact.dominators import pieces
 from edgepart.planner.placing.exact.latency_model import FEW, solve
-from edgepart.planner.placing.exact.local_search import Judge, judge_by_latency, judge_by_load, climb
+from edgepart.planner.placing.exact.local_search import Judge, climb, judge_by_latency, judge_by_load
 from edgepart.planner.placing.exact.pieces import fits, passage
-from edgepart.planner.placing.exact.repeats import improve_repeats, find_repeats
+from edgepart.planner.placing.exact.repeats import find_repeats, improve_repeats
 from edgepart.planner.placing.exact.throughput_model import assign
 from edgepart.planner.placing.problem.schedule import Asked, PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Placement, Workload
@@ -351,7 +351,9 @@ class _MoiraiSearch:
             placement = self._projected(coarse, groups)
             if placement is not None:
                 until = self._asked.clock() + slice_s
-                better = climb(coarse, placement, judge_by_load, clock=self._asked.clock, until=until, seed=turn)
+                better = climb(
+                    coarse, placement, judge_by_load, clock=self._asked.clock, until=until, seed=turn
+                )
                 self._offer(expand(groups, better.placement), None)
                 if model_size(coarse) <= MODEL and self._left_s > 0:
                     solved = assign(coarse, budget_s=min(slice_s, self._left_s), start=better.placement)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.placing.exact.bounds import latency_bound
 from edgepart.planner.placing.exact.dominators import GraphPiece, pieces
-from edgepart.planner.placing.exact.local_search import judge_by_latency, climb
+from edgepart.planner.placing.exact.local_search import climb, judge_by_latency
 from edgepart.planner.placing.exact.pieces import PiecePath, PiecePaths, fits
 from edgepart.planner.placing.problem.schedule import PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload

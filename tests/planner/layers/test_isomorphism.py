@@ -81,14 +81,14 @@ def test_operators_that_are_alike_read_and_compute_the_same(model: str, data: st
 def test_a_piece_that_was_measured_on_another_operator_is_this_ones(model: str, data: st.DataObject) -> None:
     """Every operator of a kind, after one of them was measured."""
     study = studied(model)
-    graph, ground, own = study.memo.graph, study.memo.operator_costs, accesses(study.memo.graph)
+    graph, operator_costs, own = study.memo.graph, study.memo.operator_costs, accesses(study.memo.graph)
     kinds = defaultdict(list)
     for op in graph.operators:
         kinds[study.memo.coarse.kinds[op.name]].append(op)
     ops = data.draw(st.sampled_from(sorted(kinds.values(), key=len)[-8:]))
     outputs = wanted(data, graph, ops[0], own[ops[0].name].opaque is not None)
     for op in ops:
-        found, needs = ground.piece(op, tuple(outputs.items())), own[op.name].needs(outputs)
+        found, needs = operator_costs.cost_of(op, tuple(outputs.items())), own[op.name].needs(outputs)
         work = study.memo.cost.measure(op, own[op.name], outputs, needs)
         assert found.work == work
         read = [(n, op.inputs[n], r) for n, r in enumerate(needs) if r is not None and op.inputs[n]]

@@ -10,9 +10,9 @@ from edgepart.planner.layers.coarsen import Layer
 from edgepart.planner.layerwise.configurations import (
     MOST_CONFIGURATIONS,
     ConfigurationSpace,
-    list_configurations,
     grids,
     is_on_one_device,
+    list_configurations,
     make_space,
     select_configurations,
 )
@@ -98,7 +98,9 @@ def test_what_cannot_be_divided_is_whole(graph: Graph) -> None:
 
 def test_one_device_has_one_configuration(graph: Graph) -> None:
     asked = study(graph, 1e9)
-    assert list_configurations(layer(asked.memo, "conv2"), make_space(asked.memo), {"d0": 1.0}) == (Whole(("d0",)),)
+    assert list_configurations(layer(asked.memo, "conv2"), make_space(asked.memo), {"d0": 1.0}) == (
+        Whole(("d0",)),
+    )
 
 
 @pytest.mark.parametrize(
@@ -129,8 +131,14 @@ def test_grids_have_two_sides() -> None:
 def test_what_several_do_no_quicker_than_one_is_not_weighed() -> None:
     whole = [Whole(("a",)), Whole(("b",)), Whole(("a", "b"))]
     split = [Divide(("height",), (("a", s), ("b", 1 - s))) for s in (0.5, 0.9)]
-    assert select_configurations([*whole, *split], [2.0, 3.0, 2.5, 1.0, 2.0], lambda choice: False, 9) == (0, 1, 3)
-    assert select_configurations([*whole, *split], [2.0, 3.0, 2.5, 1.0, 2.0], lambda choice: choice == whole[2], 9) == (
+    assert select_configurations([*whole, *split], [2.0, 3.0, 2.5, 1.0, 2.0], lambda choice: False, 9) == (
+        0,
+        1,
+        3,
+    )
+    assert select_configurations(
+        [*whole, *split], [2.0, 3.0, 2.5, 1.0, 2.0], lambda choice: choice == whole[2], 9
+    ) == (
         0,
         1,
         2,
@@ -144,6 +152,11 @@ def test_many_devices_have_no_more_configurations_than_few(graph: Graph) -> None
     assert [len(team) for team in among.teams] == [32, 16, 8, 4, 2]
     found = list_configurations(layer(asked.memo, "conv2"), among, even(among))
     seconds = [1.0 if is_on_one_device(choice) else 0.5 - 0.001 * n for n, choice in enumerate(found)]
-    kept = select_configurations(found, seconds, lambda choice: is_on_one_device(choice) and choice == Whole(("d0",)), MOST_CONFIGURATIONS)
+    kept = select_configurations(
+        found,
+        seconds,
+        lambda choice: is_on_one_device(choice) and choice == Whole(("d0",)),
+        MOST_CONFIGURATIONS,
+    )
     assert len(kept) == MOST_CONFIGURATIONS and kept[0] == 0
     assert min(seconds[n] for n in range(len(found)) if n not in kept) >= max(seconds[n] for n in kept[1:])

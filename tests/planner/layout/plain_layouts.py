@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from edgepart.planner.layers.coarsen import Coarse
-from edgepart.planner.layout.choices import Choice, Divide, PropagatedLayouts, Pull, Reduce, Whole, compact, part, cut_tiles
-from edgepart.planner.layout.partial_sums import find_wanted_addends, find_reread_inputs, find_reduced_axis
+from edgepart.planner.layout.choices import (
+    Choice,
+    Divide,
+    PropagatedLayouts,
+    Pull,
+    Reduce,
+    Whole,
+    compact,
+    cut_tiles,
+    part,
+)
+from edgepart.planner.layout.partial_sums import find_reduced_axis, find_reread_inputs, find_wanted_addends
 from edgepart.planner.layout.strategy import Layout, Parted
 from edgepart.planner.model.graph import Operator
 from edgepart.planner.region import Region

@@ -114,15 +114,15 @@ def test_the_same_division_sends_less_and_says_so() -> None:
 
 
 def test_a_search_by_layers_prices_what_travels() -> None:
-    tables = [price_sum(rounding(kind).memo) for kind in KINDS]
+    tables = [sum_s(rounding(kind).memo) for kind in KINDS]
     assert tables[2] < tables[1] < tables[0]
 
 
-def price_sum(memo: Memo) -> float:
+def sum_s(memo: Memo) -> float:
     """Of the ways that all have, between the first layers."""
-    pricer = TimeCosts(memo, make_space(memo))
-    before, after = memo.operator_costs.reaches[:2]
-    return float(pricer.edge(before, 0, after, after.sources.index(before.exits[0])).sum())
+    time_costs = TimeCosts(memo, make_space(memo))
+    before, after = memo.operator_costs.search_nodes[:2]
+    return float(time_costs.edge(before, 0, after, after.sources.index(before.exits[0])).sum())
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,10 @@ def test_where_memory_is_short_nothing_is_cut() -> None:
     assert more[device] > peaks[device]
     limits = {device: float(peaks[device] + more[device]) / 2}
     short = Study(replace(study.memo.problem, memory_limit_bytes=limits))
-    assert send_borders_first(short, short.candidates.make("x", study.candidates.choices_of(strategy), "")) is None
+    assert (
+        send_borders_first(short, short.candidates.make("x", study.candidates.choices_of(strategy), ""))
+        is None
+    )
 
 
 def test_a_plan_is_chosen_again_with_its_borders_first() -> None:

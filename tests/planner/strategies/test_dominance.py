@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Whole
 from edgepart.planner.layout.strategy import Problem, Strategy
-from edgepart.planner.search.lower_bound import lower_bound_s, is_hopeless
-from edgepart.planner.search.moves import devices_of, rescale, widen, leave_out
+from edgepart.planner.search.lower_bound import is_hopeless, lower_bound_s
+from edgepart.planner.search.moves import devices_of, leave_out, rescale, widen
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies import auto
 from edgepart.planner.strategies.registry import get, strategies
-from edgepart.planner.strategies.single import run_alone, holds, singles
+from edgepart.planner.strategies.single import holds, run_alone, singles
 
 CELLS = [(model, *where) for model in QUICK[0] for where in QUICK[1]]
 
@@ -67,7 +67,8 @@ def test_no_plan_takes_less_than_its_floor(bits_per_s: float) -> None:
             assert (lower_bound_s(study, one, enough) >= enough) == (floor >= enough)
     many = Study(Problem(graph("squeezenet"), cluster("1:2:4:8", bits_per_s), "d0", objective="throughput"))
     assert all(
-        lower_bound_s(many, one) * many.scorer.forecast(one).most_per_s <= 1 + 1e-9 for one in everything(many)
+        lower_bound_s(many, one) * many.scorer.forecast(one).most_per_s <= 1 + 1e-9
+        for one in everything(many)
     )
     tight = [one.name for one, floor, forecast in floors if floor > 0.9 * forecast.latency_s]
     assert "single" in tight

@@ -45,8 +45,8 @@ def study(
 
 def chosen(asked: Study) -> dict[str, Choice]:
     """By name of the operator that a layer is known by."""
-    _, priced, found = solve(asked)
-    taken = priced.taken(found.choice)
+    _, problem, found = solve(asked)
+    taken = problem.choices_of(found.choice)
     return {layer.anchor.name: taken[layer.number] for layer in asked.memo.layers}
 
 
@@ -61,11 +61,11 @@ def devices(choice: Choice) -> int:
 
 def test_the_solution_is_the_least_of_all() -> None:
     asked = study(load_graph(mlp()), 2e6, 1e6, link=Link(1e8, 1e-5, 1e-5))
-    _, priced, found = solve(asked)
-    everything = product(*(range(len(table)) for table in priced.unary))
+    _, problem, found = solve(asked)
+    everything = product(*(range(len(table)) for table in problem.unary))
     assert found.exact
     assert found.cost == pytest.approx(
-        min(cost_of(priced.unary, priced.edges, choice) for choice in everything)
+        min(cost_of(problem.unary, problem.edges, choice) for choice in everything)
     )
 
 
@@ -73,24 +73,24 @@ def test_the_solution_is_the_least_of_all() -> None:
 def test_no_other_choice_costs_less(make: object) -> None:
     assert callable(make)
     asked = study(load_graph(make()), 3e6, 2e6, 1e6)
-    _, priced, found = solve(asked)
+    _, problem, found = solve(asked)
     rng = random.Random(0)
-    assert found.exact and found.cost == cost_of(priced.unary, priced.edges, found.choice)
+    assert found.exact and found.cost == cost_of(problem.unary, problem.edges, found.choice)
     for _ in range(300):
         other = list(found.choice)
         for n in rng.sample(range(len(other)), rng.randint(1, min(4, len(other)))):
-            other[n] = rng.randrange(len(priced.choices[n]))
-        assert cost_of(priced.unary, priced.edges, other) >= found.cost * (1 - 1e-12)
+            other[n] = rng.randrange(len(problem.choices[n]))
+        assert cost_of(problem.unary, problem.edges, other) >= found.cost * (1 - 1e-12)
 
 
 @pytest.mark.parametrize("make", [residual, attention, shuffled])
 def test_every_device_alone_is_a_choice_so_the_solution_costs_no_more(make: object) -> None:
     assert callable(make)
     asked = study(load_graph(make()), 3e6, 2e6, 1e6)
-    _, priced, found = solve(asked)
+    _, problem, found = solve(asked)
     for device in asked.memo.by_speed[:1]:
-        whole = [choices.index(Whole((device,))) for choices in priced.choices]
-        assert found.cost <= cost_of(priced.unary, priced.edges, whole) < inf
+        whole = [choices.index(Whole((device,))) for choices in problem.choices]
+        assert found.cost <= cost_of(problem.unary, problem.edges, whole) < inf
 
 
 def test_vgg_is_divided_as_in_the_paper() -> None:
@@ -117,10 +117,10 @@ def test_vgg_is_divided_as_in_the_paper() -> None:
 def test_chains_and_modules_reduce_to_two_nodes_as_in_the_paper() -> None:
     """Table 3: K = 2 for all its networks."""
     asked = study(load_graph(light("squeezenet")), *[1.2e10] * 4)
-    _, priced, found = solve(asked)
+    _, problem, found = solve(asked)
     assert [step.kind for step in found.steps if step.kind not in ("node", "edge")] == ["enumerate"]
     assert len(found.steps[-1].nodes) == 2
-    assert sum(step.kind == "node" for step in found.steps) == len(priced.reaches) - 2
+    assert sum(step.kind == "node" for step in found.steps) == len(problem.nodes) - 2
 
 
 def test_equal_questions_have_equal_answers() -> None:
@@ -262,13 +262,16 @@ def test_configurations_have_words() -> None:
     shares = (("a", 0.5), ("b", 0.5))
     assert describe_choice(Divide(("height", "width"), shares, (2, 1))) == "height x width over 2"
     assert describe_choice(Reduce("inner", shares, Whole(("a",)))) == "sums along inner over 2, then whole"
-    assert describe_choice(Whole(("a",))) == "whole on a" and describe_choice(Whole(("a", "b"))) == "whole on each of 2"
+    assert (
+        describe_choice(Whole(("a",))) == "whole on a"
+        and describe_choice(Whole(("a", "b"))) == "whole on each of 2"
+    )
 
 
 def test_an_unproven_solution_says_why() -> None:
     asked = study(load_graph(mlp()), 3e6, 2e6)
-    _, priced, found = solve(asked)
-    choices = priced.taken(found.choice)
+    _, problem, found = solve(asked)
+    choices = problem.choices_of(found.choice)
     assert "none costs less by its model" in explain_choices(asked.memo, choices, found)
     other = replace(found, exact=False, why="7 nodes remain")
     assert "not proven best: 7 nodes remain" in explain_choices(asked.memo, choices, other)

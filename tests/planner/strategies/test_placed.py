@@ -21,7 +21,13 @@ from edgepart.planner.placing.engine.dispatch import dispatch
 from edgepart.planner.planner import best_strategy, choose, compare
 from edgepart.planner.search import checkpoint
 from edgepart.planner.search.study import Study
-from edgepart.planner.strategies.model_workload import END, ENTRY, ModelWorkload, build_fused_workload, build_workload
+from edgepart.planner.strategies.model_workload import (
+    END,
+    ENTRY,
+    ModelWorkload,
+    build_fused_workload,
+    build_workload,
+)
 from edgepart.planner.strategies.registry import PLACERS
 from tests.planner.placing.models import branches, forked, looped
 

@@ -29,7 +29,14 @@ from edgepart.planner.region import Region
 from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.study import Study
 from edgepart.planner.strategies.registry import get
-from edgepart.planner.strategies.tofu import Recursion, RecursiveCuts, equal_s, list_teams, choose_paper_team, make_strategy
+from edgepart.planner.strategies.tofu import (
+    Recursion,
+    RecursiveCuts,
+    choose_paper_team,
+    equal_s,
+    list_teams,
+    make_strategy,
+)
 from tests.planner.small_models import model, quantised, random, residual
 from tests.planner.small_transformers import attention, mlp, shuffled
 
@@ -104,7 +111,7 @@ def test_the_second_step_moves_least_of_all_that_halves_the_first() -> None:
     assert [node.layer for node in traffic.nodes] == list(asked.memo.layers)
     costs = []
     for taken in product(*ways):
-        weighed = [traffic.weigh(node, (one,)) for node, one in zip(traffic.nodes, taken, strict=True)]
+        weighed = [traffic.measure(node, (one,)) for node, one in zip(traffic.nodes, taken, strict=True)]
         costs.append(minimise(*traffic.tables(weighed, "d0")).cost)
     assert search(asked, team).moved_bytes == min(costs)
 
@@ -131,7 +138,7 @@ def along(memo: Memo, axis: str) -> float:
     cost = 0.0
     for level in range(len(team.levels)):
         weighed = [
-            traffic.weigh(node, list_cuts(node.layer, one, team, level, only(node.layer, axis)))
+            traffic.measure(node, list_cuts(node.layer, one, team, level, only(node.layer, axis)))
             for node, one in zip(traffic.nodes, before, strict=True)
         ]
         solution = minimise(*traffic.tables(weighed, "d0"))

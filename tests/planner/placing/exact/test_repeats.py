@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgepart.planner.placing.engine.dispatch import dispatch
-from edgepart.planner.placing.exact.repeats import Layered, improve_repeats, find_repeats
+from edgepart.planner.placing.exact.repeats import Layered, find_repeats, improve_repeats
 from edgepart.planner.placing.problem.checker import violations
 from edgepart.planner.placing.problem.schedule import PlacementFound, PlacementSchedule
 from edgepart.planner.placing.problem.workload import Workload
