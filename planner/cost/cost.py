@@ -96,7 +96,7 @@ class Cost:
 
     @cached_property
     def _item_bytes(self) -> Mapping[str, float]:
-        """Of tensors and constants of the graph."""
+        """By name of a tensor or constant of the graph, bytes per element."""
         constants = self.graph.constants.items()
         known = {name: constant.nbytes / max(1, constant.region.size) for name, constant in constants}
         return {name: tensor.item_bytes for name, tensor in self.graph.tensors.items()} | known

@@ -42,7 +42,7 @@ class LayerCost:
         return sum([work.seconds_on(device) for work in self.works])
 
     def __add__(self, other: LayerCost) -> LayerCost:
-        """Both on one device."""
+        """The cost of doing both on one device."""
         reads = dict(self.reads)
         unite(reads, other.reads.items())
         return LayerCost(self.works + other.works, self.weight_bytes + other.weight_bytes, reads)
@@ -63,14 +63,15 @@ class LayerCosts:
         self._node = node
         self._costs: dict[tuple[ExitRegions, str | None], LayerCost] = {}
 
-    def cost_of(self, held: ExitRegions, without: str | None = None) -> LayerCost:
-        """The cost of a device that holds the regions `held` of the exits; without the operator `without`, and without what
-        only that one reads."""
-        key = (held, without)
+    def cost_of(self, exit_regions: ExitRegions, without: str | None = None) -> LayerCost:
+        """The cost of a device that holds `exit_regions`; without the operator `without`, and what only that one reads."""
+        key = (exit_regions, without)
         found = self._costs.get(key)
         if found is None:
             exits = self._node.exits
-            named = {n: r for n, r in zip(exits, held, strict=True) if r is not None and not r.is_empty}
+            named = {
+                n: r for n, r in zip(exits, exit_regions, strict=True) if r is not None and not r.is_empty
+            }
             builder = _LayerCostBuilder(self._operator_costs)
             builder.walk(self._node.operators, exits, named, without)
             found = self._costs[key] = builder.done()
@@ -90,23 +91,23 @@ class _LayerCostBuilder:
         self,
         operators: Sequence[Operator],
         exits: Sequence[str],
-        held: Mapping[str, Region],
+        exit_regions: Mapping[str, Region],
         without: str | None = None,
     ) -> None:
-        """Adds, from readers to writers, the operators that write what is held of `exits`, and
+        """Adds, from readers to writers, the operators that write `exit_regions`, and
         those that write what they read."""
         for op in operators:
-            outputs = tuple(self._outputs(op, exits, held))
+            outputs = tuple(self._outputs(op, exits, exit_regions))
             if outputs and op.name != without:
                 self.compute(op, outputs)
 
     def _outputs(
-        self, op: Operator, exits: Sequence[str], held: Mapping[str, Region]
+        self, op: Operator, exits: Sequence[str], exit_regions: Mapping[str, Region]
     ) -> Iterator[tuple[int, Region]]:
         for index, name in enumerate(op.outputs):
             if name in exits:
-                if name in held:
-                    yield index, held[name]
+                if name in exit_regions:
+                    yield index, exit_regions[name]
             elif name in self.reads:
                 region = self.reads[name]
                 yield index, region if region.is_box else compact(region)
@@ -173,11 +174,11 @@ class PartialSumCosts:
 
     @property
     def _name(self) -> str:
-        """Of addends, which the graph does not have."""
+        """The beginning of the names of addends, which the graph does not have."""
         return f"{self.op.outputs[0]}#"
 
     def _inputs(self) -> Iterator[str]:
-        """What is combined: the addends of each part, and what is read again."""
+        """Names of what is combined: the addends of each part, and inputs that are read again."""
         for n in range(len(self.places)):
             yield from (f"{self._name}{n}.{k}" for k in range(len(self.reduction.addends)))
         yield from (self.op.inputs[index] for index in self.reduction.again)
@@ -222,7 +223,7 @@ class PartialSumCosts:
         return found.done()
 
     def _work(self, op: Operator, access: Access, needs: Sequence[Region | None], outputs: Outputs) -> Work:
-        """Of a part, or of combining, as it is lowered (planner/layout/partial_sums.py)."""
+        """The work of a part, or of combining, as it is lowered (planner/layout/partial_sums.py)."""
         reads = [
             (name, region, region.size * self._item_bytes(name))
             for name, region in zip(op.inputs, needs, strict=False)

@@ -132,7 +132,7 @@ class Work(NamedTuple):
     weights: float = 0.0
     """Bytes of constants read: they come from memory for each request, after all others."""
     kind: str = ""
-    """Of what mostly moves data; "" for what computes."""
+    """The kind of an operator that mostly moves data; "" for one that computes."""
     kernels: int = 0
     """Calls that the runtime makes for it."""
 

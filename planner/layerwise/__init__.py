@@ -1,4 +1,5 @@
-"""The cost tables of OptCNN and Tofu, and the exact minimum over a whole model.
+"""What layers cost under configurations over several devices, the cost tables of OptCNN and Tofu that follow, and the
+exact minimum over a whole model.
 
 May import: planner/access/declare, planner/cost, planner/devices, planner/layers, planner/layout, planner/plans,
 planner/region, planner/search.

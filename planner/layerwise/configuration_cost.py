@@ -69,12 +69,12 @@ class ConfigurationTable:
 class ConfigurationCost:
     """What one layer costs under one configuration."""
 
-    held: list[ExitRegions]
+    exit_regions: list[ExitRegions]
     """By device, the regions of the exits that it holds."""
     layer_costs: list[LayerCost]
     """By device, what it does."""
     seconds: float
-    """Of the slowest device."""
+    """How long the slowest device takes."""
     addend_bytes: Table
     """[source device, target device]: bytes of addends that travel."""
 
@@ -117,7 +117,8 @@ class ConfigurationCosts:
             np.stack([one.addend_bytes for one in costs]),
             np.array([sum(cost.weight_bytes for cost in one.layer_costs) for one in costs]),
             tuple(
-                TensorRegions([[held[n] for held in one.held] for one in costs]) for n in range(len(exits))
+                TensorRegions([[exit_regions[n] for exit_regions in one.exit_regions] for one in costs])
+                for n in range(len(exits))
             ),
             tuple(
                 TensorRegions([[cost.reads.get(name) for cost in one.layer_costs] for one in costs])
@@ -139,8 +140,9 @@ class ConfigurationCosts:
             return self._least_summed_s(choice)
         whole = self.whole_s
         return max(
-            seconds * min(_part(one, full) for one, full in zip(held, self.full.values(), strict=True))
-            for held, seconds in zip(self._held(choice), whole, strict=True)
+            seconds
+            * min(_part(one, full) for one, full in zip(exit_regions, self.full.values(), strict=True))
+            for exit_regions, seconds in zip(self._exit_regions(choice), whole, strict=True)
         )
 
     def _least_summed_s(self, choice: Reduce) -> float:
@@ -160,14 +162,14 @@ class ConfigurationCosts:
         return tuple(map(self.whole.seconds_on, self.devices))
 
     def _measure(self, choice: Choice) -> ConfigurationCost:
-        held = self._held(choice.then if isinstance(choice, Reduce) else choice)
+        exit_regions = self._exit_regions(choice.then if isinstance(choice, Reduce) else choice)
         parted = part(self.node.layer, choice) if isinstance(choice, Reduce) else None
         if parted is not None:
-            return self._measure_sums(held, *parted)
-        costs = [self.layer_costs.cost_of(one) for one in held]
-        return ConfigurationCost(held, costs, self._slowest_s(enumerate(costs)), self.nothing)
+            return self._measure_sums(exit_regions, *parted)
+        costs = [self.layer_costs.cost_of(one) for one in exit_regions]
+        return ConfigurationCost(exit_regions, costs, self._slowest_s(enumerate(costs)), self.nothing)
 
-    def _held(self, choice: Choice) -> list[ExitRegions]:
+    def _exit_regions(self, choice: Choice) -> list[ExitRegions]:
         """By device, the regions of the exits that it holds; remembered."""
         found = self._given.get(choice)
         if found is None:
@@ -192,13 +194,13 @@ class ConfigurationCosts:
             for n, one in costs
         )
 
-    def _measure_sums(self, held: list[ExitRegions], name: str, parted: Parted) -> ConfigurationCost:
+    def _measure_sums(self, exit_regions: list[ExitRegions], name: str, parted: Parted) -> ConfigurationCost:
         """The cost where each device first makes the addends of its part, and then the rest of what it holds."""
         sums = self._sums(name, parted)
-        rest = [self.layer_costs.cost_of(one, name) for one in held]
+        rest = [self.layer_costs.cost_of(one, name) for one in exit_regions]
         made: dict[int, Addends] = {}
         addend_bytes = self.nothing.copy()
-        for target, region in self._regions_to_combine(sums, held, rest):
+        for target, region in self._regions_to_combine(sums, exit_regions, rest):
             combining, wanted = sums.combine(region)
             rest[target] += combining
             for source, regions in wanted.items():
@@ -209,7 +211,10 @@ class ConfigurationCosts:
         first = {source: sums.make(source, wanted) for source, wanted in made.items()}
         seconds = self._slowest_s(iter(first.items())) + self._slowest_s(enumerate(rest))
         return ConfigurationCost(
-            held, [one + first[n] if n in first else one for n, one in enumerate(rest)], seconds, addend_bytes
+            exit_regions,
+            [one + first[n] if n in first else one for n, one in enumerate(rest)],
+            seconds,
+            addend_bytes,
         )
 
     def _sums(self, name: str, parted: Parted) -> PartialSumCosts:
@@ -221,12 +226,12 @@ class ConfigurationCosts:
         return self._parted[key]
 
     def _regions_to_combine(
-        self, sums: PartialSumCosts, held: list[ExitRegions], rest: list[LayerCost]
+        self, sums: PartialSumCosts, exit_regions: list[ExitRegions], rest: list[LayerCost]
     ) -> Iterator[tuple[int, Region]]:
         """By device, the region of the parted operator's output that it makes out of addends."""
         name, exits = sums.op.outputs[0], self.node.layer.exits
         for n, one in enumerate(rest):
-            region = held[n][exits.index(name)] if name in exits else one.reads.get(name)
+            region = exit_regions[n][exits.index(name)] if name in exits else one.reads.get(name)
             if region is not None and not region.is_empty:
                 yield n, region
 

@@ -1,4 +1,6 @@
-"""Configurations: the ways to divide one layer that a layer-wise search weighs (OptCNN, section 4). Rules only.
+"""Configurations: the ways to divide one layer that a layer-wise search weighs (OptCNN, section 4).
+
+Takes a layer and the devices; gives choices, of which configuration_cost.py works out what each costs. Rules only.
 
 As in the paper, any axis of a layer's output, or two of them as a grid, over any number of devices. Ours: the
 numbers and groups of devices that are worth it, parts in proportion to speed, the layer whole on one device or on
@@ -86,7 +88,7 @@ def _alike(memo: Memo) -> bool:
 def list_configurations(
     layer: Layer, among: ConfigurationSpace, speeds: Speeds, sums: bool = True
 ) -> tuple[Choice, ...]:
-    """All that are weighed for `layer`, without repetition: whole ones first. `speeds` say how parts are proportioned;
+    """All choices that are weighed for `layer`, each once, whole ones first. `speeds` say how parts are proportioned;
     the parts that the whole model would have are tried too, so that neighbours can agree. Without `sums`, no
     reduced axis is parted."""
     found: dict[Choice, None] = dict.fromkeys(Whole((name,)) for name in among.devices)

@@ -120,7 +120,7 @@ def least_part(layer: Layer, levels: int, takes: Takes) -> tuple[float, dict[str
 
 
 def _least(axes: Sequence[Axis], levels: int) -> float:
-    """Of all ways to cut so often along the axes, the smallest part that may come of one."""
+    """The smallest part that may come of any way to cut so often along the axes."""
     if not axes:
         return 0.0 if levels else 1.0
     times = [k for k in range(levels + 1) if k == 0 or axes[0].extent >= axes[0].quantum << k]
@@ -129,7 +129,7 @@ def _least(axes: Sequence[Axis], levels: int) -> float:
 
 
 def _evened(axis: Axis, parts: int) -> float:
-    """Of an axis, what the smallest of equal parts has of it; the last unit may be a smaller one."""
+    """The part of an axis that the smallest of equal parts has; the last unit may be a smaller one."""
     units = -(-axis.extent // axis.quantum) // parts
     return max(0, units * axis.quantum - (-axis.extent % axis.quantum)) / axis.extent
 
@@ -152,7 +152,7 @@ def _along(axes: Sequence[Axis], before: tuple[str, ...], groups: Shares) -> Ite
 
 
 def _placed(devices: tuple[str, ...], team: Team, level: int) -> Iterator[Whole]:
-    """On either half of the group that has the layer; on all, where all have it."""
+    """The layer on either half of the group that has it; on all groups, where all have it."""
     names, before = ([name for name, _ in team.levels[n]] for n in (level, level - 1))
     if len(devices) > 1:
         yield Whole(tuple(names))

@@ -158,8 +158,9 @@ class TimeCosts:
         )
 
     def _least_summing_s(self, node: SearchNode, choice: Choice) -> float:
-        """Until a product's addends are combined, at the very least: each is as large as what the product writes. Where all
-        of it is wanted, each device gets one from each other; else all devices together get one from each but one."""
+        """Seconds until a product's addends are combined, at the very least. Each addend is as large as what the product
+        writes. Where all of it is wanted, each device gets one from each other; else all devices together get one from each
+        but one."""
         found = part(node.layer, choice) if isinstance(choice, Reduce) else None
         if found is None or not isinstance(choice, Reduce):
             return 0.0
@@ -219,10 +220,12 @@ class TimeCosts:
         key = (node.kind, "input", source)
         if key not in self._tables:
             full = self.memo.graph.region_of(name)
-            held = TensorRegions([[full if n == self.gateway else None for n in range(len(self.devices))]])
+            input_regions = TensorRegions(
+                [[full if n == self.gateway else None for n in range(len(self.devices))]]
+            )
             sends = np.zeros((1, len(self.devices), len(self.devices)), bool)
             sends[:, self.gateway] = True
-            moved = self._moved(held, reads, sends, name)
+            moved = self._moved(input_regions, reads, sends, name)
             nbytes = moved.sum(2)
             border = (nbytes > 0) * self.start_s + nbytes * self.copy_s
             self._tables[key] = (self.links.seconds(moved) + border.max(2))[0]
@@ -304,8 +307,8 @@ class _Links:
         return float(self.byte_s[apart].min(initial=np.inf))
 
     def seconds(self, moved: Table) -> Table:
-        """Until all messages are there; bytes by [..., source, target]. As in the simulator, a device sends one after
-        another and receives one after another."""
+        """Seconds until all messages are there, from bytes by [..., source, target]. A device sends one
+        message after another and receives one after another, as in the simulator."""
         count = len(self.byte_s)
         # Devices first, as `_moved` has them in memory: numpy adds up long rows, and not four numbers at a time.
         lanes = np.ascontiguousarray(np.moveaxis(moved, (-2, -1), (0, 1))).reshape(count, count, -1)

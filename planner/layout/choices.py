@@ -1,8 +1,7 @@
-"""Choices for layers, and the layouts that follow from them. Rules only.
+"""Choices for layers: how devices share one layer. Facts, and the rules that cut regions accordingly.
 
-A strategy takes one choice for every layer: divide its exits along an axis, place it whole, or leave it to
-its readers (which recompute the halo that they need). Everything else follows, back to front, from the
-access maps (propagate.py)."""
+A strategy takes one choice for every layer: divide its exits along an axis, place it whole, part a sum, or leave it to
+its readers, which recompute the halo that they need. Everything else follows from that, back to front (propagate.py)."""
 
 from __future__ import annotations
 
@@ -42,7 +41,7 @@ class Divide:
 
 @dataclass(frozen=True)
 class Whole:
-    """All of it on each of these devices."""
+    """All of the layer on each of these devices."""
 
     devices: tuple[str, ...]
 
@@ -54,7 +53,7 @@ class Pull:
 
 @dataclass(frozen=True)
 class Reduce:
-    """An operator of it is parted along a reduced axis: each device makes the addends of its part."""
+    """An operator of the layer is parted along a reduced axis: each device makes the addends of its part."""
 
     axis: str
     """Name of a reduced axis of the layer."""
@@ -72,13 +71,13 @@ Choice = Divide | Whole | Pull | Reduce
 
 @dataclass(frozen=True)
 class PropagatedLayouts:
-    """What follows from choices."""
+    """What follows from a choice for every layer."""
 
     layouts: Mapping[str, Layout]
-    """By tensor that an operator writes."""
+    """By name of a tensor that an operator writes, what devices compute of it."""
     parted: Mapping[str, Parted]
-    """By operator that is parted along a reduced axis."""
-    needed: Mapping[str, Mapping[str, Region]]
+    """By name of an operator that is parted along a reduced axis, its parts."""
+    reads: Mapping[str, Mapping[str, Region]]
     """By tensor and device, what the device reads of it to compute what it holds."""
 
 

@@ -52,10 +52,10 @@ class CandidateFactory:
         hub: str | None = None,
     ) -> Strategy:
         """The strategy whose layouts follow from a choice for every layer."""
-        laid = self.memo.propagator.lay_out(choices)
-        self._choices[id(laid.layouts)] = laid.layouts, choices
-        self._reads[id(laid.layouts)] = laid.needed
-        return Strategy(name, laid.layouts, sync, hub, self.memo.coarse.layer_of, why, laid.parted)
+        found = self.memo.propagator.lay_out(choices)
+        self._choices[id(found.layouts)] = found.layouts, choices
+        self._reads[id(found.layouts)] = found.reads
+        return Strategy(name, found.layouts, sync, hub, self.memo.coarse.layer_of, why, found.parted)
 
     def choices_of(self, strategy: Strategy) -> Mapping[int, Choice]:
         """By layer, the choices that a strategy was made from; {} where this factory did not make it."""

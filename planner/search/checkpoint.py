@@ -1,4 +1,4 @@
-"""Chosen: the choices that a plan was made from, written down, so that a later search can start from them. Facts.
+"""Checkpoint: the choices that a plan was made from, written down so that a later search can start from them. Facts.
 
 A plan says what runs where, not how that was chosen; whoever asked for the plan keeps these bytes beside it."""
 
@@ -24,10 +24,10 @@ _KINDS: Mapping[str, type[Divide] | type[Whole] | type[Pull] | type[Reduce]] = {
 
 @dataclass(frozen=True)
 class SavedStrategy:
-    """What makes a strategy of any study of the same model."""
+    """All that it takes to make a strategy again, in any study of the same model."""
 
     name: str
-    """Of the strategy."""
+    """Name of the strategy."""
     choices: Choices
     sync: Sync
     hub: str | None
@@ -40,20 +40,20 @@ class SavedStrategy:
     """As in the strategy."""
 
     def fits(self, memo: Memo) -> bool:
-        """Whether the study has these layers and devices."""
+        """Whether the problem of `memo` has these layers and devices."""
         there = {device.name for device in memo.cluster.devices}
         used = {*devices_of(self.choices), *([self.hub] if self.hub else [])}
         return self.choices.keys() == {layer.number for layer in memo.layers} and used <= there
 
-    def strategy(self, candidates: CandidateFactory, choices: Choices, why: str = "") -> Strategy:
-        """With other `choices` of the same kind, and a reason for them."""
+    def remake(self, candidates: CandidateFactory, choices: Choices, why: str = "") -> Strategy:
+        """The strategy with other `choices` of the same kind, and a reason for them."""
         reasons = self.why if not why or why in self.why else f"{self.why}; {why}"
         made = candidates.make(self.name, choices, reasons, self.sync, self.hub)
         return replace(made, early=self.early, relays=self.relays, order=self.order)
 
 
 def write(candidates: CandidateFactory, strategy: Strategy) -> bytes:
-    """The choices behind a strategy of `study`; b"" where it was not made from any. Equal choices are written once."""
+    """The choices that `candidates` made a strategy from; b"" where it did not. Equal choices are written once."""
     choices = candidates.choices_of(strategy)
     if not choices:
         return b""

@@ -1,4 +1,4 @@
-"""Detours: what a strategy would choose if slow links were as wide as the way around them. Rules only.
+"""Tries what a strategy would choose if slow links were as wide as the way around them. Rules only.
 
 A search that moves everything straight leaves out whoever is behind one slow link, or cuts so that nothing crosses it. So
 the question is asked once more for a cluster in which slow links have the width of the widest way around them, and
@@ -19,7 +19,8 @@ from edgepart.planner.search.study import Study
 
 
 def try_detours(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> Iterator[Strategy]:
-    """What `search` finds best where slow links are as wide as the way around them; nothing where none is so slow."""
+    """The best that `search` finds where slow links are as wide as the way around them, with relays on the real cluster;
+    nothing where no link is that slow."""
     cluster = as_wide_as_around(study.memo.cluster)
     if cluster is None:
         return
@@ -38,19 +39,19 @@ def try_detours(study: Study, search: Callable[[Study], Iterator[Strategy]]) -> 
 
 
 def as_wide_as_around(cluster: Cluster) -> Cluster | None:
-    """Slow links a little narrower than the widest way around them, as they use links of others; None where there are
-    none, or too many devices to look."""
+    """The cluster with slow links a little narrower than the widest way around them, as a way uses links of others; None
+    where there are no slow links, or too many devices to look."""
     names = [device.name for device in cluster.devices]
-    ground = LinkTable(cluster, names[0])
-    if len(names) > MOST_DEVICES or ground.is_even:
+    link_table = LinkTable(cluster, names[0])
+    if len(names) > MOST_DEVICES or link_table.is_even:
         return None
     links = dict(cluster.links)
-    ways = {name: widest(name, [other for other in names if other != name], ground) for name in names}
+    ways = {name: widest(name, [other for other in names if other != name], link_table) for name in names}
     for one, two in combinations(names, 2):
         way, link = ways[one][two], cluster.link(one, two)
-        width = ground.width(way) / SLOWER
+        width = link_table.width(way) / SLOWER
         if link.bytes_per_s < width:
-            legs = [ground.link(*leg) for leg in pairwise(way)]
+            legs = [link_table.link(*leg) for leg in pairwise(way)]
             links.pop((two, one), None)
             links[one, two] = Link(width, sum(leg.latency_s for leg in legs), link.message_s)
     return replace(cluster, links=links) if links != cluster.links else None

@@ -1,4 +1,4 @@
-"""Pairs of dense layers that need one sum: the first is split by what it writes, the second by what it sums over
+"""Pairs dense layers so that two need one sum: the first is split by what it writes, the second by what it sums over
 (Megatron-LM, Shoeybi et al. 2019, section 3). Heads of attention, and convolutions that follow one another, are
 such pairs too. Rules only."""
 
@@ -18,17 +18,17 @@ DENSE = frozenset({"gemm", "conv", "pointwise"})
 
 
 def pair_dense_layers(memo: Memo, shares: Shares) -> dict[int, Choice] | None:
-    """Choices for every layer; None where nothing pairs. Between pairs every device has, and computes, all."""
+    """By layer, a choice that pairs dense layers; None where nothing pairs. Between pairs every device computes all."""
     everywhere = Whole(tuple(name for name, _ in shares))
     choices: dict[int, Choice] = {}
     for layer in memo.layers:
-        arriving = tuple(_divided(memo, choices, layer))
+        arriving = tuple(_arriving_extents(memo, choices, layer))
         choices[layer.number] = _choice(memo, layer, shares, everywhere, arriving)
     return choices if any(isinstance(choice, Reduce) for choice in choices.values()) else None
 
 
-def _divided(memo: Memo, choices: Mapping[int, Choice], layer: Layer) -> Iterator[int]:
-    """Extents of the axes along which what the layer reads is divided."""
+def _arriving_extents(memo: Memo, choices: Mapping[int, Choice], layer: Layer) -> Iterator[int]:
+    """Lengths of the axes along which what the layer reads is divided."""
     for number in _sources(memo, layer):
         choice = choices.get(number)
         if isinstance(choice, Divide):

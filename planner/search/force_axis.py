@@ -1,5 +1,5 @@
-"""Forcing: everything that has an axis is divided along it, whether that is wise or not. What checks of a model,
-and the tests of every declaration, ask for. Rules only."""
+"""Forces an axis: divides everything that has it along it, whether that is wise or not. Checks of a model and tests of
+every declaration ask for that. Rules only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Floor: seconds that a strategy takes at the very least, read off its layouts: how long its busiest device computes, and
-how long its busiest card sends and receives. A search need not lower and simulate what cannot win. Rules only.
+"""Lower bound: seconds that a strategy takes at the very least, from its layouts alone. A search need not lower and
+simulate what cannot win. Rules only.
 
-Only what is sure to happen counts. A part that nobody else holds is computed, and so is what its device holds and reads for
-it; what is read and is not there travels. Copies that may turn out to be read by nobody are left out."""
+The bound is how long the busiest device computes, or the busiest network card sends or receives. Only what is certain to
+happen counts: a part that no other device holds is computed, and so is what its device holds and reads for it; what is
+read and is not there travels. Copies that perhaps nobody reads do not count."""
 
 from __future__ import annotations
 
@@ -21,23 +22,23 @@ Owned = Mapping[str, Region]
 
 
 def lower_bound_s(study: Study, strategy: Strategy, enough: float = float("inf")) -> float:
-    """Seconds of the busiest device or card for one request; what a request takes and the time between two requests are
-    never less. For one request also what has to be computed and moved one after another. Replicas together are as fast as
-    all of them at their fastest. What is at least `enough` may be less than could be said."""
+    """Seconds of the busiest device or card for one request: what a request takes, and the time between two requests, are
+    never less. Where latency is the objective, what has to be computed and moved one after another counts too. Replicas
+    together are as fast as all of them at their fastest. The search for a higher bound ends at `enough` seconds."""
     if strategy.replicas:
-        floors = [lower_bound_s(study, one) for one in strategy.replicas]
-        return 1 / sum(1 / floor for floor in floors) if all(floors) else 0.0
-    floor = 0.0
+        bounds = [lower_bound_s(study, one) for one in strategy.replicas]
+        return 1 / sum(1 / bound for bound in bounds) if all(bounds) else 0.0
+    bound = 0.0
     for busy_s, latency_s in _bounds(study.memo, _CertainWork(study, strategy)):
-        floor = max(floor, busy_s, latency_s)
-        if floor >= enough:
+        bound = max(bound, busy_s, latency_s)
+        if bound >= enough:
             break
-    return floor
+    return bound
 
 
 def is_hopeless(study: Study, strategy: Strategy, best: float, likely: float = 1.0) -> bool:
-    """Whether it is sure to take at least `best`, or what computes or sends most to take `likely` times that. Not for
-    replicas."""
+    """Whether `strategy` certainly takes at least `best` seconds, or its busiest device or card is busy for `likely` times
+    as long. Not for replicas."""
     bounds = _bounds(study.memo, _CertainWork(study, strategy))
     return any(busy_s >= likely * best or latency_s >= best for busy_s, latency_s in bounds)
 
@@ -54,27 +55,27 @@ def _bounds(memo: Memo, found: _CertainWork) -> Iterator[tuple[float, float]]:
 
 
 class _CertainWork:
-    """What a strategy is sure to do."""
+    """What a strategy is certain to do."""
 
     def __init__(self, study: Study, strategy: Strategy) -> None:
         self.memo = study.memo
         self.strategy = strategy
-        bundles = not strategy.parted
+        merges = not strategy.parted
         self.graph, self.accesses = (
-            study.memo.chain_costs.merge(()) if bundles else (study.memo.graph, study.memo.coarse.accesses)
+            self.memo.chain_costs.merge(()) if merges else (self.memo.graph, self.memo.coarse.accesses)
         )
         self.seconds = {
-            d: study.memo.chain_s[d] if bundles else study.memo.seconds_on(d) for d in study.memo.whole_s
+            d: self.memo.chain_s[d] if merges else self.memo.seconds_on(d) for d in self.memo.whole_s
         }
-        self.needed = study.candidates.reads_of(strategy)
+        self.reads = study.candidates.reads_of(strategy)
         self.runs: dict[str, frozenset[str]] = {}
         """By operator, the devices that compute their part of it."""
         self.unsure: dict[str, set[str]] = {}
         """By tensor, devices whose reading of it is not known: for what they may not compute."""
         links = (
-            study.memo.cluster.link(one, two)
-            for one in study.memo.whole_s
-            for two in study.memo.whole_s
+            self.memo.cluster.link(one, two)
+            for one in self.memo.whole_s
+            for two in self.memo.whole_s
             if one != two
         )
         self.hop_s = min((2 * link.message_s + link.latency_s for link in links), default=0.0)
@@ -112,7 +113,7 @@ class _CertainWork:
 
     def _meets(self, name: str, device: str) -> bool:
         """Whether the device reads of what it holds."""
-        held, read = self._owned(name).get(device), self.needed[name].get(device)
+        held, read = self._owned(name).get(device), self.reads[name].get(device)
         if held is None or read is None or device in self.unsure[name]:
             return False
         return held == read or not held.intersect(read).is_empty
@@ -189,7 +190,7 @@ class _CertainWork:
     def _missing(self, name: str, owned: Owned) -> dict[str, int]:
         """By device, elements that it is sure to read and does not hold."""
         unsure = self.unsure.get(name, set())
-        needed = {d: region for d, region in self.needed.get(name, {}).items() if d not in unsure}
+        needed = {d: region for d, region in self.reads.get(name, {}).items() if d not in unsure}
         if name in self.graph.outputs:
             needed[self.memo.problem.gateway] = self.graph.tensors[name].region
         return {
@@ -204,7 +205,7 @@ class _CertainWork:
             return {}
         found = 0.0
         for name in (name for layer in self.memo.layers for name in layer.exits):
-            if self.needed.get(name) and self._is_known(name) and self._is_partition(name):
+            if self.reads.get(name) and self._is_known(name) and self._is_partition(name):
                 rest = sum(region.size for device, region in self._owned(name).items() if device != hub)
                 found += rest * self.memo.travel_bytes(name)
         return {hub: found}

@@ -1,4 +1,4 @@
-"""Changes: small steps from choices for layers to other choices, whatever strategy they came from. Pure."""
+"""Moves: small steps from choices for layers to other choices, whatever strategy they came from. Rules only."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 from edgepart.planner.layout.choices import Choice, Divide, Pull, Reduce, Shares, Whole
 
 Choices = Mapping[int, Choice]
-"""By the number of a layer."""
+"""Choices by the number of a layer."""
 
 DIGITS = 4
-"""Of a share of one; finer differences make no other rows."""
+"""Digits of a share of one that are kept: finer differences cut no layer elsewhere."""
 
 
 def rescale(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice]:
-    """Each device's part of every division times its factor; whole layers stay where they are."""
+    """Multiplies each device's part of every division by its factor; whole layers stay where they are."""
 
     def shares(before: Shares) -> Shares:
         found = [(name, share * factors.get(name, 1.0)) for name, share in before]
@@ -26,7 +26,7 @@ def rescale(choices: Choices, factors: Mapping[str, float]) -> dict[int, Choice]
 
 
 def leave_out(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
-    """Nothing is left to `device`: its parts go to those that share the layer, and what it has for itself to `instead`."""
+    """Leaves nothing to `device`: its parts go to those that share the layer, and what it has for itself to `instead`."""
 
     def shares(before: Shares) -> Shares:
         return tuple((name, share) for name, share in before if name != device) or ((instead, 1.0),)
@@ -48,7 +48,7 @@ def leave_out(choices: Choices, device: str, instead: str) -> dict[int, Choice]:
 
 
 def widen(choices: Choices, axes: Iterable[str]) -> dict[int, Choice]:
-    """Divisions along `axes` with borders computed twice instead of fetched."""
+    """Makes divisions along `axes` compute their borders twice instead of fetching them."""
     wanted = set(axes)
     return {
         number: replace(choice, widened=True)
@@ -59,7 +59,7 @@ def widen(choices: Choices, axes: Iterable[str]) -> dict[int, Choice]:
 
 
 def devices_of(choices: Choices) -> tuple[str, ...]:
-    """Those that are named in any choice, in that order."""
+    """The devices that any choice names, in the order in which they are first named."""
     found: dict[str, None] = {}
     for choice in choices.values():
         if isinstance(choice, Reduce):
@@ -90,7 +90,7 @@ def _with_shares(choice: Choice, change: Callable[[Shares], Shares]) -> Choice:
 
 
 def _simplify(choice: Choice) -> Choice:
-    """What a single device has for itself is whole there."""
+    """A division that is left to a single device becomes whole there."""
     if isinstance(choice, Divide) and len(choice.shares) == 1:
         return Whole((choice.shares[0][0],))
     if isinstance(choice, Reduce) and len(choice.shares) == 1:

@@ -9,20 +9,20 @@ from edgepart.planner.search.memo import Memo
 from edgepart.planner.search.recipe import SPATIAL, WHOLE, LayerStretch, Mode, Recipe
 
 ENDS_TRIED = 3
-"""Stretches up to which rows are tried before the rest is whole."""
+"""How many ends are tried for a first part of the model in rows, before the rest is whole."""
 
 AXES = 4
-"""Directions that are tried, those that most layers have."""
+"""Axes that are tried, those that most layers have."""
 
 
 def axes_of(memo: Memo) -> tuple[str, ...]:
-    """The forced direction, or those that are tried."""
+    """The forced axis, or those that are tried."""
     forced = memo.problem.axis
     return (forced,) if forced is not None else memo.axis_names[:AXES]
 
 
 def openings(memo: Memo, parts: Sequence[LayerStretch]) -> Iterator[Recipe]:
-    """For each team: every direction throughout, mixtures, and stretches on one device after another."""
+    """Recipes for each team: every axis throughout, mixtures, and stretches on one device after another."""
     for devices in teams(memo):
         shares = memo.shares(devices)
         for modes in _modes(memo, parts, shares):

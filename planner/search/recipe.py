@@ -1,5 +1,4 @@
-"""Recipe: a compact way to write down a whole strategy, that a search can change a little at a time. Rules
-only.
+"""Recipe: a compact description of a whole strategy that a search can change a little at a time. Rules only.
 
 The model is parted into stretches at cut points. A recipe says, for each stretch, how its layers are
 divided (its **mode**), over which devices, in which proportion, and which device does what cannot be
@@ -27,7 +26,7 @@ class Mode:
     """Whether only what leaves the stretch is divided, and each device computes what it needs for its part:
     halos inside are computed twice instead of fetched."""
     joined: bool = False
-    """With `fused`: whether the next stretch's halo is computed as well, so that the two make one block."""
+    """Whether, with `fused`, the next stretch's halo is computed as well, so that the two make one block."""
     home: str | None = None
     """Who computes what is whole; None is the recipe's `home`."""
 
@@ -66,7 +65,7 @@ class LayerStretch:
     crossing: frozenset[str]
     """Exits that are read after it."""
     seconds: float
-    """On the fastest device."""
+    """Time that the fastest device takes for it."""
 
 
 def stretches(memo: Memo, cuts: Sequence[CutPoint]) -> tuple[LayerStretch, ...]:
@@ -99,7 +98,7 @@ def expand_recipe(
 def expand_stretch(
     candidates: CandidateFactory, recipe: Recipe, mode: Mode, stretch: LayerStretch
 ) -> dict[int, Choice]:
-    """The same for one stretch in `mode`; of the recipe, who takes part."""
+    """The choices for the layers of one stretch in `mode`, over the devices of `recipe`."""
     return {layer.number: _choice(candidates, recipe, mode, stretch, layer) for layer in stretch.layers}
 
 

@@ -1,7 +1,7 @@
-"""Refine: a plan that serves, once more with what was measured since: parts of every division move from devices that
-are busy for long to those that are not. Rules only.
+"""Refines a plan that serves with what was measured since: parts of every division move from devices that are busy for
+long to those that are not. Rules only.
 
-What was measured is in the study's cluster: a device that takes longer than it was calibrated to has drifted."""
+The study's cluster has what was measured: a device that takes longer than it was calibrated to has drifted."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ WHY = "parts are fitted to what was measured"
 
 
 def refine(study: Study, present: SavedStrategy) -> Iterator[Strategy]:
-    """What is `present` as it is, then as long as it helps with parts moved; nothing where this model or these devices
-    are not those that it was chosen for."""
+    """The strategy `present` as it is, then with parts moved as long as that helps; nothing where it was chosen for another
+    model or other devices."""
     if not present.fits(study.memo):
         return
-    best, choices = present.strategy(study.candidates, present.choices), present.choices
+    best, choices = present.remake(study.candidates, present.choices), present.choices
     yield best
     for _ in range(ROUNDS):
         for step in STEPS:
             moved = rescale(choices, _factors(study.scorer, best, step))
             if moved == choices:
                 return
-            candidate = present.strategy(study.candidates, moved, WHY)
+            candidate = present.remake(study.candidates, moved, WHY)
             yield candidate
             if not study.scorer.short_bytes(candidate) and study.scorer.is_better(
                 candidate, study.scorer.score(best)
@@ -49,7 +49,7 @@ def refine(study: Study, present: SavedStrategy) -> Iterator[Strategy]:
 
 
 def _factors(scorer: Scorer, strategy: Strategy, step: float) -> dict[str, float]:
-    """By device, what its parts are to be multiplied with."""
+    """By device, the factor for its parts."""
     busy = scorer.forecast(strategy).compute_s
     mean = sum(busy.values()) / max(1, len(busy))
     return {

@@ -88,7 +88,7 @@ ROUNDS = 6
 KEPT = 4
 """Best candidates that are remembered: what their stretches do is tried in the best of them."""
 
-HASTENED = 8
+BORDERS_TRIED = 8
 """Devices over all candidates of which borders are tried first: two candidates with four devices each, one with more."""
 
 HOPEFUL = 1.5
@@ -194,7 +194,7 @@ class _AutoSearch:
             )
         if self.found and self.found[0].score < HOPEFUL * self.alone:
             yield from self._improve()
-            yield from self._hasten()
+            yield from self._improve_transfers()
 
     def _improve(self) -> Iterator[Strategy]:
         """Until nothing helps, or the budget is spent; that devices hurt is looked at in any case."""
@@ -208,9 +208,9 @@ class _AutoSearch:
         if self.found[0].score < before:
             yield from self._leave_out()
 
-    def _hasten(self) -> Iterator[Strategy]:
-        """The best with borders first, and with relays. Not counted, as nothing is laid out for it."""
-        count = max(1, min(2, HASTENED // len(self.study.memo.by_speed)))
+    def _improve_transfers(self) -> Iterator[Strategy]:
+        """Sends borders first and adds relays in the best candidates. Not counted, as nothing is laid out for it."""
+        count = max(1, min(2, BORDERS_TRIED // len(self.study.memo.by_speed)))
         for tried in self.found[:count]:
             found = send_borders_first(self.study, tried.strategy)
             if found is not None:

@@ -77,7 +77,7 @@ def _is_turned(one: Mapping[str, Region], other: Mapping[str, Region]) -> bool:
 
 
 def divide_along(study: Study, axis: str, devices: tuple[str, ...]) -> Strategy:
-    """Every layer along `axis`, over `devices`, the fastest of them first."""
+    """The strategy that divides every layer along `axis` over `devices`, the fastest of them first."""
     shares = study.memo.shares(devices)
     choices: dict[int, Choice] = {}
     main = split = 0

@@ -61,7 +61,7 @@ def _nearest(cuts: list[CutPoint], seconds: float) -> CutPoint:
 
 
 def fuse_block(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None:
-    """The block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
+    """The strategy with the block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
     devices = study.memo.by_speed
     grid = square(len(devices)) if len(axes) == 2 else ()
     if grid is None:

@@ -1,4 +1,4 @@
-"""Modelled: a model on a cluster as a workload to place, and back again. Rules only.
+"""Turns a model on a cluster into a workload to place, and a placement back into choices. Rules only.
 
 A task is what no plan cuts: a layer (planner/layers/coarsen.py), or all layers that have operators of one fused group.
 What the gateway has and wants are two tasks more, that stay there. What reading makes of it (views and copies between
@@ -52,8 +52,8 @@ class ModelWorkload:
         tasks = sorted(range(len(starts)), key=lambda task: (starts[task], place[task]))
         return {layer.number: float(n) for n, task in enumerate(tasks) for layer in self.layers[task]}
 
-    def tightened(self, placement: Placement, short_bytes: Mapping[str, int]) -> ModelWorkload:
-        """With so much less memory than a placement takes, where that turned out to be too much."""
+    def tighten(self, placement: Placement, short_bytes: Mapping[str, int]) -> ModelWorkload:
+        """The workload with so much less memory than a placement takes, where that turned out to be too much."""
         kept = self.workload.memory_bytes(placement)
         machines = tuple(
             replace(one, memory_bytes=max(0.0, min(one.memory_bytes, here) - short_bytes[one.name]))
@@ -66,9 +66,9 @@ class ModelWorkload:
 
 def build_workload(memo: Memo, groups: Iterable[Sequence[str]] = ()) -> ModelWorkload:
     """The study's model on its cluster. `groups`: operators' names that stay together, where that makes no circle."""
-    reading = _find_readers(memo)
-    parts = _parts(memo, reading, groups)
-    return ModelWorkload(_WorkloadBuilder(memo, reading, parts).workload(), ((), *parts, ()))
+    readers = _find_readers(memo)
+    parts = _parts(memo, readers, groups)
+    return ModelWorkload(_WorkloadBuilder(memo, readers, parts).workload(), ((), *parts, ()))
 
 
 def build_fused_workload(memo: Memo) -> ModelWorkload:
@@ -91,7 +91,7 @@ def _find_readers(memo: Memo) -> Mapping[str, frozenset[int]]:
 
 
 def _parts(
-    memo: Memo, reading: Mapping[str, frozenset[int]], groups: Iterable[Sequence[str]]
+    memo: Memo, readers: Mapping[str, frozenset[int]], groups: Iterable[Sequence[str]]
 ) -> tuple[tuple[Layer, ...], ...]:
     """Layers that are placed together, in the model's order: those of a group, and those that wait for each other. Where
     groups would wait for each other, those are given up that reach furthest."""
@@ -99,7 +99,7 @@ def _parts(
     waits = nx.DiGraph()
     waits.add_nodes_from(layers)
     for layer in layers.values():
-        waits.add_edges_from((layer.number, r) for n in layer.exits for r in reading[n] if r in layers)
+        waits.add_edges_from((layer.number, r) for n in layer.exits for r in readers[n] if r in layers)
     wanted = [
         numbers
         for group in groups
@@ -128,9 +128,9 @@ class _WorkloadBuilder:
     """One model's workload; its first task is what the gateway has, its last one what it wants."""
 
     def __init__(
-        self, memo: Memo, reading: Mapping[str, frozenset[int]], parts: Sequence[tuple[Layer, ...]]
+        self, memo: Memo, readers: Mapping[str, frozenset[int]], parts: Sequence[tuple[Layer, ...]]
     ) -> None:
-        self.memo, self.reading, self.parts = memo, reading, parts
+        self.memo, self.readers, self.parts = memo, readers, parts
         self.names = [device.name for device in memo.cluster.devices]
         self.task_of = {layer.number: n for n, layers in enumerate(parts, 1) for layer in layers}
 
@@ -179,7 +179,7 @@ class _WorkloadBuilder:
         for op in graph.operators:
             readers = {coarse.layer_of[op.name]}
             if coarse.is_pulled(op):
-                readers = {number for name in op.outputs if name for number in self.reading[name]}
+                readers = {number for name in op.outputs if name for number in self.readers[name]}
             tasks = [self.task_of[number] for number in readers if number in self.task_of]
             if tasks:
                 operators[min(tasks)].append(op)
@@ -208,6 +208,6 @@ class _WorkloadBuilder:
     def _tensor(
         self, name: str, source: int, nbytes: float, also: tuple[int, ...] = ()
     ) -> Iterator[TaskTensor]:
-        inside = {self.task_of[number] for number in self.reading[name] if number in self.task_of}
+        inside = {self.task_of[number] for number in self.readers[name] if number in self.task_of}
         if readers := tuple(sorted({*inside, *also} - {source})):
             yield TaskTensor(source, readers, float(nbytes))

@@ -1,4 +1,4 @@
-"""Fitting: ways to divide a model that no device has the memory for, for `auto`, and the least memory that would do.
+"""Divides a model that no device has the memory for, for `auto`, and finds the least memory that would do.
 
 Weights are what fills memory. So layers are placed on one device after another as their weights have room; or the
 weights of every layer are divided, in pairs of dense layers or along channels; or only those of the layers that are
@@ -63,7 +63,7 @@ class LayerDivision:
     """One division of the layers."""
 
     choices: Mapping[int, Choice]
-    held: Mapping[str, float]
+    weight_bytes: Mapping[str, float]
     """By device, bytes of weights."""
     why: str
 
@@ -95,7 +95,7 @@ def candidates(study: Study, name: str = "auto", *, steady: bool = False) -> Ite
 
 
 def _equalise_devices(study: Study) -> Study:
-    """The same with devices that differ in their memory only."""
+    """The study with devices that differ in their memory only."""
     devices = sorted(study.memo.cluster.devices, key=lambda device: device.name)
     like = (replace(devices[0], name=one.name, memory_bytes=one.memory_bytes) for one in devices)
     cluster = replace(study.memo.cluster, devices=tuple(like))
@@ -144,7 +144,7 @@ def _refine(
                 return
             tried.append((way.choices, peaks))
         before = way
-        rooms = {d: limit - peaks.get(d, 0) + way.held.get(d, 0.0) for d, limit in limits.items()}
+        rooms = {d: limit - peaks.get(d, 0) + way.weight_bytes.get(d, 0.0) for d, limit in limits.items()}
 
 
 def place_in_chain(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
@@ -167,8 +167,12 @@ def divide_large_layers(study: Study, weights: Weights, rooms: Rooms, part: floa
     way = _chain(study.memo, weights, rest, left, divided)
     if way is None:
         return None
-    held = {device: way.held.get(device, 0.0) + taken.get(device, 0.0) for device in rooms}
-    return replace(way, held=held, why=f"{len(divided)} large layers are divided, and the others {way.why}")
+    weight_bytes = {device: way.weight_bytes.get(device, 0.0) + taken.get(device, 0.0) for device in rooms}
+    return replace(
+        way,
+        weight_bytes=weight_bytes,
+        why=f"{len(divided)} large layers are divided, and the others {way.why}",
+    )
 
 
 def _chain(
@@ -195,14 +199,16 @@ def _in_stages(
     divided: Mapping[int, Choice],
 ) -> LayerDivision:
     choices: dict[int, Choice] = {}
-    held: dict[str, float] = {}
+    weight_bytes: dict[str, float] = {}
     for number, begin, end in found.stages:
         device, inside = devices[number], slice(places[begin], places[end])
         choices.update((layer.number, Whole((device,))) for layer in weights.layers[inside])
-        held[device] = float(sum(nbytes[inside]))
-    said = ", then ".join(f"{figures.nbytes(held[devices[n]])} on {devices[n]}" for n, _, _ in found.stages)
+        weight_bytes[device] = float(sum(nbytes[inside]))
+    said = ", then ".join(
+        f"{figures.nbytes(weight_bytes[devices[n]])} on {devices[n]}" for n, _, _ in found.stages
+    )
     return LayerDivision(
-        {**choices, **divided}, held, f"layers are placed where their weights have room: {said}"
+        {**choices, **divided}, weight_bytes, f"layers are placed where their weights have room: {said}"
     )
 
 
@@ -210,16 +216,18 @@ def fill_fastest(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision 
     """The fastest device takes as many layers as it has room for, then the next."""
     devices = [device for device in study.memo.by_speed if rooms[device] > 0]
     choices: dict[int, Choice] = {}
-    held = dict.fromkeys(devices, 0.0)
+    weight_bytes = dict.fromkeys(devices, 0.0)
     waiting = list(devices)
     for layer, size in _each(weights):
-        while len(waiting) > 1 and held[waiting[0]] + size > rooms[waiting[0]]:
+        while len(waiting) > 1 and weight_bytes[waiting[0]] + size > rooms[waiting[0]]:
             waiting.pop(0)
         if not waiting:
             return None
-        held[waiting[0]] += size
+        weight_bytes[waiting[0]] += size
         choices[layer.number] = Whole((waiting[0],))
-    return LayerDivision(choices, held, f"the fastest devices are filled first: {_said(held)}")
+    return LayerDivision(
+        choices, weight_bytes, f"the fastest devices are filled first: {_said(weight_bytes)}"
+    )
 
 
 def divide_in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
@@ -228,8 +236,10 @@ def divide_in_pairs(study: Study, weights: Weights, rooms: Rooms) -> LayerDivisi
     choices = pair_dense_layers(study.memo, shares) if len(shares) > 1 else None
     if choices is None:
         return None
-    held = _parts(weights, shares)
-    return LayerDivision(choices, held, f"weights of dense layers are divided in pairs: {_said(held)}")
+    weight_bytes = _parts(weights, shares)
+    return LayerDivision(
+        choices, weight_bytes, f"weights of dense layers are divided in pairs: {_said(weight_bytes)}"
+    )
 
 
 def divide_columns(study: Study, weights: Weights, rooms: Rooms) -> LayerDivision | None:
@@ -241,8 +251,8 @@ def divide_columns(study: Study, weights: Weights, rooms: Rooms) -> LayerDivisio
     for layer, size in _each(weights):
         divided = _divide(layer, shares) if size else None
         choices[layer.number] = divided or Whole((shares[0][0],))
-    held = _parts(weights, shares)
-    return LayerDivision(choices, held, f"every layer's weights are divided: {_said(held)}")
+    weight_bytes = _parts(weights, shares)
+    return LayerDivision(choices, weight_bytes, f"every layer's weights are divided: {_said(weight_bytes)}")
 
 
 def _each(weights: Weights) -> Iterator[tuple[Layer, int]]:
@@ -288,13 +298,13 @@ def _parts(weights: Weights, shares: Shares) -> dict[str, float]:
     return {device: weights.total * share / total if total else 0.0 for device, share in shares}
 
 
-def _said(held: Mapping[str, float]) -> str:
-    return ", ".join(f"{figures.nbytes(size)} on {device}" for device, size in held.items() if size)
+def _said(weight_bytes: Mapping[str, float]) -> str:
+    return ", ".join(f"{figures.nbytes(size)} on {device}" for device, size in weight_bytes.items() if size)
 
 
 def explain_infeasible(study: Study) -> Infeasible:
-    """What to say where nothing fits: the least limits that were found to do, all larger in the same proportion. A plan
-    is found again under them, also where speeds were measured anew meanwhile."""
+    """The error for a model that fits nowhere, with the least limits that were found to do, all larger in the same
+    proportion. A plan is found again under them, also where speeds were measured anew meanwhile."""
     low, high, factor = 1.0, float("inf"), 1.0
     for _ in range(TRIES):
         needed = _needed(_with_limits(study, _larger(study.memo, factor)))[0]
@@ -315,12 +325,12 @@ def explain_infeasible(study: Study) -> Infeasible:
 
 
 def _larger(memo: Memo, factor: float) -> dict[str, float]:
-    """All limits, times `factor`."""
+    """The limit of each device times `factor`."""
     return {device.name: ceil(memo.limit_bytes(device.name) * factor) for device in memo.cluster.devices}
 
 
 def _with_limits(study: Study, limits: Rooms) -> Study:
-    """The same under other limits."""
+    """The study under other limits."""
     devices = (replace(device, memory_bytes=limits[device.name]) for device in study.memo.cluster.devices)
     cluster = replace(study.memo.cluster, devices=tuple(devices))
     return study.on(replace(study.memo.problem, cluster=cluster, memory_limit_bytes={}))

@@ -43,7 +43,7 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def place_in_stages(study: Study, name: str = "pipeline", devices: Sequence[str] = ()) -> Iterator[Strategy]:
-    """Stages on two devices and more, of these or of all; fewer devices first."""
+    """Strategies with stages on two devices and more, of these or of all; fewer devices first."""
     parts = stretches(study.memo, spread_cuts(study.memo, CUTS))
     devices = devices or study.memo.by_speed
     if len(parts) < 2 or len(devices) < 2:

@@ -1,4 +1,4 @@
-"""Placed: whole operators on devices, by whoever places workloads (planner/placing): Moirai's exact placement, the list
+"""Places whole operators on devices, by whoever places workloads (planner/placing): Moirai's exact placement, the list
 schedulers that it is compared with, and others.
 
 They judge a placement by what they know of it (planner/strategies/model_workload.py); here it is simulated as any other
@@ -56,12 +56,12 @@ def placements(name: str, study: Study, budget_s: float) -> Iterator[Strategy]:
         short = study.scorer.short_bytes(ordered)
         if not short:
             return
-        found = found.tightened(answer.placement, short)
+        found = found.tighten(answer.placement, short)
 
 
 def place_on_free_links(name: str, study: Study) -> Strategy:
-    """What the placer `name` finds where links take no time: what shares the work of a stretch, where all devices have what
-    it begins with. Infeasible, NotInstalled."""
+    """The strategy that the placer `name` finds where links take no time: it shares the work of a stretch well where all
+    devices have what it begins with. Infeasible, NotInstalled."""
     problem, found = study.memo.problem, study.memo.once(build_fused_workload)
     still = tuple((0.0,) * len(row) for row in found.workload.latency_s)
     wide = tuple((inf,) * len(row) for row in found.workload.bytes_per_s)

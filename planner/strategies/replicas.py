@@ -53,16 +53,16 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def make_replicas(study: Study) -> Iterator[Strategy]:
-    """Two replicas and more; throughput only."""
+    """Strategies of two replicas and more; for throughput only."""
     groups = _Groups(study)
     whole = [device for device in study.memo.by_speed if holds(study, device)]
     lacking = [device for device in study.memo.by_speed if device not in whole]
     seen = set[frozenset[str]]()
     for grouping in ([], *_groupings(study.memo, lacking)):
-        yield from _deal(study.scorer, groups.made([*((device,) for device in whole), *grouping]), seen)
+        yield from _deal(study.scorer, groups.make([*((device,) for device in whole), *grouping]), seen)
     if whole and lacking:
         for grouping in _groupings(study.memo, study.memo.by_speed):
-            yield from _deal(study.scorer, groups.made(grouping), seen)
+            yield from _deal(study.scorer, groups.make(grouping), seen)
 
 
 def _groupings(memo: Memo, devices: Sequence[str]) -> Iterator[list[tuple[str, ...]]]:
@@ -92,7 +92,7 @@ class _Groups:
         self._ways: dict[tuple[Hashable, ...], tuple[tuple[str, ...], Strategy | None]] = {}
         self._found: dict[tuple[str, ...], Strategy | None] = {}
 
-    def made(self, groups: Iterable[tuple[str, ...]]) -> list[Strategy]:
+    def make(self, groups: Iterable[tuple[str, ...]]) -> list[Strategy]:
         """Of those groups that the model fits."""
         for group in groups:
             if group not in self._found:
@@ -129,7 +129,7 @@ class _Groups:
 
 
 def rename_devices(choice: Choice, names: Mapping[str, str]) -> Choice:
-    """The choice on other devices."""
+    """The choice with its devices renamed by `names`."""
     if isinstance(choice, Whole):
         return Whole(tuple(names[name] for name in choice.devices))
     if isinstance(choice, Divide):

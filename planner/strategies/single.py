@@ -35,7 +35,7 @@ def singles(study: Study, name: str = "single") -> Iterator[Strategy]:
 
 
 def kind(memo: Memo, device: str) -> Hashable:
-    """The same for devices that do all of a model in the same time and have the same memory for it."""
+    """Equal for devices that do all of a model in the same time and have the same memory for it."""
     cluster, gateway = memo.cluster, memo.problem.gateway
     ways = (gateway, device), (device, gateway)
     links = tuple((cluster.link(*way), *(m.crossings(*way) for m in cluster.media)) for way in ways)
@@ -60,7 +60,7 @@ def holds(study: Study, device: str) -> bool:
 
 
 def run_alone(study: Study, device: str, name: str = "single", because: str = "") -> Strategy:
-    """Everything on `device`."""
+    """The strategy that runs everything on `device`."""
     why = f"the whole model runs on {device}, which computes it in {seconds(study.memo.whole_s[device])}"
     if device != study.memo.problem.gateway:
         why += f"; requests travel to it from {study.memo.problem.gateway}"

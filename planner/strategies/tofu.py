@@ -57,9 +57,9 @@ def candidates(study: Study) -> Iterator[Strategy]:
 
 
 def find_likely(study: Study, part: float) -> Iterator[Strategy]:
-    """The same without what is not likely to be the best: the paper's version where its slowest device alone would compute
-    for `part` of the time that the best of the others takes, and few devices that are much slower together than all and
-    could not share all work in less."""
+    """The candidates without what is not likely to be the best: the paper's version where its slowest device alone would
+    compute for `part` of the time that the best of the others takes, and few devices that are much slower together than
+    all and could not share all work in less."""
     if len(study.memo.by_speed) > 1 and study.memo.layers:
         for weights in (False, True) if is_tight(study.memo) else (False,):
             yield from _halve(study, ByteCosts(study.memo, weights), part)
@@ -118,7 +118,7 @@ def is_tight(memo: Memo) -> bool:
 
 
 def choose_paper_team(memo: Memo) -> tuple[Team, str]:
-    """As in the paper: equal parts for 2^m devices, the fastest ones; and words for it."""
+    """The team as in the paper, equal parts for the fastest 2^m devices, and words for it."""
     devices = memo.by_speed[: 1 << (len(memo.by_speed).bit_length() - 1)]
     return _team(
         tuple((name, 1.0) for name in devices)
@@ -126,7 +126,8 @@ def choose_paper_team(memo: Memo) -> tuple[Team, str]:
 
 
 def list_teams(memo: Memo) -> Iterator[tuple[Team, str]]:
-    """Parts by speed, neighbours together, over all devices and over the fastest few; and words for each."""
+    """Teams beyond the paper, with words for each: parts by speed, neighbours together, over all devices and over the
+    fastest few."""
     fast = memo.by_speed
     size = len(fast)
     while size > 1:
@@ -143,7 +144,7 @@ def _team(shares: Shares) -> Team:
 
 
 def make_strategy(study: Study, found: RecursiveCuts, words: str) -> Strategy:
-    """With a sentence for people."""
+    """The strategy of the cuts that were found, with a sentence for people."""
     loose = next((one.why for one in found.solutions if not one.exact), None)
     proof = (
         "each step moves the fewest bytes" if loose is None else f"not proven to be the fewest bytes: {loose}"

@@ -36,7 +36,7 @@ class GraphPiece:
         """By all of its tasks."""
         return sum(task.memory_bytes for task in self.workload.tasks)
 
-    def pinned(self, pair: Pair) -> Workload:
+    def pin(self, pair: Pair) -> Workload:
         """With its ends on these two machines; -1 where it has no such end."""
         tasks = list(self.workload.tasks)
         for end, machine in ((self.entry, pair[0]), (self.exit, pair[1])):

@@ -59,7 +59,7 @@ def solve(workload: Workload, *, budget_s: float, start: PlacementSchedule, seed
     parts = ENOUGH if len(workload.tasks) <= FEW else COARSE
     model = _LatencyModel(workload, ticks(workload, start.makespan_s, parts))
     model.hint(start)
-    return model.solved(budget_s, seed)
+    return model.search(budget_s, seed)
 
 
 class _LatencyModel:
@@ -270,7 +270,7 @@ class _LatencyModel:
     def hint(self, start: PlacementSchedule) -> None:
         """Begin the search there."""
         start = rename_machines(start, self._workload, self._alike)
-        add, down = self._model.add_hint, self._took.down
+        add, down = self._model.add_hint, self._took.round_down
         makespan = 0
         for task, machine in enumerate(start.placement):
             begin = down(start.start_s[task])
@@ -296,7 +296,7 @@ class _LatencyModel:
             transfer = moved.get((number, there))
             add(literal, int(transfer is not None and transfer.source == here))
 
-    def solved(self, budget_s: float, seed: int) -> Solved:
+    def search(self, budget_s: float, seed: int) -> Solved:
         """After searching."""
         solver = self._cp.CpSolver()
         solver.parameters.max_time_in_seconds = max(budget_s, 0.01)

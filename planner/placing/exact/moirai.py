@@ -69,12 +69,12 @@ def moirai(workload: Workload, asked: Asked) -> PlacementFound:
     search = _MoiraiSearch(workload, asked)
     search.begin()
     if asked.objective == "throughput":
-        search.throughput()
+        search.search_throughput()
     elif model_size(workload) <= MODEL:
-        search.exact()
+        search.search_exactly()
     else:
-        search.broad()
-    return search.found()
+        search.search_broadly()
+    return search.answer()
 
 
 def model_size(workload: Workload) -> int:
@@ -163,7 +163,7 @@ class _MoiraiSearch:
     def _prove(self, bound_s: float) -> None:
         self._bound_s = max(self._bound_s, min(bound_s, self._start.value_s))
 
-    def exact(self) -> None:
+    def search_exactly(self) -> None:
         """Piece by piece, then the whole where memory couples the pieces or time is left."""
         if self._proved:
             return
@@ -266,7 +266,7 @@ class _MoiraiSearch:
         if layered.schedule and self._offer(layered.schedule.placement, layered.schedule):
             self._why.append(f"in {layered.pieces} pieces of {layered.kinds} kinds, one of each searched")
 
-    def broad(self) -> None:
+    def search_broadly(self) -> None:
         """By layers, then contracted, searched, expanded; over and over."""
         self._layers()
         judge = judge_by_latency
@@ -329,7 +329,7 @@ class _MoiraiSearch:
             return
         self._offer(fine, retime(self._workload, expand_schedule(self._workload, groups, schedule)))
 
-    def throughput(self) -> None:
+    def search_throughput(self) -> None:
         """By the model where it is small enough, else by climbing, on a contracted graph where that is big."""
         if self._proved:
             return
@@ -362,7 +362,7 @@ class _MoiraiSearch:
             turn += 1
         self._why.append(f"contracted {turn} times, and expanded again")
 
-    def found(self) -> PlacementFound:
+    def answer(self) -> PlacementFound:
         """The best, with what is known about it."""
         best = self._start
         if best.schedule is not None and len(self._workload.tasks) <= 10_000:

@@ -99,7 +99,7 @@ class PiecePaths:
         """Of that piece, between those two machines; -1 where it has no such end."""
         key = self.kinds[number], pair
         if key not in self.known:
-            pinned = self.pieces[number].pinned(pair)
+            pinned = self.pieces[number].pin(pair)
             self.known[key] = PiecePath(pinned, self._bound(pinned))
         return self.known[key]
 

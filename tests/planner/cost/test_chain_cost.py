@@ -1,4 +1,4 @@
-"""A sketch of bundles against one of operators: the same segments, messages and seconds, never too little memory."""
+"""A sketch of chains against one of operators: the same segments, messages and seconds, never too little memory."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_what_others_wait_for_is_sent_before_the_rest() -> None:
     assert study.scorer.forecast(ordered).latency_s < study.scorer.forecast(levels).latency_s
 
 
-def test_sketches_of_bundles_follow_the_same_order() -> None:
+def test_sketches_of_chains_follow_the_same_order() -> None:
     study, _, ordered = by_branch(load_graph(branches()))
     for order in (ordered.order, {number: -rank for number, rank in ordered.order.items()}):
         strategy = replace(ordered, order=order)

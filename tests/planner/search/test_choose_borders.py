@@ -110,4 +110,4 @@ def test_a_plan_is_chosen_again_with_its_borders_first() -> None:
     assert strategy is not None
     found = checkpoint.read(checkpoint.write(study.candidates, strategy))
     assert found.early == strategy.early
-    assert study.scorer.score(found.strategy(study.candidates, found.choices)) == study.scorer.score(strategy)
+    assert study.scorer.score(found.remake(study.candidates, found.choices)) == study.scorer.score(strategy)

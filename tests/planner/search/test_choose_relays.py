@@ -161,7 +161,7 @@ def test_a_plan_is_chosen_again_with_its_relays() -> None:
     assert strategy is not None
     found = checkpoint.read(checkpoint.write(study.candidates, strategy))
     assert found.relays == strategy.relays
-    assert study.scorer.score(found.strategy(study.candidates, found.choices)) == study.scorer.score(strategy)
+    assert study.scorer.score(found.remake(study.candidates, found.choices)) == study.scorer.score(strategy)
 
 
 def test_an_older_agents_choices_have_no_relays() -> None:

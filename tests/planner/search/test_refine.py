@@ -69,7 +69,7 @@ def test_what_a_plan_was_made_from_makes_it_again(way: str) -> None:
     assert (before.name, before.sync, before.hub) == (way, found.sync, found.hub)
     other = study()
     assert before.fits(other.memo)
-    again = before.strategy(other.candidates, before.choices)
+    again = before.remake(other.candidates, before.choices)
     assert other.scorer.forecast(again).latency_s == one.scorer.forecast(found).latency_s
 
 

@@ -173,7 +173,7 @@ def test_a_choice_that_is_written_keeps_its_order() -> None:
     strategy = study.candidates.make("heft", made.choices([0] * len(made.layers)), "")
     strategy = replace(strategy, order={layer.number: float(-layer.number) for layer in study.memo.layers})
     again = checkpoint.read(checkpoint.write(study.candidates, strategy))
-    assert again.strategy(study.candidates, again.choices).order == strategy.order
+    assert again.remake(study.candidates, again.choices).order == strategy.order
 
 
 def test_what_is_not_installed_is_said_and_compared_without(monkeypatch: pytest.MonkeyPatch) -> None:
