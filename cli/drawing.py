@@ -160,7 +160,7 @@ def _ruler(total: float, x: Any, height: int) -> Iterator[str]:
 
 def _parts(problem: Problem, strategy: Strategy, colours: Mapping[str, str]) -> str:
     """One column per tensor that a layer hands on; each device's interval along the axis that is cut."""
-    graph, layer_of, layouts = problem.graph, layers(problem.graph), strategy.everywhere
+    graph, layer_of, layouts = problem.graph, layers(problem.graph), strategy.all_layouts
     names = [
         name
         for op in graph.operators

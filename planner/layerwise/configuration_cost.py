@@ -117,7 +117,7 @@ class ConfigurationCosts:
             np.stack([one.addend_bytes for one in costs]),
             np.array([sum(cost.weight_bytes for cost in one.layer_costs) for one in costs]),
             tuple(
-                TensorRegions([[exit_regions[n] for exit_regions in one.exit_regions] for one in costs])
+                TensorRegions([[regions[n] for regions in one.exit_regions] for one in costs])
                 for n in range(len(exits))
             ),
             tuple(

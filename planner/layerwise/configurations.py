@@ -25,7 +25,7 @@ MOST_CONFIGURATIONS = 24
 def max_configurations(devices: int) -> int:
     """Configurations of one layer for so many devices, at most: few devices share a layer in few ways that are worth it.
 
-    >>> [most(count) for count in (2, 4, 8, 32)]
+    >>> [max_configurations(count) for count in (2, 4, 8, 32)]
     [12, 16, 20, 24]
     """
     return min(MOST_CONFIGURATIONS, 8 + 4 * (devices - 1).bit_length())

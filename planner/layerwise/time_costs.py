@@ -57,17 +57,14 @@ class LayerwiseProblem:
     choices: tuple[tuple[Choice, ...], ...]
     """By node, its configurations."""
     unary: tuple[Table, ...]
+    """By node, seconds [configuration]."""
     edges: tuple[Edge, ...]
+    """By tensor between two nodes, seconds [writer's configuration, reader's]."""
 
     def choices_of(self, found: Sequence[int]) -> dict[int, Choice]:
         """By number of a layer, its configuration, from the index that was found for each node; junctions are left out."""
         named = zip(self.nodes, self.choices, found, strict=True)
         return {node.layer.number: choices[n] for node, choices, n in named if not node.is_junction}
-
-
-def build_problem(memo: Memo, among: ConfigurationSpace) -> LayerwiseProblem:
-    """The search problem over every layer and junction, and every tensor between two of them."""
-    return TimeCosts(memo, among).build_problem()
 
 
 class TimeCosts:
@@ -88,7 +85,7 @@ class TimeCosts:
         self._tables: dict[Hashable, Table] = {}
 
     def build_problem(self) -> LayerwiseProblem:
-        """The tables of all nodes and edges."""
+        """The search problem over every layer and junction, and every tensor between two of them."""
         nodes = self.memo.operator_costs.search_nodes
         costs = [self.configurations_of(node) for node in nodes]
         homes = {name: (n, k) for n, node in enumerate(nodes) for k, name in enumerate(node.layer.exits)}
@@ -110,7 +107,7 @@ class TimeCosts:
         return LayerwiseProblem(nodes, tuple(one.choices for one in costs), tuple(unary), tuple(edges))
 
     def configurations_of(self, node: SearchNode) -> ConfigurationTable:
-        """The costs of a node under the configurations that are worth weighing."""
+        """The costs of a node under the configurations that are worth weighing; of equal kinds, one object."""
         found = self._configuration_tables.get(node.kind)
         if found is None:
             costs = ConfigurationCosts(self.memo, node)

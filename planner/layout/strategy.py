@@ -78,7 +78,7 @@ class Strategy:
     different devices."""
 
     @cached_property
-    def everywhere(self) -> Mapping[str, Layout]:
+    def all_layouts(self) -> Mapping[str, Layout]:
         """The layouts, those of all replicas together: for people."""
         if not self.replicas:
             return self.layouts

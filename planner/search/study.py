@@ -15,7 +15,8 @@ class Study:
     """The search of one problem."""
 
     def __init__(self, problem: Problem, profiles: Profiles | None = None, like: Memo | None = None) -> None:
-        """`profiles` are measured seconds of segments; what depends on the graph alone is shared with `like`.
+        """`profiles` are measured seconds of segments. With `like`, a memo of the same graph, its profiles hold, and what
+        depends on the graph alone is shared with it.
 
         UsageError for an unknown objective or gateway."""
         self.memo = Memo(problem, profiles) if like is None else like.on(problem)

@@ -63,7 +63,7 @@ def _nearest(cuts: list[CutPoint], seconds: float) -> CutPoint:
 def fuse_block(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy | None:
     """The strategy with the block up to `cut` fused; None where what crosses the cut cannot be divided along `axes`."""
     devices = study.memo.by_speed
-    grid = square(len(devices)) if len(axes) == 2 else ()
+    grid = find_grid(len(devices)) if len(axes) == 2 else ()
     if grid is None:
         return None
     tiles = Divide(axes, study.memo.shares(devices), grid, widened=True)
@@ -85,10 +85,10 @@ def fuse_block(study: Study, cut: CutPoint, axes: tuple[str, ...]) -> Strategy |
     return study.candidates.make("deepthings", choices, why)
 
 
-def square(count: int) -> tuple[int, int] | None:
+def find_grid(count: int) -> tuple[int, int] | None:
     """The grid of `count` tiles that is nearest to a square; None where there is only a row of them.
 
-    >>> square(6), square(7)
+    >>> find_grid(6), find_grid(7)
     ((2, 3), None)
     """
     rows = max((r for r in range(2, int(count**0.5) + 1) if count % r == 0), default=None)

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from edgepart.planner.errors import UsageError
 from edgepart.planner.layerwise.configurations import make_space
 from edgepart.planner.layerwise.elimination import Solution, minimise
-from edgepart.planner.layerwise.time_costs import LayerwiseProblem, build_problem
+from edgepart.planner.layerwise.time_costs import LayerwiseProblem, TimeCosts
 from edgepart.planner.layout.choices import Choice, Divide, Reduce, Whole
 from edgepart.planner.layout.strategy import Strategy
 from edgepart.planner.search.memo import Memo
@@ -49,7 +49,7 @@ def solve(study: Study) -> tuple[Strategy, LayerwiseProblem, Solution]:
         raise UsageError(
             f"axis {wanted!r}: this model has {', '.join((*study.memo.axis_names, *sorted(there)))}"
         )
-    problem = build_problem(study.memo, make_space(study.memo))
+    problem = TimeCosts(study.memo, make_space(study.memo)).build_problem()
     found = minimise(problem.unary, problem.edges)
     choices = problem.choices_of(found.choice)
     strategy = study.candidates.make("optcnn", choices, explain_choices(study.memo, choices, found))
